@@ -1,0 +1,1 @@
+"""Klamm: an event-streaming platform that speaks Kafka's wire protocol."""

@@ -1,0 +1,1 @@
+"""The immutable metadata image and the controller."""

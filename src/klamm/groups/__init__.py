@@ -1,0 +1,1 @@
+"""Group state machine, offsets, coordinator."""

@@ -1,0 +1,1 @@
+"""Ids, error codes, limits."""

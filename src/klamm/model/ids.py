@@ -1,0 +1,48 @@
+"""Names for the numbers that travel through Klamm, so that one cannot be passed for another."""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import NamedTuple, NewType
+
+BrokerId = NewType("BrokerId", int)
+Offset = NewType("Offset", int)
+LeaderEpoch = NewType("LeaderEpoch", int)
+ProducerId = NewType("ProducerId", int)
+TopicId = NewType("TopicId", bytes)
+"""A topic's identity: 16 raw bytes, as on the wire. A topic made anew under an old name has a new one."""
+
+ZERO_TOPIC_ID = TopicId(bytes(16))
+_RESERVED_TOPIC_IDS = frozenset({bytes(16), bytes(15) + b"\x01"})
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def new_topic_id() -> TopicId:
+    """A random (version 4) UUID; one whose text starts with a dash would confuse command lines."""
+    while True:
+        raw = bytearray(os.urandom(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        topic_id = TopicId(bytes(raw))
+        if topic_id not in _RESERVED_TOPIC_IDS and not topic_id_text(topic_id).startswith("-"):
+            return topic_id
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """Kafka's way to write a UUID: 22 characters of URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def topic_id_from_text(text: str) -> TopicId:
+    raw = base64.urlsafe_b64decode(text + "==")
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a topic id: it must be 22 characters of URL-safe base64")
+    return TopicId(raw)

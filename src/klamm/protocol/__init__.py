@@ -1,0 +1,1 @@
+"""Messages declared as data, codecs compiled from them, framing."""

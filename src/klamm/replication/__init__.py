@@ -1,0 +1,1 @@
+"""Partitions as handlers see them, and who waits for them."""

@@ -1,0 +1,1 @@
+"""Listener, connection, dispatch."""

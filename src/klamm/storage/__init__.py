@@ -1,0 +1,1 @@
+"""Segments, indexes, logs, recovery, retention, compaction."""
