@@ -1,0 +1,237 @@
+"""Runs one real Apache Kafka node, broker and controller in one JVM, from the jars alone.
+
+    with ApacheKafka() as kafka:
+        print(kafka.bootstrap)
+
+The node lives in a temporary folder, listens on free loopback ports and is gone, with its folder, when the
+context ends. A start that fails raises PeerFailed with the end of the node's log. The client suites use it as
+the reference that Klamm is held against, and the bench as the peer it is measured against.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tests.peers.kafka_jars import find_java, find_kafka_jars
+
+START_TIMEOUT_SECONDS = 60.0
+STOP_TIMEOUT_SECONDS = 20.0
+START_ATTEMPTS = 3  # a free port may be taken by someone else between the look and the bind
+LOG_TAIL_BYTES = 6_000
+
+# As Kafka's own start scripts do it, apart from the heap.
+JVM_OPTIONS = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+
+LOGGING = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{HH:mm:ss.SSS} %p %m (%c)%n
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+"""
+
+
+class PeerFailed(RuntimeError):
+    """Apache Kafka is there but did not start as it should; the message ends with its log."""
+
+
+class ApacheKafka:
+    """One node of Apache Kafka. `properties` win over the defaults that suit a test."""
+
+    def __init__(
+        self,
+        jars_dir: Path | str | None = None,
+        properties: Mapping[str, str] | None = None,
+        *,
+        heap_mb: int = 512,
+        jvm_options: tuple[str, ...] = JVM_OPTIONS,
+        directory: Path | str | None = None,
+    ) -> None:
+        self._java = find_java()
+        self._jars = find_kafka_jars(jars_dir)
+        self._properties = dict(properties or {})
+        self._heap_mb = heap_mb
+        self._jvm_options = jvm_options
+        self._given_directory = Path(directory) if directory else None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.directory = Path()
+        self.port = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the node has not been started"
+        return self._process.pid
+
+    @property
+    def data_dir(self) -> Path:
+        """The node's log directory: its segments, indexes and checkpoints."""
+        return self.directory / "data"
+
+    @property
+    def log_file(self) -> Path:
+        return self.directory / "server.log"
+
+    def __enter__(self) -> ApacheKafka:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Format a fresh folder, start the node and return when it answers requests."""
+        for attempt in range(1, START_ATTEMPTS + 1):
+            self._prepare()
+            try:
+                self._launch()
+                return
+            except PeerFailed as failure:
+                port_was_taken = "Address already in use" in str(failure)
+                self.stop()
+                if not port_was_taken or attempt == START_ATTEMPTS:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """Stop the node (SIGTERM, then SIGKILL) and remove its folder unless the caller gave one."""
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_TIMEOUT_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._given_directory is None and self.directory != Path():
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _prepare(self) -> None:
+        if self._given_directory is not None:
+            self.directory = self._given_directory
+            self.directory.mkdir(parents=True, exist_ok=True)
+        else:
+            self.directory = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
+        self.port, controller_port = _free_ports(2)
+        (self.directory / "log4j2.properties").write_text(LOGGING)
+        settings = self._default_settings(controller_port) | self._properties
+        server_properties = self.directory / "server.properties"
+        server_properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "a")
+        done = subprocess.run(
+            [
+                *(self._java, "-Xmx128m", "-XX:TieredStopAtLevel=1", *self._common_options()),
+                *("kafka.tools.StorageTool", "format", "--ignore-formatted"),
+                *("-t", cluster_id, "-c", str(server_properties)),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=START_TIMEOUT_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise PeerFailed(f"Apache Kafka could not format {self.data_dir}:\n{done.stdout.decode()}")
+
+    def _default_settings(self, controller_port: int) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.data_dir),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+        }
+
+    def _common_options(self) -> tuple[str, ...]:
+        return (
+            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
+            *("-cp", f"{self._jars}/*"),
+        )
+
+    def _launch(self) -> None:
+        heap = f"{self._heap_mb}m"
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(self._java, f"-Xms{heap}", f"-Xmx{heap}", *self._jvm_options, *self._common_options()),
+                    *("kafka.Kafka", str(self.directory / "server.properties")),
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # A Ctrl-C at the terminal is ours to handle; the node is stopped by `stop`.
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while not answers_api_versions(self.port):
+            if self._process.poll() is not None:
+                raise PeerFailed(f"Apache Kafka ended with {self._process.returncode}:\n{self._log_tail()}")
+            if time.monotonic() > deadline:
+                raise PeerFailed(
+                    f"Apache Kafka said nothing for {START_TIMEOUT_SECONDS} s:\n{self._log_tail()}"
+                )
+            time.sleep(0.02)
+
+    def _log_tail(self) -> str:
+        return self.log_file.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+
+def answers_api_versions(port: int, host: str = "127.0.0.1", timeout_seconds: float = 5.0) -> bool:
+    """Whether a broker at this address answers an ApiVersions request: the first thing every client sends."""
+    client_id = b"probe"
+    body = struct.pack(">hhih", 18, 0, 1, len(client_id)) + client_id
+    try:
+        with socket.create_connection((host, port), timeout=timeout_seconds) as connection:
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            answer = connection.recv(10, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(answer) == 10 and struct.unpack(">ih", answer[4:]) == (1, 0)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()

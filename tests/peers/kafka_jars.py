@@ -1,0 +1,37 @@
+"""Finds Apache Kafka's jars, and names the one line of set-up that is missing when they are not there.
+
+The set-up copies them into the cache folder of the clone; KLAMM_KAFKA_JARS points elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+KAFKA_VERSION = "4.3.0"
+REPOSITORY = Path(__file__).resolve().parents[2]
+CACHE = REPOSITORY / ".cache"
+DEFAULT_JARS = CACHE / f"kafka-{KAFKA_VERSION}"
+
+
+class PeerMissing(RuntimeError):
+    """A peer cannot be had on this machine; the message says which part is missing and how to get it."""
+
+
+def find_java() -> str:
+    java = shutil.which("java")
+    if java is None:
+        raise PeerMissing("Java is missing: install default-jre-headless (Debian) and run `make setup-peers`")
+    return java
+
+
+def find_kafka_jars(jars_dir: Path | str | None = None) -> Path:
+    """The folder with the jars: the argument, KLAMM_KAFKA_JARS, or the cache of the clone."""
+    folder = Path(jars_dir or os.environ.get("KLAMM_KAFKA_JARS") or DEFAULT_JARS)
+    if not any(folder.glob(f"kafka-clients-{KAFKA_VERSION}.jar")):
+        raise PeerMissing(
+            f"Apache Kafka {KAFKA_VERSION} is missing: no kafka-clients-{KAFKA_VERSION}.jar in {folder}; "
+            "run `make setup-peers` (it needs Maven) or set KLAMM_KAFKA_JARS"
+        )
+    return folder
