@@ -22,7 +22,7 @@ class PeerMissing(RuntimeError):
 def find_java() -> str:
     java = shutil.which("java")
     if java is None:
-        raise PeerMissing("Java is missing: install default-jre-headless (Debian) and run `make setup-peers`")
+        raise PeerMissing("Java is missing: install default-jre-headless (Debian) and run `make setup`")
     return java
 
 
@@ -32,6 +32,6 @@ def find_kafka_jars(jars_dir: Path | str | None = None) -> Path:
     if not any(folder.glob(f"kafka-clients-{KAFKA_VERSION}.jar")):
         raise PeerMissing(
             f"Apache Kafka {KAFKA_VERSION} is missing: no kafka-clients-{KAFKA_VERSION}.jar in {folder}; "
-            "run `make setup-peers` (it needs Maven) or set KLAMM_KAFKA_JARS"
+            "run `make setup` (it needs Maven) or set KLAMM_KAFKA_JARS"
         )
     return folder

@@ -1,0 +1,47 @@
+# Every target sets up what it needs by itself; the second time that takes no time.
+# Pass arguments on with ARGS: make test ARGS="tests/clients -k kcat", make demo ARGS="--port 9092".
+
+SHELL := /bin/sh
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench faults lint setup setup-run clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: setup-run ## start a broker with live demo topics
+	@.venv/bin/python -m klamm.testing.demo $(ARGS)
+
+test: setup lint ## check the code, then run all tests
+	@.venv/bin/python -m pytest $(ARGS)
+
+check: setup lint ## linter, formatter, types and house rules
+	@.venv/bin/python -m pytest -q tests/test_tidy.py
+
+lint: setup
+	@.venv/bin/ruff check --quiet
+	@.venv/bin/ruff format --quiet --check || { echo "run: .venv/bin/ruff format"; exit 1; }
+	@.venv/bin/mypy --no-error-summary
+
+bench: setup ## measure Klamm beside Apache Kafka
+	@.venv/bin/python -m bench $(ARGS)
+
+faults: setup ## kill -9 under load, many times over
+	@.venv/bin/python -m pytest -m faults $(ARGS)
+
+setup: .python-found ## set up all that the other targets need
+	@$(PYTHON) scripts/setup.py test
+
+setup-run: .python-found
+	@$(PYTHON) scripts/setup.py run
+
+.PHONY: .python-found
+.python-found:
+	@test -n "$(PYTHON)" || { echo "setup: Klamm needs Python 3.11 or newer: install python3 and python3-venv"; exit 1; }
+
+clean: ## remove the environment, the caches and what was built
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

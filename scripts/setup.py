@@ -1,0 +1,254 @@
+"""Sets up a clone: the virtual environment, and for the tests also the clients that are not Python.
+
+    python3 scripts/setup.py run     what running Klamm needs
+    python3 scripts/setup.py test    that, and what the tests need
+
+Run by the Makefile with whatever Python the machine has, so it uses the standard library alone. Each step
+leaves a stamp of what it was made from and is skipped while that stands: the second run takes no time.
+The environment is a must: without it the script ends with an error. A peer (kcat, kafkajs, Apache Kafka) is
+not: one line names what cannot be had, and the tests that need it say so again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+ENVIRONMENT = REPOSITORY / ".venv"
+CACHE = REPOSITORY / ".cache"
+OLDEST_PYTHON = (3, 11)
+# Debian splits ensurepip off into a package of its own.
+VENV_PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+
+KAFKA_VERSION = "4.3.0"
+KAFKA_JARS = CACHE / f"kafka-{KAFKA_VERSION}"
+KAFKA_POM = REPOSITORY / "tests/peers/java/pom.xml"
+KAFKAJS_SOURCE = REPOSITORY / "tests/clients/kafkajs"
+KAFKAJS = CACHE / "kafkajs"
+
+# Commands the tests call, and the Debian package that brings each.
+DEBIAN_PACKAGES = {
+    "kcat": "kcat",
+    "java": "default-jre-headless",
+    "mvn": "maven",
+    "node": "nodejs",
+    "npm": "npm",
+}
+COMMAND_TIMEOUT_SECONDS = 1_200
+
+
+class SetupError(Exception):
+    """A step failed; the message is the one line that the user reads."""
+
+
+def say(line: str) -> None:
+    print(f"setup: {line}", flush=True)
+
+
+def run(command: Sequence[str | Path], **options: object) -> None:
+    """Run a command quietly; on failure raise SetupError with the last lines it wrote."""
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=COMMAND_TIMEOUT_SECONDS,
+            check=False,
+            **options,  # type: ignore[call-overload]
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SetupError(f"`{' '.join(words[:4])}` did not run: {error}") from error
+    if done.returncode != 0:
+        lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
+        reason = "\n    ".join(lines[-8:])
+        raise SetupError(f"`{' '.join(words[:4])} ...` failed with {done.returncode}:\n    {reason}")
+
+
+class Stamp:
+    """Remembers what a step was made from; the step is done again when any of it changed."""
+
+    def __init__(self, path: Path, *sources: Path, extra: str = "") -> None:
+        self._path = path
+        digest = hashlib.sha256(extra.encode())
+        for source in sources:
+            digest.update(source.read_bytes())
+        self._value = digest.hexdigest()
+
+    def stands(self) -> bool:
+        return self._path.is_file() and self._path.read_text() == self._value
+
+    def set(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(self._value)
+
+
+# ---- the virtual environment
+
+
+def create_environment() -> None:
+    if (ENVIRONMENT / "bin/python").exists():
+        return
+    if sys.version_info < OLDEST_PYTHON:
+        wanted = ".".join(map(str, OLDEST_PYTHON))
+        raise SetupError(f"Klamm needs Python {wanted} or newer, this is {sys.version.split()[0]}")
+    say(f"creating .venv with Python {sys.version.split()[0]}")
+    if importlib.util.find_spec("ensurepip") is None and install_debian_packages([VENV_PACKAGE]) is not None:
+        if importlib.util.find_spec("pip") is None:
+            package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+            raise SetupError(
+                f"this Python has neither ensurepip nor pip: install {package} (Debian), then try again"
+            )
+        run([sys.executable, "-m", "venv", "--without-pip", ENVIRONMENT])
+        return
+    run([sys.executable, "-m", "venv", ENVIRONMENT])
+
+
+def pip_install(*arguments: str | Path) -> None:
+    if (ENVIRONMENT / "bin/pip").exists():
+        pip: list[str | Path] = [ENVIRONMENT / "bin/python", "-m", "pip"]
+    else:
+        pip = [sys.executable, "-m", "pip", "--python", ENVIRONMENT / "bin/python"]
+    run([*pip, "install", "--quiet", "--disable-pip-version-check", *arguments], cwd=REPOSITORY)
+
+
+def install_klamm() -> None:
+    constraints = REPOSITORY / "constraints.txt"
+    # The path is part of the stamp because an editable install points at it: a moved clone installs anew.
+    stamp = Stamp(
+        ENVIRONMENT / "klamm.stamp", REPOSITORY / "pyproject.toml", constraints, extra=str(REPOSITORY)
+    )
+    if stamp.stands():
+        return
+    say("installing klamm and its dependencies into .venv")
+    pip_install("-c", constraints, "-e", ".")
+    stamp.set()
+
+
+def install_development_tools() -> None:
+    requirements, constraints = REPOSITORY / "requirements-dev.txt", REPOSITORY / "constraints.txt"
+    stamp = Stamp(ENVIRONMENT / "dev.stamp", requirements, constraints)
+    if stamp.stands():
+        return
+    say("installing the test tools and Python's Kafka clients into .venv")
+    pip_install("-c", constraints, "-r", requirements)
+    stamp.set()
+
+
+# ---- the peers
+
+
+def install_debian_packages(packages: list[str]) -> str | None:
+    """Install Debian packages; return None when they are there, else the reason why not."""
+    if shutil.which("apt-get") is None:
+        return "this machine has no apt-get"
+    if os.geteuid() != 0:
+        return "only root can install packages"
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *packages]
+    say(f"installing Debian packages: {' '.join(packages)}")
+    try:
+        run(install, env=environment)
+    except SetupError:
+        try:
+            run(["apt-get", "update", "--quiet"], env=environment)
+            run(install, env=environment)
+        except SetupError as error:
+            return str(error)
+    return None
+
+
+def missing_commands() -> dict[str, str]:
+    return {command: package for command, package in DEBIAN_PACKAGES.items() if shutil.which(command) is None}
+
+
+def provide_commands() -> None:
+    wanted = missing_commands()
+    if not wanted:
+        return
+    problem = install_debian_packages(sorted(set(wanted.values())))
+    if missing := missing_commands():
+        packages = " ".join(sorted(set(missing.values())))
+        say(f"missing: {', '.join(missing)} ({problem}); as root: apt-get install {packages}")
+
+
+def provide_kafkajs() -> None:
+    manifest, lock = KAFKAJS_SOURCE / "package.json", KAFKAJS_SOURCE / "package-lock.json"
+    stamp = Stamp(KAFKAJS / "klamm.stamp", manifest, lock)
+    if stamp.stands():
+        return
+    if shutil.which("npm") is None:
+        say("missing: kafkajs (it comes with npm, which is not here); its tests cannot run")
+        return
+    say("installing kafkajs into .cache")
+    KAFKAJS.mkdir(parents=True, exist_ok=True)
+    shutil.copy(manifest, KAFKAJS)
+    shutil.copy(lock, KAFKAJS)
+    try:
+        run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=KAFKAJS)
+    except SetupError as error:
+        say(f"missing: kafkajs; its tests cannot run: {error}")
+        return
+    stamp.set()
+
+
+def provide_kafka_jars() -> None:
+    if os.environ.get("KLAMM_KAFKA_JARS"):
+        return
+    stamp = Stamp(KAFKA_JARS / "klamm.stamp", KAFKA_POM)
+    if stamp.stands():
+        return
+    if shutil.which("mvn") is None:
+        say(f"missing: Apache Kafka {KAFKA_VERSION} (it comes with Maven, which is not here)")
+        return
+    say(f"copying Apache Kafka {KAFKA_VERSION} and its tools into .cache (about 140 MB)")
+    shutil.rmtree(KAFKA_JARS, ignore_errors=True)
+    copy = ["mvn", "-q", "-B", "-f", KAFKA_POM, "dependency:copy-dependencies"]
+    try:
+        run([*copy, f"-DoutputDirectory={KAFKA_JARS}"])
+    except SetupError as error:
+        say(f"missing: Apache Kafka {KAFKA_VERSION}; the tests with the Java client cannot run: {error}")
+        return
+    stamp.set()
+
+
+def provide_peers() -> None:
+    provide_commands()
+    with ThreadPoolExecutor() as pool:
+        for step in [pool.submit(provide_kafkajs), pool.submit(provide_kafka_jars)]:
+            step.result()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Set up this clone of Klamm.")
+    parser.add_argument("purpose", choices=["run", "test"])
+    purpose = parser.parse_args().purpose
+    try:
+        create_environment()
+        if purpose == "run":
+            install_klamm()
+            return 0
+        # Downloads for the peers and for the environment have nothing to do with each other.
+        with ThreadPoolExecutor() as pool:
+            peers = pool.submit(provide_peers)
+            install_klamm()
+            install_development_tools()
+            peers.result()
+    except SetupError as error:
+        say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
