@@ -1,0 +1,136 @@
+"""Building batches: what the broker itself writes (group state, control records), compaction, tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from klamm.records.batch import (
+    CONTROL_FLAG,
+    CRC_POSITION,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+    Buffer,
+    compute_crc,
+)
+from klamm.records.compression import Codec, compress
+from klamm.records.reader import Record
+
+
+def number_records(pairs: Iterable[tuple[bytes | None, bytes | None]], timestamp: int) -> list[Record]:
+    """Records with offsets 0, 1, … for `build_batch`."""
+    return [Record(offset, timestamp, key, value) for offset, (key, value) in enumerate(pairs)]
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    codec: int = Codec.NONE,
+    level: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    leader_epoch: int = -1,
+    is_control: bool = False,
+    is_transactional: bool = False,
+) -> bytearray:
+    """One batch of `records`, whose offsets are absolute, ascending, and not below `base_offset`."""
+    assert records, "a batch has at least one record"
+    base_timestamp = records[0].timestamp
+    payload = bytearray()
+    for record in records:
+        _append_record(payload, record, record.offset - base_offset, record.timestamp - base_timestamp)
+    attributes = codec | (CONTROL_FLAG if is_control else 0) | (TRANSACTIONAL_FLAG if is_transactional else 0)
+    return assemble_batch(
+        payload,
+        records_count=len(records),
+        base_offset=base_offset,
+        last_offset_delta=records[-1].offset - base_offset,
+        leader_epoch=leader_epoch,
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max(record.timestamp for record in records),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        level=level,
+    )
+
+
+def assemble_batch(
+    payload: Buffer,
+    *,
+    records_count: int,
+    base_offset: int,
+    last_offset_delta: int,
+    leader_epoch: int,
+    attributes: int,
+    base_timestamp: int = NO_TIMESTAMP,
+    max_timestamp: int = NO_TIMESTAMP,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    level: int | None = None,
+) -> bytearray:
+    """A batch around records that are encoded already; compresses them as `attributes` say.
+
+    With no records at all it is the empty batch that compaction leaves to keep a producer's last sequence.
+    """
+    codec = attributes & 0x07
+    data = compress(codec, payload, level) if codec and records_count else payload
+    batch = bytearray(HEADER_SIZE + len(data))
+    batch[HEADER_SIZE:] = data
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        len(batch) - LOG_OVERHEAD,
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        records_count,
+    )
+    batch[CRC_POSITION : CRC_POSITION + 4] = compute_crc(batch).to_bytes(4, "big")
+    return batch
+
+
+def _append_record(payload: bytearray, record: Record, offset_delta: int, timestamp_delta: int) -> None:
+    body = bytearray(1)  # attributes, unused
+    _append_varint(body, timestamp_delta)
+    _append_varint(body, offset_delta)
+    _append_nullable_bytes(body, record.key)
+    _append_nullable_bytes(body, record.value)
+    _append_varint(body, len(record.headers))
+    for name, value in record.headers:
+        _append_nullable_bytes(body, name.encode())
+        _append_nullable_bytes(body, value)
+    _append_varint(payload, len(body))
+    payload += body
+
+
+def _append_varint(output: bytearray, number: int) -> None:
+    zigzag = (number << 1) ^ (number >> 63)
+    while zigzag > 0x7F:
+        output.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    output.append(zigzag)
+
+
+def _append_nullable_bytes(output: bytearray, data: bytes | None) -> None:
+    if data is None:
+        output.append(1)  # -1 in zigzag
+    else:
+        _append_varint(output, len(data))
+        output += data

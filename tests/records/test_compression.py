@@ -1,0 +1,76 @@
+"""Every codec against itself, against what it must refuse, and against an independent reader."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+
+import aiokafka.codec
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.records.batch import CorruptBatch
+from klamm.records.compression import Codec, compress, decompress
+
+COMPRESSING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+PAYLOADS = [b"a", b"hello " * 100_000, os.urandom(200_000)]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@given(data=st.binary(max_size=5000), repeat=st.integers(1, 60))
+def test_round_trip(codec: Codec, data: bytes, repeat: int) -> None:
+    assert decompress(codec, compress(codec, data * repeat), 1_000_000) == data * repeat
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+@pytest.mark.parametrize("data", PAYLOADS, ids=["one", "runs", "noise"])
+def test_agrees_with_aiokafka(codec: Codec, data: bytes) -> None:
+    name = codec.name.lower()
+    assert bytes(getattr(aiokafka.codec, f"{name}_decode")(compress(codec, data))) == data
+    assert decompress(codec, bytes(getattr(aiokafka.codec, f"{name}_encode")(data))) == data
+
+
+def test_snappy_is_read_without_framing() -> None:
+    assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(b"plain" * 50))) == b"plain" * 50
+
+
+def test_lz4_blocks_are_independent() -> None:
+    flags = compress(Codec.LZ4, b"x" * 200_000)[4]
+    assert flags & 0x20, "Kafka's reader refuses frames whose blocks depend on each other"
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_output_is_bounded(codec: Codec) -> None:
+    bomb = compress(codec, bytes(5_000_000))
+    with pytest.raises(CorruptBatch, match="more than the 1000000 bytes"):
+        decompress(codec, bomb, 1_000_000)
+    assert len(decompress(codec, bomb, 5_000_000)) == 5_000_000
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+@given(data=st.binary(min_size=1, max_size=200))
+def test_garbage_is_refused_or_opened_but_never_crashes(codec: Codec, data: bytes) -> None:
+    with contextlib.suppress(CorruptBatch):
+        assert len(decompress(codec, data, 10_000)) <= 10_000
+
+
+@pytest.mark.parametrize("codec", COMPRESSING)
+def test_truncated_data_is_refused(codec: Codec) -> None:
+    whole = compress(codec, os.urandom(5000))
+    with pytest.raises(CorruptBatch):
+        decompress(codec, whole[: len(whole) // 2])
+
+
+def test_snappy_block_lengths_are_checked() -> None:
+    header = compress(Codec.SNAPPY, b"")
+    for length in (-1, 10, 2**31 - 1):
+        with pytest.raises(CorruptBatch, match="snappy block says"):
+            decompress(Codec.SNAPPY, header + struct.pack(">i", length) + b"abc")
+
+
+def test_unknown_codec() -> None:
+    with pytest.raises(CorruptBatch, match="7"):
+        decompress(7, b"abc")
