@@ -105,10 +105,7 @@ def create_environment() -> None:
     say(f"creating .venv with Python {sys.version.split()[0]}")
     if importlib.util.find_spec("ensurepip") is None and install_debian_packages([VENV_PACKAGE]) is not None:
         if importlib.util.find_spec("pip") is None:
-            package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
-            raise SetupError(
-                f"this Python has neither ensurepip nor pip: install {package} (Debian), then try again"
-            )
+            raise SetupError(f"this Python has neither ensurepip nor pip: install {VENV_PACKAGE} (Debian)")
         run([sys.executable, "-m", "venv", "--without-pip", ENVIRONMENT])
         return
     run([sys.executable, "-m", "venv", ENVIRONMENT])
@@ -211,7 +208,7 @@ def provide_kafka_jars() -> None:
     if shutil.which("mvn") is None:
         say(f"missing: Apache Kafka {KAFKA_VERSION} (it comes with Maven, which is not here)")
         return
-    say(f"copying Apache Kafka {KAFKA_VERSION} and its tools into .cache (about 140 MB)")
+    say(f"copying Apache Kafka {KAFKA_VERSION} and its tools into .cache (54 MB)")
     shutil.rmtree(KAFKA_JARS, ignore_errors=True)
     copy = ["mvn", "-q", "-B", "-f", KAFKA_POM, "dependency:copy-dependencies"]
     try:
