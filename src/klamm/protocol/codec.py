@@ -1,0 +1,87 @@
+"""Messages to bytes and back, in a given version.
+
+The two directions are symmetric and serve brokers and clients alike. Decoding keeps nothing of the input
+except record sets, which are slices of the buffer: its owner must not reuse it while the message lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from struct import Struct as Packer
+from struct import error as StructError
+from typing import Any, TypeVar
+
+from klamm.protocol.decoder_source import compile_decoder
+from klamm.protocol.encoder_source import compile_encoder
+from klamm.protocol.errors import MalformedMessage, UnencodableMessage
+from klamm.protocol.primitives import Buffer
+from klamm.protocol.schema import Message
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+_INT16 = Packer(">h")
+
+
+def decode(cls: type[MessageT], version: int, buffer: Buffer, offset: int = 0) -> tuple[MessageT, int]:
+    """The message at `offset` and the offset behind it. The buffer must end where the message may end."""
+    decoder = cls.__decoders__.get(version)
+    if decoder is None:
+        _check_version(cls, version, MalformedMessage)
+        decoder = cls.__decoders__[version] = compile_decoder(cls, version)
+    try:
+        result: tuple[MessageT, int] = decoder(buffer, offset)
+    except (StructError, IndexError):
+        raise MalformedMessage(
+            f"{cls.__name__} v{version} is cut short at {len(buffer) - offset} bytes"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"{cls.__name__} v{version} has a string that is not UTF-8: {error}") from None
+    return result
+
+
+def encode_chunks(message: Message, version: int) -> list[Any]:
+    """The message as bytes, with every record set that is not empty as a chunk of its own, untouched."""
+    encoder = message.__encoders__.get(version)
+    if encoder is None:
+        _check_version(type(message), version, UnencodableMessage)
+        encoder = message.__encoders__[version] = compile_encoder(type(message), version)
+    pieces: list[bytes] = []
+    chunks: list[Sized] = []
+    try:
+        encoder(message, pieces, chunks)
+    except (StructError, TypeError, AttributeError, UnicodeEncodeError) as error:
+        raise UnencodableMessage(f"{type(message).__name__} v{version} cannot be written: {error}") from error
+    if pieces:
+        chunks.append(b"".join(pieces))
+    return chunks
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The message as one piece of bytes; its record sets must be bytes."""
+    chunks = encode_chunks(message, version)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def decode_versioned(cls: type[MessageT], buffer: Buffer) -> tuple[MessageT, int]:
+    """A message that carries its version in its first two bytes, and that version."""
+    version = peek_version(buffer)
+    return decode(cls, version, buffer, _INT16.size)[0], version
+
+
+def encode_versioned(message: Message, version: int) -> bytes:
+    return _INT16.pack(version) + encode(message, version)
+
+
+def peek_version(buffer: Buffer) -> int:
+    """The version in the first two bytes."""
+    if len(buffer) < _INT16.size:
+        raise MalformedMessage(f"{len(buffer)} bytes are too few to hold a version")
+    version: int = _INT16.unpack_from(buffer)[0]
+    return version
+
+
+def _check_version(
+    cls: type[Message], version: int, error: type[MalformedMessage] | type[UnencodableMessage]
+) -> None:
+    if version not in cls.__valid_versions__:
+        raise error(f"{cls.__name__} has no version {version}, only {cls.__valid_versions__}")

@@ -1,0 +1,15 @@
+"""What goes wrong between bytes and messages, and whose fault it is."""
+
+from __future__ import annotations
+
+
+class ProtocolError(Exception):
+    """Base of the errors of this package."""
+
+
+class MalformedMessage(ProtocolError):
+    """The peer's bytes are not the message they claim to be. The connection is of no further use."""
+
+
+class UnencodableMessage(ProtocolError):
+    """Our own message does not fit the version it is to be written in. A bug of the caller."""

@@ -1,0 +1,82 @@
+"""Unsigned varints and tagged fields: the parts of the flexible encoding that generated code calls.
+
+Generated code handles the one-byte varint itself and comes here only for longer ones. Every reader may raise
+IndexError where the input ends; `codec.decode` turns that into MalformedMessage.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from struct import Struct
+
+from klamm.protocol.errors import MalformedMessage
+
+Buffer = memoryview | bytes | bytearray
+
+MAX_VARINT_BYTES = 5
+"""An unsigned varint carries 32 bits, seven to a byte."""
+
+ONE_BYTE_VARINTS = tuple(bytes((value,)) for value in range(128))
+
+SHORT_ARRAY_LENGTH = 16
+"""Arrays of integers shorter than this (replicas, ISR) use a struct made once; longer ones make their own."""
+
+
+def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
+    """The unsigned varint at `offset` and the offset behind it."""
+    value = 0
+    for shift in range(0, 7 * MAX_VARINT_BYTES, 7):
+        byte = buffer[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, offset
+    raise MalformedMessage(f"a varint is longer than {MAX_VARINT_BYTES} bytes")
+
+
+def encode_uvarint(value: int) -> bytes:
+    if value < 0x80:
+        return ONE_BYTE_VARINTS[value]
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def skip_tagged_fields(buffer: Buffer, offset: int) -> int:
+    """Pass over a whole section of tagged fields, its count included; returns the offset behind it."""
+    limit = len(buffer)
+    count, offset = read_uvarint(buffer, offset)
+    previous_tag = -1
+    for _ in range(count):
+        tag, offset = read_uvarint(buffer, offset)
+        size, offset = read_uvarint(buffer, offset)
+        if tag <= previous_tag:
+            raise MalformedMessage(f"tagged field {tag} follows tagged field {previous_tag}")
+        previous_tag = tag
+        offset += size
+        if offset > limit:
+            raise MalformedMessage(f"tagged field {tag} of {size} bytes ends behind the message")
+    return offset
+
+
+class FixedArrays:
+    """Structs for arrays of one fixed-width type, by length."""
+
+    __slots__ = ("_code", "_short")
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+        self._short = tuple(Struct(">" + code * length) for length in range(SHORT_ARRAY_LENGTH))
+
+    def __getitem__(self, length: int) -> Struct:
+        if length < SHORT_ARRAY_LENGTH:
+            return self._short[length]
+        return Struct(f">{length}{self._code}" if len(self._code) == 1 else ">" + self._code * length)
+
+
+@cache
+def fixed_arrays(code: str) -> FixedArrays:
+    return FixedArrays(code)
