@@ -1,0 +1,114 @@
+"""Headers of requests and responses, and whole frames with a header and a message.
+
+Written by hand, not declared: a header is read before anything about the message is known, and the client id
+is a string with an int16 length even in header 2, where every other string is compact.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Packer
+from typing import Any, NamedTuple
+
+from klamm.protocol.apis import FLEXIBLE_SINCE, ApiKey, response_header_version
+from klamm.protocol.codec import encode_chunks
+from klamm.protocol.errors import MalformedMessage
+from klamm.protocol.primitives import Buffer, skip_tagged_fields
+from klamm.protocol.schema import Message
+
+_REQUEST_HEADER = Packer(">hhih")
+_CORRELATION_ID = Packer(">i")
+_CORRELATION_ID_AND_TAGS = Packer(">ix")
+_FRAME = Packer(">ii")
+_FRAME_AND_TAGS = Packer(">iix")
+_API_VERSIONS = ApiKey.API_VERSIONS.value
+
+
+class RequestHeader(NamedTuple):
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body_offset: int
+
+
+def parse_request_header(buffer: Buffer) -> RequestHeader:
+    """Reads the header of a request frame (without its size).
+
+    The key and the version may be ones nobody serves. Then the body offset means nothing, since they decide
+    where the header ends. ApiVersions in an unknown version is answered all the same.
+    """
+    size = len(buffer)
+    if size < _REQUEST_HEADER.size:
+        raise MalformedMessage(f"{size} bytes are too few to hold a request header")
+    api_key, api_version, correlation_id, length = _REQUEST_HEADER.unpack_from(buffer)
+    offset = _REQUEST_HEADER.size
+    client_id = None
+    if length >= 0:
+        end = offset + length
+        if end > size:
+            raise MalformedMessage(f"the client id of {length} bytes ends behind the request of {size} bytes")
+        try:
+            client_id = str(buffer[offset:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedMessage(f"the client id is not UTF-8: {error}") from None
+        offset = end
+    elif length != -1:
+        raise MalformedMessage(f"the client id has length {length}")
+    flexible_since = FLEXIBLE_SINCE.get(api_key)
+    if flexible_since is not None and api_version >= flexible_since:
+        offset = _skip_header_tags(buffer, offset)
+    return RequestHeader(api_key, api_version, correlation_id, client_id, offset)
+
+
+def _skip_header_tags(buffer: Buffer, offset: int) -> int:
+    try:
+        if not buffer[offset]:
+            return offset + 1
+        return skip_tagged_fields(buffer, offset)
+    except IndexError:
+        raise MalformedMessage("the tagged fields of the header end behind the message") from None
+
+
+def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:
+    name = b"" if client_id is None else client_id.encode()
+    header = _REQUEST_HEADER.pack(key, version, correlation_id, -1 if client_id is None else len(name)) + name
+    return header + b"\0" if version >= FLEXIBLE_SINCE[key] else header
+
+
+def parse_response_header(key: int, version: int, buffer: Buffer) -> tuple[int, int]:
+    """The correlation id of a response, and the offset of its body."""
+    if len(buffer) < _CORRELATION_ID.size:
+        raise MalformedMessage(f"{len(buffer)} bytes are too few to hold a response header")
+    correlation_id: int = _CORRELATION_ID.unpack_from(buffer)[0]
+    offset = _CORRELATION_ID.size
+    if response_header_version(key, version):
+        offset = _skip_header_tags(buffer, offset)
+    return correlation_id, offset
+
+
+def encode_response_header(key: int, version: int, correlation_id: int) -> bytes:
+    if response_header_version(key, version):
+        return _CORRELATION_ID_AND_TAGS.pack(correlation_id)
+    return _CORRELATION_ID.pack(correlation_id)
+
+
+def encode_response_frame(key: int, version: int, correlation_id: int, response: Message) -> list[Any]:
+    """Size, header and body as chunks to send; record sets are chunks of their own."""
+    chunks = encode_chunks(response, version)
+    size = len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
+    if version >= FLEXIBLE_SINCE[key] and key != _API_VERSIONS:
+        chunks[0] = _FRAME_AND_TAGS.pack(size + 5, correlation_id) + chunks[0]
+    else:
+        chunks[0] = _FRAME.pack(size + 4, correlation_id) + chunks[0]
+    return chunks
+
+
+def encode_request_frame(
+    key: int, version: int, correlation_id: int, client_id: str | None, request: Message
+) -> list[Any]:
+    """Size, header and body as chunks to send; record sets are chunks of their own."""
+    header = encode_request_header(key, version, correlation_id, client_id)
+    chunks = encode_chunks(request, version)
+    size = len(header) + sum(map(len, chunks))
+    chunks[0] = _CORRELATION_ID.pack(size) + header + chunks[0]
+    return chunks
