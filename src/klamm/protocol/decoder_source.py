@@ -107,7 +107,7 @@ class _DecoderSource:
             self._flush_run()
 
     def _length(self, length_code: str, path: str, nullable: bool, target: str) -> str:
-        """Reads a length; returns a variable with it. Inside `if` of the caller it is never null."""
+        """Reads a length and handles null; the caller goes on with `else:`. Returns the length's variable."""
         writer = self._writer
         length = writer.fresh("n")
         if self._layout.flexible:
@@ -115,17 +115,16 @@ class _DecoderSource:
             self._flush_run()
             with writer.block(f"if {length} > 127:"):
                 writer.line(f"{length}, offset = read_uvarint(buffer, offset - 1)")
-            is_null = f"not {length}"
         else:
             self._run.append((length_code, length))
             self._flush_run()
-            self._fail(f"{length} < -1", f"{path} has a negative length")
-            is_null = f"{length} == -1"
-        if nullable:
-            with writer.block(f"if {is_null}:"):
-                writer.line(f"{target} = None")
-        else:
-            self._fail(is_null, f"{path} is null")
+        with writer.block(f"if not {length}:" if self._layout.flexible else f"if {length} < 0:"):
+            if not nullable:
+                writer.line(f"raise Malformed({f'{path} is null or has a negative length'!r})")
+                return length
+            if not self._layout.flexible:
+                self._fail(f"{length} != -1", f"{path} has a negative length")
+            writer.line(f"{target} = None")
         return length
 
     def _variable(self, type: VariableType, target: str, path: str, nullable: bool) -> None:

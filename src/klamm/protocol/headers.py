@@ -7,7 +7,7 @@ is a string with an int16 length even in header 2, where every other string is c
 from __future__ import annotations
 
 from struct import Struct as Packer
-from typing import Any, NamedTuple
+from typing import Any
 
 from klamm.protocol.apis import FLEXIBLE_SINCE, ApiKey, response_header_version
 from klamm.protocol.codec import encode_chunks
@@ -23,16 +23,8 @@ _FRAME_AND_TAGS = Packer(">iix")
 _API_VERSIONS = ApiKey.API_VERSIONS.value
 
 
-class RequestHeader(NamedTuple):
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    body_offset: int
-
-
-def parse_request_header(buffer: Buffer) -> RequestHeader:
-    """Reads the header of a request frame (without its size).
+def parse_request_header(buffer: Buffer) -> tuple[int, int, int, str | None, int]:
+    """API key, API version, correlation id, client id and body offset of a request frame (without its size).
 
     The key and the version may be ones nobody serves. Then the body offset means nothing, since they decide
     where the header ends. ApiVersions in an unknown version is answered all the same.
@@ -57,7 +49,7 @@ def parse_request_header(buffer: Buffer) -> RequestHeader:
     flexible_since = FLEXIBLE_SINCE.get(api_key)
     if flexible_since is not None and api_version >= flexible_since:
         offset = _skip_header_tags(buffer, offset)
-    return RequestHeader(api_key, api_version, correlation_id, client_id, offset)
+    return api_key, api_version, correlation_id, client_id, offset
 
 
 def _skip_header_tags(buffer: Buffer, offset: int) -> int:

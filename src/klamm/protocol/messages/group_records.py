@@ -1,6 +1,6 @@
 """The records of __consumer_offsets that classic groups write: committed offsets and group metadata.
 
-Keys and values both begin with an int16. In a value it is the version of the value. In a key it tells the kind
+Keys and values both begin with an int16. In a value that is its version. In a key it tells the kind
 of the record: 0 and 1 are offsets, laid out alike, 2 is a group. The declarations here count the kinds as
 versions of the key. Other kinds belong to other group protocols.
 """
@@ -15,7 +15,7 @@ OFFSET_COMMIT_KEY_VERSION = 1
 GROUP_METADATA_KEY_VERSION = 2
 
 OFFSET_COMMIT_VALUE_VERSION = 3
-"""Old enough for every Kafka of today to read. Version 4 is written only where there is a topic id to note."""
+"""Old enough for every Kafka of today. Version 4 is written only where there is a topic id to note."""
 
 GROUP_METADATA_VALUE_VERSION = 3
 
