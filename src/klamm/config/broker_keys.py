@@ -1,0 +1,346 @@
+"""The keys of a broker: the network, topics and replicas, groups, producers; logs are in `log_keys`."""
+
+from __future__ import annotations
+
+from klamm.config.log_keys import LOG_ROWS
+from klamm.config.rows import INT_MAX, ConfigRow, ConfigType, Importance, Synonym, UpdateMode, table
+
+_NETWORK_ROWS = [
+    ConfigRow(
+        "node.id",
+        ConfigType.INT,
+        None,
+        "The number of this broker, unlike that of any other in the cluster; broker.id when unset.",
+        Importance.HIGH,
+        minimum=0,
+        synonyms=(Synonym("broker.id"),),
+    ),
+    ConfigRow("broker.id", ConfigType.INT, 1, "The older name of node.id.", Importance.HIGH, minimum=0),
+    ConfigRow(
+        "broker.rack",
+        ConfigType.STRING,
+        None,
+        "Where this broker stands. Replicas of a partition are spread over racks.",
+    ),
+    ConfigRow(
+        "listeners",
+        ConfigType.LIST,
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "The addresses to listen on, as NAME://host:port. Port 0 takes a free one. An empty host or "
+        "0.0.0.0 or [::] takes every interface and needs advertised.listeners.",
+        Importance.HIGH,
+    ),
+    ConfigRow(
+        "advertised.listeners",
+        ConfigType.LIST,
+        None,
+        "The addresses that clients are told to connect to, one for each listener of that name; the "
+        "listeners themselves when unset.",
+        Importance.HIGH,
+    ),
+    ConfigRow(
+        "listener.security.protocol.map",
+        ConfigType.LIST,
+        ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
+        "The security protocol of each listener name, as NAME:PROTOCOL. Only PLAINTEXT is served so far.",
+        Importance.LOW,
+    ),
+    ConfigRow(
+        "socket.request.max.bytes",
+        ConfigType.INT,
+        104_857_600,
+        "The largest request that is read; a connection that announces a larger one is closed.",
+        Importance.HIGH,
+        minimum=1,
+    ),
+    ConfigRow(
+        "socket.send.buffer.bytes",
+        ConfigType.INT,
+        102_400,
+        "SO_SNDBUF of client connections; -1 leaves it to the system.",
+        Importance.HIGH,
+        minimum=1,
+        also_allowed=(-1,),
+    ),
+    ConfigRow(
+        "socket.receive.buffer.bytes",
+        ConfigType.INT,
+        102_400,
+        "SO_RCVBUF of client connections; -1 leaves it to the system.",
+        Importance.HIGH,
+        minimum=1,
+        also_allowed=(-1,),
+    ),
+    ConfigRow(
+        "socket.listen.backlog.size",
+        ConfigType.INT,
+        50,
+        "How many connections may wait to be accepted.",
+        minimum=1,
+    ),
+    ConfigRow(
+        "connections.max.idle.ms",
+        ConfigType.LONG,
+        600_000,
+        "How long a connection may be silent before it is closed; -1 never closes one.",
+        minimum=-1,
+    ),
+    ConfigRow(
+        "max.connections",
+        ConfigType.INT,
+        INT_MAX,
+        "How many client connections the broker holds at once; a further one is closed as it comes.",
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        minimum=0,
+    ),
+    ConfigRow(
+        "max.connections.per.ip",
+        ConfigType.INT,
+        INT_MAX,
+        "How many of them one address may hold.",
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        minimum=0,
+    ),
+    ConfigRow(
+        "fetch.max.bytes",
+        ConfigType.INT,
+        57_671_680,
+        "The most bytes of records in the answer to one fetch, whatever the client asks for.",
+        minimum=1024,
+    ),
+    ConfigRow(
+        "max.incremental.fetch.session.cache.slots",
+        ConfigType.INT,
+        1000,
+        "How many incremental fetch sessions are remembered; clients beyond that send full requests.",
+        minimum=0,
+    ),
+    ConfigRow(
+        "max.request.partition.size.limit",
+        ConfigType.INT,
+        2000,
+        "The most partitions in the answer to one DescribeTopicPartitions request.",
+        minimum=1,
+    ),
+]
+
+_TOPIC_ROWS = [
+    ConfigRow(
+        "num.partitions",
+        ConfigType.INT,
+        1,
+        "How many partitions a topic gets that is created without a number.",
+        minimum=1,
+        maximum=10_000,
+    ),
+    ConfigRow(
+        "default.replication.factor",
+        ConfigType.INT,
+        1,
+        "How many replicas a topic gets that is created without a number.",
+        minimum=1,
+        maximum=32_767,
+    ),
+    ConfigRow(
+        "auto.create.topics.enable",
+        ConfigType.BOOLEAN,
+        True,
+        "Whether asking for an unknown topic creates it, when the client allows that too.",
+        Importance.HIGH,
+    ),
+    ConfigRow(
+        "delete.topic.enable",
+        ConfigType.BOOLEAN,
+        True,
+        "Whether topics may be deleted.",
+        Importance.HIGH,
+    ),
+    ConfigRow(
+        "min.insync.replicas",
+        ConfigType.INT,
+        1,
+        "min.insync.replicas of topics that do not set it.",
+        Importance.HIGH,
+        UpdateMode.CLUSTER_WIDE,
+        minimum=1,
+    ),
+    ConfigRow(
+        "unclean.leader.election.enable",
+        ConfigType.BOOLEAN,
+        False,
+        "unclean.leader.election.enable of topics that do not set it. Has no effect yet: every partition "
+        "has one replica.",
+        Importance.HIGH,
+        UpdateMode.CLUSTER_WIDE,
+        honoured=False,
+    ),
+    ConfigRow(
+        "replica.high.watermark.checkpoint.interval.ms",
+        ConfigType.LONG,
+        5000,
+        "How often the high watermark of each partition is written down.",
+        Importance.HIGH,
+        minimum=1,
+    ),
+    ConfigRow(
+        "num.recovery.threads.per.data.dir",
+        ConfigType.INT,
+        2,
+        "How many logs of a directory are loaded and recovered at the same time when the broker starts.",
+        Importance.HIGH,
+        minimum=1,
+    ),
+]
+
+_GROUP_ROWS = [
+    ConfigRow(
+        "group.initial.rebalance.delay.ms",
+        ConfigType.INT,
+        3000,
+        "How long the first join of an empty group waits for others, so that one rebalance serves them all.",
+        minimum=0,
+    ),
+    ConfigRow(
+        "group.min.session.timeout.ms",
+        ConfigType.INT,
+        6000,
+        "The shortest session timeout that a group member may ask for.",
+        minimum=0,
+    ),
+    ConfigRow(
+        "group.max.session.timeout.ms",
+        ConfigType.INT,
+        1_800_000,
+        "The longest session timeout that a group member may ask for.",
+        minimum=0,
+    ),
+    ConfigRow("group.max.size", ConfigType.INT, INT_MAX, "How many members a group may have.", minimum=1),
+    ConfigRow(
+        "offset.metadata.max.bytes",
+        ConfigType.INT,
+        4096,
+        "The longest text that may be committed with an offset.",
+        Importance.HIGH,
+        minimum=0,
+    ),
+    ConfigRow(
+        "offsets.commit.timeout.ms",
+        ConfigType.INT,
+        5000,
+        "How long a commit waits for its replicas before it fails.",
+        Importance.HIGH,
+        minimum=1,
+    ),
+    ConfigRow(
+        "offsets.retention.minutes",
+        ConfigType.INT,
+        10_080,
+        "How long the offsets of a group outlive its last member or, for one that never had members, its "
+        "last commit.",
+        Importance.HIGH,
+        minimum=1,
+    ),
+    ConfigRow(
+        "offsets.retention.check.interval.ms",
+        ConfigType.LONG,
+        600_000,
+        "How often expired offsets are looked for.",
+        Importance.HIGH,
+        minimum=1,
+    ),
+    ConfigRow(
+        "offsets.topic.num.partitions",
+        ConfigType.INT,
+        50,
+        "The partitions of __consumer_offsets. It decides which partition a group belongs to, so it must "
+        "not change once the topic exists.",
+        Importance.HIGH,
+        minimum=1,
+        maximum=10_000,
+    ),
+    ConfigRow(
+        "offsets.topic.replication.factor",
+        ConfigType.SHORT,
+        3,
+        "The replicas of __consumer_offsets. A cluster that has fewer brokers when the topic is first "
+        "needed gives it as many as it has.",
+        Importance.HIGH,
+        minimum=1,
+    ),
+    ConfigRow(
+        "offsets.topic.segment.bytes",
+        ConfigType.INT,
+        104_857_600,
+        "segment.bytes of __consumer_offsets: small, so that it is compacted soon and loaded fast.",
+        Importance.HIGH,
+        minimum=1_048_576,
+    ),
+]
+
+_PRODUCER_ROWS = [
+    ConfigRow(
+        "producer.id.expiration.ms",
+        ConfigType.INT,
+        86_400_000,
+        "How long a partition remembers an idempotent producer that has stopped writing.",
+        Importance.LOW,
+        UpdateMode.CLUSTER_WIDE,
+        minimum=1,
+    ),
+    ConfigRow(
+        "producer.id.expiration.check.interval.ms",
+        ConfigType.INT,
+        600_000,
+        "How often such producers are looked for.",
+        Importance.LOW,
+        minimum=1,
+    ),
+]
+
+_ACCEPTED_ROWS = [
+    ConfigRow(
+        "num.network.threads",
+        ConfigType.INT,
+        3,
+        "Has no effect: a broker is one event loop, and a machine with more cores runs more brokers.",
+        Importance.HIGH,
+        minimum=1,
+        honoured=False,
+    ),
+    ConfigRow(
+        "num.io.threads",
+        ConfigType.INT,
+        8,
+        "Has no effect, for the same reason as num.network.threads.",
+        Importance.HIGH,
+        minimum=1,
+        honoured=False,
+    ),
+    ConfigRow(
+        "inter.broker.listener.name",
+        ConfigType.STRING,
+        None,
+        "The listener that brokers use among themselves. Has no effect yet: there is one broker.",
+        honoured=False,
+    ),
+    ConfigRow(
+        "transaction.state.log.replication.factor",
+        ConfigType.SHORT,
+        3,
+        "The replicas of the topic of transactions. Has no effect yet: transactions are not served.",
+        Importance.HIGH,
+        minimum=1,
+        honoured=False,
+    ),
+    ConfigRow(
+        "transaction.state.log.min.isr",
+        ConfigType.INT,
+        2,
+        "min.insync.replicas of the topic of transactions. Has no effect yet: transactions are not served.",
+        Importance.HIGH,
+        minimum=1,
+        honoured=False,
+    ),
+]
+
+BROKER_KEYS = table([*_NETWORK_ROWS, *_TOPIC_ROWS, *LOG_ROWS, *_GROUP_ROWS, *_PRODUCER_ROWS, *_ACCEPTED_ROWS])

@@ -1,0 +1,123 @@
+"""What the keys `listeners` and `advertised.listeners` say, checked as a whole.
+
+A listener has a name and an address to bind; clients that came in through it are told the address that is
+advertised under its name. The map from names to security protocols is Kafka's; only PLAINTEXT is served.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from klamm.config.rows import ConfigError
+
+_ADDRESS = re.compile(r"([^:/]+)://(\[[0-9a-fA-F:.%]*\]|[^:\[\]/]*):(-?\d+)")
+_WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class Listener(NamedTuple):
+    """One `NAME://host:port`; the host of an IPv6 address is without its brackets."""
+
+    name: str
+    host: str
+    port: int
+
+    @property
+    def is_wildcard(self) -> bool:
+        return self.host in _WILDCARD_HOSTS
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_listeners(key: str, addresses: tuple[str, ...]) -> tuple[Listener, ...]:
+    """The listeners of `addresses`, each with a name and a port of its own."""
+    listeners: list[Listener] = []
+    for address in addresses:
+        match = _ADDRESS.fullmatch(address)
+        port = int(match[3]) if match else -1
+        if match is None or not 0 <= port <= 65_535:
+            raise ConfigError(
+                f"{key}={address!r} is refused: it must read NAME://host:port with a port from 0 to 65535",
+                key=key,
+            )
+        listener = Listener(match[1].upper(), match[2].strip("[]"), port)
+        if any(listener.name == other.name for other in listeners):
+            raise ConfigError(
+                f"{key}={address!r} is refused: a listener named {listener.name} is there already", key=key
+            )
+        if key == "listeners" and port and any((listener.host, port) == other[1:] for other in listeners):
+            raise ConfigError(f"{key}={address!r} is refused: its port is taken by another listener", key=key)
+        listeners.append(listener)
+    return tuple(listeners)
+
+
+def check_listeners(
+    listeners: tuple[Listener, ...], advertised: tuple[Listener, ...] | None, protocols: tuple[str, ...]
+) -> None:
+    """Raise ConfigError unless a broker can serve these listeners and clients can find them."""
+    if not listeners:
+        raise ConfigError("listeners is refused: it must name at least one NAME://host:port", key="listeners")
+    protocol_of = _parse_protocol_map(protocols)
+    for listener in listeners:
+        protocol = protocol_of.get(listener.name)
+        if protocol is None:
+            raise ConfigError(
+                f"listeners={str(listener)!r} is refused: listener.security.protocol.map does not say which "
+                f"protocol {listener.name} speaks",
+                key="listeners",
+            )
+        if protocol != "PLAINTEXT":
+            raise ConfigError(
+                f"listeners={str(listener)!r} is refused: {protocol} is not served yet, only PLAINTEXT",
+                key="listeners",
+            )
+    advertised_names = {each.name for each in advertised or ()}
+    for listener in listeners:
+        if listener.is_wildcard and listener.name not in advertised_names:
+            raise ConfigError(
+                f"listeners={str(listener)!r} listens on every interface, so set advertised.listeners to the "
+                f"address that clients shall use, such as {listener.name}://my-host:{listener.port or 9092}",
+                key="advertised.listeners",
+            )
+    known_names = {each.name for each in listeners}
+    for each in advertised or ():
+        if each.name not in known_names:
+            problem = f"no listener is named {each.name}"
+        elif each.is_wildcard:
+            problem = "clients cannot connect to it; name a host"
+        else:
+            continue
+        raise ConfigError(
+            f"advertised.listeners={str(each)!r} is refused: {problem}", key="advertised.listeners"
+        )
+
+
+def _parse_protocol_map(entries: tuple[str, ...]) -> dict[str, str]:
+    protocol_of: dict[str, str] = {}
+    for entry in entries:
+        name, separator, protocol = (part.strip() for part in entry.partition(":"))
+        if not name or not separator or protocol.upper() not in _PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map={entry!r} is refused: it must read NAME:PROTOCOL, "
+                f"with one of {', '.join(_PROTOCOLS)}",
+                key="listener.security.protocol.map",
+            )
+        protocol_of[name.upper()] = protocol.upper()
+    return protocol_of
+
+
+def advertised_addresses(
+    listeners: tuple[Listener, ...],
+    advertised: tuple[Listener, ...] | None,
+    bound_ports: Mapping[str, int],
+) -> dict[str, Listener]:
+    """What clients of each listener are told, by its name; port 0 becomes the port that was bound."""
+    addresses: dict[str, Listener] = {each.name: each for each in listeners}
+    addresses.update((each.name, each) for each in advertised or ())
+    return {
+        name: each._replace(port=each.port or bound_ports.get(name, 0)) for name, each in addresses.items()
+    }

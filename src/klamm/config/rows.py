@@ -1,0 +1,206 @@
+"""What one configuration key is: a row that says everything anybody asks about it.
+
+The rows are the only place that knows a key. Files, environment and flags are checked against them,
+DescribeConfigs answers from them, and docs/CONFIGURATION.md is written from them. Names, types, bounds and
+defaults are Kafka's wherever Kafka has the key; our own keys start with `klamm.`.
+
+A value has two forms: the text a user writes and the store keeps, and the typed value the code reads.
+`ConfigRow.parse` is the only way from the first to the second, so a typed value is always within bounds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+ConfigValue = bool | int | float | str | tuple[str, ...] | None
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigType(IntEnum):
+    """The types of values; the numbers are those of DescribeConfigs."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+_INTEGER_RANGES = {
+    ConfigType.INT: (-(2**31), INT_MAX),
+    ConfigType.SHORT: (-(2**15), 2**15 - 1),
+    ConfigType.LONG: (-(2**63), LONG_MAX),
+}
+
+
+class UpdateMode(Enum):
+    """Whether a broker key can change while the broker runs, and for whom."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+class Importance(Enum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class ConfigSource(IntEnum):
+    """Where an effective value comes from; the numbers are those of DescribeConfigs."""
+
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_GROUP = 8
+
+
+class Synonym(NamedTuple):
+    """Another key that speaks for this one when it is unset; its value times `factor` is ours."""
+
+    name: str
+    factor: int = 1
+
+
+class ConfigError(ValueError):
+    """A key or a value that cannot be taken. The text is one sentence that a user can act on."""
+
+    def __init__(self, problem: str, *, key: str, origin: str | None = None) -> None:
+        super().__init__(f"{origin}: {problem}" if origin else problem)
+        self.problem = problem
+        self.key = key
+
+    def at(self, origin: str) -> ConfigError:
+        """The same error, saying where the value was written."""
+        return ConfigError(self.problem, key=self.key, origin=origin)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRow:
+    """One key. `minimum`, `maximum`, `choices` and `also_allowed` bound its values.
+
+    `synonyms` are tried in order when the key itself is unset: of the same level for a broker key, of the
+    broker for a topic or group key. A row with `honoured=False` is accepted so that files and tools written
+    for Kafka work, and its `doc` says that it has no effect.
+    """
+
+    name: str
+    type: ConfigType
+    default: ConfigValue
+    doc: str
+    importance: Importance = Importance.MEDIUM
+    update_mode: UpdateMode = UpdateMode.READ_ONLY
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    also_allowed: tuple[int, ...] = ()
+    synonyms: tuple[Synonym, ...] = ()
+    sensitive: bool = False
+    internal: bool = False
+    honoured: bool = True
+
+    def parse(self, text: str) -> ConfigValue:
+        """The typed value of `text`, or a ConfigError that names the key, the value and the bounds."""
+        text = text.strip()
+        if self.type is ConfigType.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise self._refusal(text)
+            return text.lower() == "true"
+        if self.type is ConfigType.STRING:
+            if self.choices and text not in self.choices:
+                raise self._refusal(text)
+            return text
+        if self.type is ConfigType.LIST:
+            items = tuple(item for item in (part.strip() for part in text.split(",")) if item)
+            if self.choices and any(item not in self.choices for item in items):
+                raise self._refusal(text)
+            return tuple(dict.fromkeys(items))
+        return self._parse_number(text)
+
+    def _parse_number(self, text: str) -> int | float:
+        number: int | float
+        try:
+            # int() would take "1_000" and Arabic digits too; Kafka and its files do not.
+            if not text.isascii() or "_" in text:
+                raise ValueError
+            number = float(text) if self.type is ConfigType.DOUBLE else int(text)
+        except ValueError:
+            raise self._refusal(text) from None
+        if number in self.also_allowed:
+            return number
+        low, high = self._bounds()
+        if not low <= number <= high:
+            raise self._refusal(text)
+        return number
+
+    def _bounds(self) -> tuple[float, float]:
+        low, high = _INTEGER_RANGES.get(self.type, (-math.inf, math.inf))
+        return (
+            low if self.minimum is None else self.minimum,
+            high if self.maximum is None else self.maximum,
+        )
+
+    def _refusal(self, text: str) -> ConfigError:
+        return ConfigError(f"{self.name}={text!r} is refused: it must be {self.bounds_text()}", key=self.name)
+
+    def bounds_text(self) -> str:
+        """What a value must be, in words."""
+        if self.type is ConfigType.BOOLEAN:
+            return "true or false"
+        if self.type is ConfigType.STRING:
+            return f"one of {', '.join(self.choices)}" if self.choices else "a text"
+        if self.type is ConfigType.LIST:
+            return f"a comma-separated list of {', '.join(self.choices)}" if self.choices else "a list"
+        kind = "a number" if self.type is ConfigType.DOUBLE else "a whole number"
+        low, high = self._bounds()
+        if low == -math.inf and high == math.inf:
+            return kind
+        words = f"{kind} from {low:g}" if self.type is ConfigType.DOUBLE else f"{kind} from {int(low)}"
+        words += f" to {high:g}" if self.type is ConfigType.DOUBLE else f" to {int(high)}"
+        if self.also_allowed:
+            words += f", or {', '.join(map(str, self.also_allowed))}"
+        return words
+
+    def text_of(self, value: ConfigValue) -> str | None:
+        """The text that parses to `value`; None for an unset key."""
+        if value is None:
+            return None
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return str(value)
+
+
+RowTable = Mapping[str, ConfigRow]
+
+
+def table(rows: Iterable[ConfigRow]) -> dict[str, ConfigRow]:
+    """The rows by name, in the order given."""
+    by_name: dict[str, ConfigRow] = {}
+    for row in rows:
+        assert row.name not in by_name, f"two rows for {row.name}"
+        by_name[row.name] = row
+    return by_name
+
+
+def find_row(rows: RowTable, name: str, kind: str) -> ConfigRow:
+    """The row of `name`, or a ConfigError with the nearest known key. `kind` is "broker" or the like."""
+    row = rows.get(name)
+    if row is not None:
+        return row
+    nearest = difflib.get_close_matches(name, rows, n=1, cutoff=0.5)
+    hint = f"; the nearest known key is {nearest[0]}" if nearest else ""
+    raise ConfigError(f"unknown {kind} configuration key {name!r}{hint}", key=name)

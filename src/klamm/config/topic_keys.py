@@ -1,0 +1,282 @@
+"""The keys of a topic, and how a topic's effective configuration is made.
+
+Each key falls back to a broker key (its synonym) and through it to that key's own synonyms and default, so
+`retention.ms` of a topic that does not set it is `log.retention.ms`, or the minutes, or the hours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from klamm.config.broker_config import BrokerConfig
+from klamm.config.rows import (
+    LONG_MAX,
+    ConfigError,
+    ConfigRow,
+    ConfigType,
+    ConfigValue,
+    Synonym,
+    find_row,
+    table,
+)
+
+COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+TOPIC_KEYS = table(
+    [
+        ConfigRow(
+            "cleanup.policy",
+            ConfigType.LIST,
+            ("delete",),
+            "What happens to old segments: delete drops them by age and size, compact keeps the last value "
+            "of every key, and both together do both. An empty list keeps everything.",
+            choices=("compact", "delete"),
+            synonyms=(Synonym("log.cleanup.policy"),),
+        ),
+        ConfigRow(
+            "compression.gzip.level",
+            ConfigType.INT,
+            -1,
+            "The level for gzip when compression.type is gzip; -1 lets the library choose.",
+            minimum=1,
+            maximum=9,
+            also_allowed=(-1,),
+            synonyms=(Synonym("compression.gzip.level"),),
+        ),
+        ConfigRow(
+            "compression.lz4.level",
+            ConfigType.INT,
+            9,
+            "The level for lz4 when compression.type is lz4.",
+            minimum=1,
+            maximum=17,
+            synonyms=(Synonym("compression.lz4.level"),),
+        ),
+        ConfigRow(
+            "compression.type",
+            ConfigType.STRING,
+            "producer",
+            "How batches are stored. producer keeps them as they came, which costs the broker nothing; any "
+            "other value makes the broker compress batches that came with another codec.",
+            choices=COMPRESSION_TYPES,
+            synonyms=(Synonym("compression.type"),),
+        ),
+        ConfigRow(
+            "compression.zstd.level",
+            ConfigType.INT,
+            3,
+            "The level for zstd when compression.type is zstd.",
+            minimum=-131072,
+            maximum=22,
+            synonyms=(Synonym("compression.zstd.level"),),
+        ),
+        ConfigRow(
+            "delete.retention.ms",
+            ConfigType.LONG,
+            86_400_000,
+            "How long a compacted topic keeps the marker of a deleted key, so that slow readers see it.",
+            minimum=0,
+            synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
+        ),
+        ConfigRow(
+            "file.delete.delay.ms",
+            ConfigType.LONG,
+            60_000,
+            "How long a file that left the log stays on disk before it is removed.",
+            minimum=0,
+            synonyms=(Synonym("log.segment.delete.delay.ms"),),
+        ),
+        ConfigRow(
+            "flush.messages",
+            ConfigType.LONG,
+            LONG_MAX,
+            "How many records may be written before the log is forced to disk. 1 forces every batch before "
+            "it is acknowledged, which is what survives the power loss of every replica at once.",
+            minimum=1,
+            synonyms=(Synonym("log.flush.interval.messages"),),
+        ),
+        ConfigRow(
+            "flush.ms",
+            ConfigType.LONG,
+            LONG_MAX,
+            "How long written records may wait before the log is forced to disk.",
+            minimum=0,
+            synonyms=(Synonym("log.flush.interval.ms"),),
+        ),
+        ConfigRow(
+            "index.interval.bytes",
+            ConfigType.INT,
+            4096,
+            "How many bytes of log lie between two entries of the offset index.",
+            minimum=0,
+            synonyms=(Synonym("log.index.interval.bytes"),),
+        ),
+        ConfigRow(
+            "internal.segment.bytes",
+            ConfigType.INT,
+            None,
+            "A segment size below the bound of segment.bytes, for tests that need many small segments.",
+            minimum=14,
+            internal=True,
+        ),
+        ConfigRow(
+            "max.compaction.lag.ms",
+            ConfigType.LONG,
+            LONG_MAX,
+            "The longest a record may stay uncompacted; a segment that holds an older one is compacted "
+            "however clean the log is.",
+            minimum=1,
+            synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
+        ),
+        ConfigRow(
+            "max.message.bytes",
+            ConfigType.INT,
+            1_048_588,
+            "The largest record batch, as sent, that is taken.",
+            minimum=0,
+            synonyms=(Synonym("message.max.bytes"),),
+        ),
+        ConfigRow(
+            "message.timestamp.after.max.ms",
+            ConfigType.LONG,
+            3_600_000,
+            "How far in the future a record's timestamp may lie, under CreateTime.",
+            minimum=0,
+            synonyms=(Synonym("log.message.timestamp.after.max.ms"),),
+        ),
+        ConfigRow(
+            "message.timestamp.before.max.ms",
+            ConfigType.LONG,
+            LONG_MAX,
+            "How far in the past a record's timestamp may lie, under CreateTime.",
+            minimum=0,
+            synonyms=(Synonym("log.message.timestamp.before.max.ms"),),
+        ),
+        ConfigRow(
+            "message.timestamp.type",
+            ConfigType.STRING,
+            "CreateTime",
+            "Whether a record carries the time its producer gave it or the time the broker wrote it.",
+            choices=("CreateTime", "LogAppendTime"),
+            synonyms=(Synonym("log.message.timestamp.type"),),
+        ),
+        ConfigRow(
+            "min.cleanable.dirty.ratio",
+            ConfigType.DOUBLE,
+            0.5,
+            "The share of a log that must be uncompacted before it is compacted again.",
+            minimum=0,
+            maximum=1,
+            synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),),
+        ),
+        ConfigRow(
+            "min.compaction.lag.ms",
+            ConfigType.LONG,
+            0,
+            "The shortest time a record stays uncompacted.",
+            minimum=0,
+            synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
+        ),
+        ConfigRow(
+            "min.insync.replicas",
+            ConfigType.INT,
+            1,
+            "How many in-sync replicas a write with acks=all needs; never more than the topic has replicas.",
+            minimum=1,
+            synonyms=(Synonym("min.insync.replicas"),),
+        ),
+        ConfigRow(
+            "preallocate",
+            ConfigType.BOOLEAN,
+            False,
+            "Whether a new segment file takes its whole size on disk at once.",
+            synonyms=(Synonym("log.preallocate"),),
+        ),
+        ConfigRow(
+            "retention.bytes",
+            ConfigType.LONG,
+            -1,
+            "How large a partition's log may grow before its oldest segments go, under the delete policy; "
+            "-1 sets no limit.",
+            synonyms=(Synonym("log.retention.bytes"),),
+        ),
+        ConfigRow(
+            "retention.ms",
+            ConfigType.LONG,
+            604_800_000,
+            "How old a segment's newest record may be before the segment goes, under the delete policy; "
+            "-1 sets no limit.",
+            minimum=-1,
+            synonyms=(Synonym("log.retention.ms"),),
+        ),
+        ConfigRow(
+            "segment.bytes",
+            ConfigType.INT,
+            1_073_741_824,
+            "The size at which a segment file is closed and a new one begun.",
+            minimum=1_048_576,
+            synonyms=(Synonym("log.segment.bytes"),),
+        ),
+        ConfigRow(
+            "segment.index.bytes",
+            ConfigType.INT,
+            10_485_760,
+            "The largest size of an offset index; a full one closes its segment.",
+            minimum=4,
+            synonyms=(Synonym("log.index.size.max.bytes"),),
+        ),
+        ConfigRow(
+            "segment.jitter.ms",
+            ConfigType.LONG,
+            0,
+            "A random share of this is taken off segment.ms, so that segments do not all close at once.",
+            minimum=0,
+            synonyms=(Synonym("log.roll.jitter.ms"),),
+        ),
+        ConfigRow(
+            "segment.ms",
+            ConfigType.LONG,
+            604_800_000,
+            "The age at which a segment is closed even when it is not full.",
+            minimum=1,
+            synonyms=(Synonym("log.roll.ms"),),
+        ),
+        ConfigRow(
+            "unclean.leader.election.enable",
+            ConfigType.BOOLEAN,
+            False,
+            "Whether a replica outside the in-sync set may lead when no other is left, at the price of "
+            "records. Has no effect yet: every partition has one replica.",
+            synonyms=(Synonym("unclean.leader.election.enable"),),
+            honoured=False,
+        ),
+    ]
+)
+
+
+def topic_config(broker_config: BrokerConfig, overrides: Mapping[str, str]) -> dict[str, ConfigValue]:
+    """The effective value of every topic key, for a topic that sets `overrides`."""
+    values: dict[str, ConfigValue] = {}
+    for name, row in TOPIC_KEYS.items():
+        if name in overrides:
+            values[name] = row.parse(overrides[name])
+        else:
+            values[name] = broker_config[row.synonyms[0].name] if row.synonyms else row.default
+    if values["internal.segment.bytes"] is not None:
+        values["segment.bytes"] = values["internal.segment.bytes"]
+    return values
+
+
+def validate_topic_config(broker_config: BrokerConfig, overrides: Mapping[str, str]) -> None:
+    """Raise ConfigError unless a topic may set `overrides`: each key known, each value and all together."""
+    for name, text in overrides.items():
+        find_row(TOPIC_KEYS, name, "topic").parse(text)
+    values = topic_config(broker_config, overrides)
+    shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
+    assert isinstance(shortest, int) and isinstance(longest, int)
+    if shortest > longest:
+        raise ConfigError(
+            f"min.compaction.lag.ms={shortest} is refused: "
+            f"it must not exceed max.compaction.lag.ms={longest}",
+            key="min.compaction.lag.ms",
+        )
