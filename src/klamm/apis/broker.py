@@ -1,0 +1,39 @@
+"""What an API handler may reach: the services of one broker, without knowing how they are wired."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from klamm.cluster.service import ClusterService
+from klamm.config.loading import BrokerConfig
+from klamm.groups.coordinator import GroupCoordinator
+from klamm.replication.fetch_sessions import FetchSessions
+from klamm.replication.replicas import Replicas
+from klamm.storage.log_dirs import LogDirs
+
+
+class Clock(Protocol):
+    """Wall-clock time, injected so that tests can move it."""
+
+    def now_ms(self) -> int: ...
+
+
+class ProducerIds(Protocol):
+    """Hands out producer ids that no producer of the cluster has had before."""
+
+    async def next(self) -> int: ...
+
+
+class Broker(Protocol):
+    node_id: int
+    clock: Clock
+    cluster: ClusterService
+    replicas: Replicas
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
+    log_dirs: LogDirs
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The effective configuration: static values with dynamic ones laid over them."""

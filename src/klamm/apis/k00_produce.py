@@ -1,0 +1,172 @@
+"""Produce (key 0), versions 3 to 13; 0 to 2 are advertised, as Kafka does, and refused.
+
+Each partition gets exactly one batch. The first stage checks its header and CRC and appends it; nothing is
+opened unless the topic is compacted or has a codec of its own (replication/opening.py). The answer waits
+for a second stage only where the topic's flush settings ask for an fsync. With one replica, acks=1 and
+acks=all are the same promise: the record is in the log, and survives the death of the process.
+
+Version 7 allows zstd; 8 adds the record that was refused and why; 10 the current leader; 13 names topics by
+id. Transactional produces are refused until there is a transaction coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import NO_RESPONSE, CloseConnection, NoResponse, Request, api
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k00_produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from klamm.records.batch import BatchHeader
+from klamm.records.validation import validate_produced
+from klamm.replication.opening import NullKey, must_open, open_and_rewrite
+from klamm.replication.partition import Partition
+from klamm.storage.log import AppendResult
+
+ACKS_ALL = -1
+_FIRST_VERSION_WITH_ZSTD = 7
+_FIRST_VERSION_WITH_TOPIC_IDS = 13
+
+Answer = ProduceResponse | NoResponse
+
+
+@api(ApiKey.PRODUCE)
+def handle(
+    broker: Broker, request: Request[ProduceRequest]
+) -> Answer | asyncio.Future[Answer] | Awaitable[Answer]:
+    produce = _Produce(broker, request)
+    for topic in request.message.topic_data:
+        produce.append_topic(topic)
+    if produce.unopened:
+        return produce.open_then_append()
+    if produce.flushes:
+        return asyncio.ensure_future(produce.finish_after_flush())
+    return produce.answer()
+
+
+class _Produce:
+    """One request on its way through: what was appended, what was refused, what is still to be awaited."""
+
+    __slots__ = ("acks", "broker", "flushes", "now_ms", "request", "responses", "unopened")
+
+    def __init__(self, broker: Broker, request: Request[ProduceRequest]) -> None:
+        self.broker = broker
+        self.request = request
+        self.acks = request.message.acks
+        self.now_ms = broker.clock.now_ms()
+        self.responses: list[TopicProduceResponse] = []
+        self.flushes: list[asyncio.Future[None]] = []
+        self.unopened: list[tuple[Partition, bytearray, PartitionProduceResponse]] = []
+
+    def append_topic(self, topic: TopicProduceData) -> None:
+        responses = [self._append(topic, data) for data in topic.partition_data]
+        self.responses.append(
+            TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=responses)
+        )
+
+    def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
+        response = PartitionProduceResponse(index=data.index, base_offset=-1)
+        try:
+            partition = self._find_partition(topic, data.index)
+            config = partition.log.config
+            header = validate_produced(
+                data.records if data.records is not None else memoryview(b""),
+                max_message_bytes=config.max_message_bytes,
+                zstd_allowed=self.request.version >= _FIRST_VERSION_WITH_ZSTD,
+            )
+            if header.is_transactional:
+                raise KafkaError(ErrorCode.INVALID_TXN_STATE, "there is no transaction to write this batch to")
+            if must_open(header, config):
+                # The receive buffer is not ours any more once this function returns: keep a copy.
+                self.unopened.append((partition, bytearray(data.records), response))
+            else:
+                self._append_batch(partition, data.records, header, response)
+        except KafkaError as error:
+            _refuse(response, error)
+        return response
+
+    def _find_partition(self, topic: TopicProduceData, index: int) -> Partition:
+        if self.acks not in (-1, 0, 1):
+            raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1, not {self.acks}")
+        if self.request.message.transactional_id is not None:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available on this broker"
+            )
+        if self.request.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
+            partition = self.broker.replicas.get_by_id(topic.topic_id, index)
+        else:
+            partition = self.broker.replicas.get(topic.name, index)
+        if self.acks == ACKS_ALL:
+            partition.check_enough_replicas()
+        return partition
+
+    def _append_batch(
+        self,
+        partition: Partition,
+        batch: memoryview,
+        header: BatchHeader,
+        response: PartitionProduceResponse,
+    ) -> None:
+        result: AppendResult = partition.append(batch, header, self.now_ms)
+        response.base_offset = result.base_offset
+        response.log_append_time_ms = result.log_append_time_ms
+        response.log_start_offset = result.log_start_offset
+        if partition.log.needs_flush(self.now_ms):
+            self.flushes.append(self.broker.replicas.flusher.flush(partition.log))
+
+    async def open_then_append(self) -> Answer:
+        for partition, batch, response in self.unopened:
+            try:
+                config = partition.log.config
+                rewritten = await self.broker.replicas.run_in_thread(open_and_rewrite, batch, config)
+                view = memoryview(rewritten)
+                header = validate_produced(view, max_message_bytes=config.max_message_bytes)
+                self._append_batch(partition, view, header, response)
+            except KafkaError as error:
+                _refuse(response, error)
+        return await self.finish_after_flush()
+
+    async def finish_after_flush(self) -> Answer:
+        for flush in self.flushes:
+            try:
+                await flush
+            except KafkaError as error:
+                for topic in self.responses:
+                    for response in topic.partition_responses:
+                        _refuse(response, error)
+        return self.answer()
+
+    def answer(self) -> Answer:
+        if self.acks != 0:
+            return ProduceResponse(responses=self.responses)
+        for topic in self.responses:
+            for response in topic.partition_responses:
+                if response.error_code:
+                    # Without answers, hanging up is the only way to make the client look again.
+                    raise CloseConnection(
+                        f"a produce with acks=0 to {topic.name}-{response.index} failed: "
+                        f"{ErrorCode(response.error_code).name}, {response.error_message}"
+                    )
+        return NO_RESPONSE
+
+
+def _refuse(response: PartitionProduceResponse, error: KafkaError) -> None:
+    response.error_code = error.code
+    response.error_message = error.message
+    response.base_offset = -1
+    if isinstance(error, NullKey):
+        response.record_errors = [
+            BatchIndexAndErrorMessage(
+                batch_index=error.record_index, batch_index_error_message=error.message
+            )
+        ]

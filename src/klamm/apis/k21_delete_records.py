@@ -1,0 +1,47 @@
+"""DeleteRecords (key 21), versions 0 to 2.
+
+Moves a partition's log start offset up; -1 means the high watermark. The new start is on disk before the
+answer leaves, so that deleted records do not come back after a crash. Segments that lie wholly below it are
+removed. Topics that are only compacted, and internal ones, are refused, as Kafka does.
+"""
+
+from __future__ import annotations
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k21_delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+
+@api(ApiKey.DELETE_RECORDS)
+async def handle(broker: Broker, request: Request[DeleteRecordsRequest]) -> DeleteRecordsResponse:
+    topics = []
+    for topic in request.message.topics:
+        partitions = [_delete(broker, topic.name, asked) for asked in topic.partitions]
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
+    await broker.replicas.run_in_thread(broker.log_dirs.write_log_start_checkpoints)
+    return DeleteRecordsResponse(topics=topics)
+
+
+def _delete(broker: Broker, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+    try:
+        partition = broker.replicas.get(topic, asked.partition_index)
+        topic_image = broker.cluster.image.topics.get(topic)
+        if topic_image is not None and topic_image.is_internal:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic")
+        if not partition.log.config.cleanup_delete:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION, f"{topic} is compacted: set cleanup.policy=compact,delete first"
+            )
+        result.low_watermark = partition.delete_records_before(asked.offset)
+    except KafkaError as error:
+        result.error_code = error.code
+    return result

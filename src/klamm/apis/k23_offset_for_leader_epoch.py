@@ -1,0 +1,47 @@
+"""OffsetForLeaderEpoch (key 23), versions 2 to 4.
+
+Where a leader epoch ended: the largest epoch that is not above the one asked for, and the offset at which
+the next one began. Consumers use it to notice that the log was cut behind their position. An epoch that this
+log never had is answered with -1, -1.
+"""
+
+from __future__ import annotations
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.model.errors import KafkaError
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k23_offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+@api(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+def handle(broker: Broker, request: Request[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_end_of_epoch(broker, topic.topic, asked) for asked in topic.partitions],
+            )
+            for topic in request.message.topics
+        ]
+    )
+
+
+def _end_of_epoch(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    result = EpochEndOffset(partition=asked.partition)
+    try:
+        partition = broker.replicas.get(topic, asked.partition)
+        partition.check_leader_epoch(asked.current_leader_epoch)
+        if asked.leader_epoch == partition.leader_epoch:
+            result.leader_epoch, result.end_offset = asked.leader_epoch, partition.log.log_end_offset
+        else:
+            result.leader_epoch, result.end_offset = partition.log.epoch_end_offset(asked.leader_epoch)
+    except KafkaError as error:
+        result.error_code = error.code
+    return result

@@ -1,0 +1,57 @@
+"""DescribeLogDirs (key 35), versions 1 to 5.
+
+Every log directory with its disk's size and free space (version 4) and the size of each partition asked for;
+null asks for all. A directory that failed answers KAFKA_STORAGE_ERROR. No directory is ever cordoned.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.model.errors import ErrorCode
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k35_describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+Sizes = dict[str, list[DescribeLogDirsPartition]]
+
+
+@api(ApiKey.DESCRIBE_LOG_DIRS)
+async def handle(broker: Broker, request: Request[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
+    wanted = None
+    if request.message.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.message.topics for index in topic.partitions}
+    sizes: dict[Path, Sizes] = defaultdict(lambda: defaultdict(list))
+    for partition in broker.replicas:
+        if wanted is None or (partition.topic, partition.index) in wanted:
+            sizes[partition.log.directory.parent][partition.topic].append(
+                DescribeLogDirsPartition(
+                    partition_index=partition.index, partition_size=partition.log.size_bytes
+                )
+            )
+    results = await broker.replicas.run_in_thread(_describe, broker, sizes)
+    return DescribeLogDirsResponse(results=results)
+
+
+def _describe(broker: Broker, sizes: dict[Path, Sizes]) -> list[DescribeLogDirsResult]:
+    results = []
+    for log_dir in broker.log_dirs.directories:
+        result = DescribeLogDirsResult(log_dir=str(log_dir.path))
+        if log_dir.is_offline:
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            result.total_bytes, result.usable_bytes = log_dir.disk_space()
+            result.topics = [
+                DescribeLogDirsTopic(name=topic, partitions=partitions)
+                for topic, partitions in sorted(sizes[log_dir.path].items())
+            ]
+        results.append(result)
+    return results

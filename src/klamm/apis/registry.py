@@ -1,0 +1,96 @@
+"""How an API module makes itself known, and what a handler is given and may return.
+
+A module `kNN_name.py` registers one handler for its API key:
+
+    @api(ApiKey.HEARTBEAT)
+    def handle(broker: Broker, request: Request[HeartbeatRequest]) -> HeartbeatResponse: ...
+
+What the handler returns decides how the connection goes on:
+
+* a response message: answered at once;
+* an `asyncio.Future`: the first stage is done and later requests of the connection may start; the answer
+  leaves, in request order, when the future is done (a produce that waits for replicas, a fetch, a join);
+* a coroutine (an `async def` handler): nothing further of this connection is handled until it is done, so
+  that effects happen in request order (administration, commits);
+* `NO_RESPONSE`: the client asked for no answer (acks=0).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from klamm.protocol.apis import ApiKey
+
+MessageT = TypeVar("MessageT")
+Handler = Callable[[Any, Any], Any]
+
+
+class ConnectionHandle(Protocol):
+    """What a handler may know of the connection a request came by."""
+
+    client_host: str
+    listener_name: str
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called once, when the connection is gone."""
+
+
+class Request(Generic[MessageT]):
+    """One decoded request."""
+
+    __slots__ = ("client_id", "connection", "message", "version")
+
+    def __init__(
+        self, message: MessageT, version: int, client_id: str | None, connection: ConnectionHandle
+    ) -> None:
+        self.message = message
+        self.version = version
+        self.client_id = client_id
+        self.connection = connection
+
+    @property
+    def client_host(self) -> str:
+        return self.connection.client_host
+
+    @property
+    def listener_name(self) -> str:
+        return self.connection.listener_name
+
+
+class NoResponse:
+    """The type of `NO_RESPONSE`."""
+
+
+NO_RESPONSE = NoResponse()
+
+
+class CloseConnection(Exception):
+    """Raised by a handler where Kafka's only answer is to hang up; the text goes to the log."""
+
+
+HANDLERS: dict[ApiKey, Handler] = {}
+
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+def api(key: ApiKey) -> Callable[[HandlerT], HandlerT]:
+    """Register the decorated function as the handler of `key`."""
+
+    def register(handler: HandlerT) -> HandlerT:
+        assert key not in HANDLERS, f"two handlers for {key.name}"
+        HANDLERS[key] = handler
+        return handler
+
+    return register
+
+
+def load_handlers() -> dict[ApiKey, Handler]:
+    """Import every API module of this folder, which registers it, and return them all."""
+    package = importlib.import_module("klamm.apis")
+    for module in pkgutil.iter_modules(package.__path__):
+        if module.name.startswith("k") and module.name[1:3].isdigit():
+            importlib.import_module(f"klamm.apis.{module.name}")
+    return HANDLERS

@@ -1,0 +1,27 @@
+"""The command `klamm`: one file per noun; this one puts them together."""
+
+from __future__ import annotations
+
+import typer
+
+from klamm.cli.up import up
+
+app = typer.Typer(
+    name="klamm",
+    help="Klamm: an event-streaming platform that speaks Kafka's wire protocol.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def root() -> None:
+    """Klamm: an event-streaming platform that speaks Kafka's wire protocol."""
+
+
+app.command()(up)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,211 @@
+"""Collecting the answer to a fetch, and waiting when there is too little of it.
+
+`collect` walks the partitions that may have something to say and takes whole batches as file ranges; it
+never blocks. What the page cache lacks raises `WouldBlock`, and the same walk is done again in a thread.
+
+A `ParkedFetch` waits until enough bytes have arrived, something changed, or its time is up. It is woken by
+the partitions themselves and looks again once per turn of the loop, however many appends that turn held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.replication.fetch_sessions import FetchTarget, TargetSet
+from klamm.replication.partition import Partition
+from klamm.storage.log import FileSlice, WouldBlock
+
+
+class PartitionAnswer(NamedTuple):
+    """What a fetch has to say about one partition."""
+
+    target: FetchTarget
+    error: KafkaError | None
+    high_watermark: int
+    log_start_offset: int
+    records: FileSlice | None
+    diverging_epoch: tuple[int, int] | None = None
+    """(epoch, its end offset) when the fetcher's log has gone another way than ours."""
+
+
+class FetchResult(NamedTuple):
+    answers: list[PartitionAnswer]
+    byte_count: int
+    must_answer: bool
+    """An error or another thing that the client should hear of at once, whatever min_bytes says."""
+
+
+def collect(fetch: TargetSet, max_bytes: int, *, may_block: bool) -> FetchResult:
+    """Read what the ready targets of `fetch` have, up to `max_bytes` (the first batch even if larger)."""
+    answers: list[PartitionAnswer] = []
+    byte_count = 0
+    must_answer = False
+    for target in tuple(fetch.ready):
+        answer = _collect_one(target, max_bytes - byte_count, byte_count == 0, may_block)
+        answers.append(answer)
+        if answer.error is not None or answer.diverging_epoch is not None:
+            must_answer = True
+        elif answer.records is not None:
+            byte_count += answer.records.length
+    return FetchResult(answers, byte_count, must_answer)
+
+
+def _collect_one(
+    target: FetchTarget, bytes_left: int, must_return_one: bool, may_block: bool
+) -> PartitionAnswer:
+    position = target.position
+    partition = target.partition
+    if partition is None:
+        return PartitionAnswer(target, target.error, -1, -1, None)
+    try:
+        partition.check_leader_epoch(position.current_leader_epoch)
+        diverging_epoch = _diverging_epoch(partition, position.last_fetched_epoch, position.fetch_offset)
+        records = None
+        if diverging_epoch is None and (bytes_left > 0 or must_return_one):
+            records = partition.read(
+                position.fetch_offset,
+                min(position.max_bytes, bytes_left),
+                must_return_one=must_return_one,
+                may_block=may_block,
+            )
+    except KafkaError as error:
+        return PartitionAnswer(target, error, -1, -1, None)
+    return PartitionAnswer(
+        target, None, partition.high_watermark, partition.log.log_start_offset, records, diverging_epoch
+    )
+
+
+def _diverging_epoch(partition: Partition, last_fetched_epoch: int, offset: int) -> tuple[int, int] | None:
+    if last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = partition.log.epoch_end_offset(last_fetched_epoch)
+    if epoch < 0 or end_offset < 0:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{partition.topic}-{partition.index} has no records of leader epoch {last_fetched_epoch}",
+        )
+    if epoch < last_fetched_epoch or end_offset < offset:
+        return epoch, end_offset
+    return None
+
+
+def settle(fetch: TargetSet, answers: Iterable[PartitionAnswer]) -> list[PartitionAnswer]:
+    """Choose what goes into the response, and remember what the client has been told with it.
+
+    An incremental answer leaves out partitions with nothing new. Who gave records moves to the end of the
+    line, so that a full response does not starve the others; who had nothing leaves it until it is woken.
+    """
+    told: list[PartitionAnswer] = []
+    for answer in answers:
+        target = answer.target
+        has_news = (
+            answer.error is not None
+            or answer.records is not None
+            or answer.diverging_epoch is not None
+            or answer.high_watermark != target.high_watermark_told
+            or answer.log_start_offset != target.log_start_offset_told
+        )
+        fetch.ready.pop(target, None)
+        if answer.error is not None or answer.records is not None or answer.diverging_epoch is not None:
+            fetch.ready[target] = None
+        elif target.partition is None or _may_read_more(target, target.partition):
+            fetch.ready[target] = None
+        if has_news or not fetch.is_incremental:
+            target.high_watermark_told = answer.high_watermark
+            target.log_start_offset_told = answer.log_start_offset
+            told.append(answer)
+    return told
+
+
+def _may_read_more(target: FetchTarget, partition: Partition) -> bool:
+    """True when the byte limit, and not the end of the log, kept a partition from giving records."""
+    return target.position.fetch_offset < partition.high_watermark
+
+
+ResponseT = TypeVar("ResponseT")
+
+
+class ParkedFetch(Generic[ResponseT]):
+    """A fetch whose answer is too small yet. `future` is done with the response, or cancelled by the
+    connection that goes away."""
+
+    __slots__ = (
+        "_attempt",
+        "_attempt_from_disk",
+        "_fetch",
+        "_is_scheduled",
+        "_loop",
+        "_min_bytes",
+        "_timer",
+        "_woken_bytes",
+        "future",
+    )
+
+    def __init__(
+        self,
+        fetch: TargetSet,
+        attempt: Callable[[bool], ResponseT | None],
+        attempt_from_disk: Callable[[], Coroutine[Any, Any, ResponseT]],
+        *,
+        min_bytes: int,
+        bytes_so_far: int,
+        max_wait_ms: int,
+    ) -> None:
+        """`attempt(is_last)` makes the response or returns None when it is still too small; where it would
+        block, `attempt_from_disk` makes it in a thread."""
+        self._fetch = fetch
+        self._attempt = attempt
+        self._attempt_from_disk = attempt_from_disk
+        self._min_bytes = min_bytes
+        self._woken_bytes = bytes_so_far
+        self._is_scheduled = False
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[ResponseT] = self._loop.create_future()
+        self.future.add_done_callback(self._end)
+        self._timer = self._loop.call_later(max_wait_ms / 1000, self._look, True)
+        fetch.wake = self._wake
+        fetch.watch()
+
+    def _wake(self, byte_count: int) -> None:
+        """More bytes arrived; 0 means that a partition itself changed, which the client must hear of."""
+        self._woken_bytes += byte_count
+        if not self._is_scheduled and (self._woken_bytes >= self._min_bytes or byte_count == 0):
+            self._is_scheduled = True
+            self._loop.call_soon(self._look, False)
+
+    def _look(self, is_last: bool) -> None:
+        self._is_scheduled = False
+        if self.future.done():
+            return
+        try:
+            response = self._attempt(is_last)
+        except WouldBlock:
+            self._stop_listening()
+            self._loop.create_task(self._look_on_disk())
+            return
+        except Exception as error:
+            self.future.set_exception(error)
+            return
+        if response is not None:
+            self.future.set_result(response)
+
+    async def _look_on_disk(self) -> None:
+        try:
+            response = await self._attempt_from_disk()
+        except Exception as error:
+            if not self.future.done():
+                self.future.set_exception(error)
+            return
+        if not self.future.done():
+            self.future.set_result(response)
+
+    def _stop_listening(self) -> None:
+        self._timer.cancel()
+        self._fetch.wake = None
+
+    def _end(self, _: asyncio.Future[ResponseT]) -> None:
+        self._stop_listening()
+        self._fetch.on_request_done()

@@ -1,0 +1,167 @@
+"""A partition as the API handlers see it: its log, its leader epoch and its high watermark.
+
+Every produce and fetch passes through here. What differs between one replica and many (who may raise the
+high watermark, who must have a record before it is acknowledged) is decided here and nowhere else. Today a
+partition has one replica, so the high watermark follows the log end at once.
+
+Invariants: `high_watermark <= log.log_end_offset`; neither it nor `leader_epoch` ever goes back; consumers
+are given nothing at or above the high watermark.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicId, TopicPartition
+from klamm.records.batch import BatchHeader
+from klamm.storage.log import AppendResult, FileSlice, Log
+
+
+class Watcher(Protocol):
+    """Somebody who wants to know when a partition has more to read, or is gone."""
+
+    def on_progress(self, byte_count: int) -> None:
+        """The high watermark rose by batches of `byte_count` bytes; 0 when the partition itself changed."""
+
+
+class Partition:
+    __slots__ = (
+        "_watchers",
+        "high_watermark",
+        "index",
+        "is_offline",
+        "isr",
+        "leader_epoch",
+        "log",
+        "min_insync_replicas",
+        "replicas",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, index: int, topic_id: TopicId, log: Log) -> None:
+        self.topic = topic
+        self.index = index
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = 0
+        self.replicas: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()
+        self.min_insync_replicas = 1
+        self.high_watermark = log.log_end_offset
+        self.is_offline = False
+        # A dict and not a set: wake-ups happen in the order of registration.
+        self._watchers: dict[Watcher, None] = {}
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.index)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where read_committed consumers stop: the high watermark, as there are no open transactions."""
+        return self.high_watermark
+
+    def check_online(self) -> None:
+        if self.is_offline:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.topic}-{self.index} is offline: its log directory failed; see the broker's log",
+            )
+
+    def check_leader_epoch(self, epoch: int) -> None:
+        """Refuse a peer whose idea of the leader is older or newer than ours; -1 means it did not say."""
+        if epoch == -1 or epoch == self.leader_epoch:
+            return
+        if epoch < self.leader_epoch:
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self.topic}-{self.index} is at leader epoch {self.leader_epoch}, the request at {epoch}",
+            )
+        raise KafkaError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"{self.topic}-{self.index} is at leader epoch {self.leader_epoch} and does not know {epoch} yet",
+        )
+
+    def check_enough_replicas(self) -> None:
+        """Before an append with acks=all: enough replicas in sync to make the acknowledgement worth it."""
+        needed = min(self.min_insync_replicas, len(self.replicas))
+        if len(self.isr) < needed:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.topic}-{self.index} has {len(self.isr)} replicas in sync; "
+                f"acks=all needs {needed} (min.insync.replicas)",
+            )
+
+    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
+        """Append one validated batch as leader; it is on its way to disk when this returns."""
+        if self.is_offline:
+            self.check_online()
+        result = self.log.append(batch, header, self.leader_epoch, now_ms)
+        if not result.is_duplicate:
+            self._raise_high_watermark(header.batch_length)
+        return result
+
+    def read(
+        self, offset: int, max_bytes: int, *, must_return_one: bool, may_block: bool
+    ) -> FileSlice | None:
+        """Whole batches from the one that holds `offset` up to the high watermark; None when at the end.
+
+        Raises OFFSET_OUT_OF_RANGE, or `WouldBlock` (see `Log.read`).
+        """
+        if self.is_offline:
+            self.check_online()
+        log = self.log
+        if offset == self.high_watermark:
+            return None
+        if offset < log.log_start_offset or offset > log.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} of {self.topic}-{self.index} is outside "
+                f"{log.log_start_offset}..{log.log_end_offset}",
+            )
+        if offset > self.high_watermark:
+            return None
+        return log.read(
+            offset,
+            max_bytes,
+            self.high_watermark,
+            must_return_one=must_return_one,
+            may_block=may_block,
+        )
+
+    def delete_records_before(self, offset: int) -> int:
+        """Raise the log start to `offset` (-1: the high watermark); returns the new low watermark."""
+        self.check_online()
+        if offset == -1:
+            offset = self.high_watermark
+        if offset < 0 or offset > self.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"cannot delete records of {self.topic}-{self.index} before {offset}: "
+                f"the high watermark is {self.high_watermark}",
+            )
+        self.log.delete_records_before(offset)
+        return self.log.log_start_offset
+
+    def watch(self, watcher: Watcher) -> None:
+        self._watchers[watcher] = None
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.pop(watcher, None)
+
+    def notify_changed(self) -> None:
+        """Tell everybody who waits that the partition itself changed: deleted, offline, a new leader."""
+        for watcher in tuple(self._watchers):
+            watcher.on_progress(0)
+
+    def take_offline(self) -> None:
+        self.is_offline = True
+        self.notify_changed()
+
+    def _raise_high_watermark(self, byte_count: int) -> None:
+        self.high_watermark = self.log.log_end_offset
+        if self._watchers:
+            for watcher in tuple(self._watchers):
+                watcher.on_progress(byte_count)

@@ -1,0 +1,350 @@
+"""One client's connection: frames in, responses out, in the order of the requests.
+
+The socket is non-blocking and read straight from the loop's readiness callback; docs/adr/0002 says why this
+and not a transport. All frames of one read are handled in one go and their answers leave in one send.
+
+Back-pressure, each with a limit: reading stops while a serial handler runs, while too many requests wait
+for their second stage, and while a client does not take its answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mmap
+import socket
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from klamm.apis.registry import NO_RESPONSE, CloseConnection
+from klamm.protocol.errors import MalformedMessage
+from klamm.protocol.framing import SIZE_BYTES, frame_size
+from klamm.server.dispatch import Dispatcher, Route
+from klamm.server.receiving import (
+    LARGE_FRAME_BYTES,
+    SHARED_BUFFER_BYTES,
+    LargeBuffers,
+    ReceiveMemoryExceeded,
+)
+from klamm.server.sending import Outbox, PeerGone
+
+logger = logging.getLogger("klamm.server")
+
+MAX_REQUESTS_IN_FLIGHT = 1000
+"""Requests of one connection that wait for their second stage; librdkafka pipelines up to 1,000."""
+
+MAX_UNSENT_BYTES = 4 * 1024 * 1024
+"""Answers that a client has not taken; beyond this nothing more is read from it."""
+
+_shared_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
+
+
+class ServerLimits(Protocol):
+    """What a connection needs to know of the server it belongs to."""
+
+    dispatcher: Dispatcher
+    large_buffers: LargeBuffers
+
+    max_request_bytes: int
+
+    def forget(self, connection: Connection) -> None: ...
+
+
+class PendingResponse:
+    """The place in line of a response that is not made yet."""
+
+    __slots__ = ("correlation_id", "future", "is_done", "response", "route")
+
+    def __init__(self, route: Route, correlation_id: int) -> None:
+        self.route = route
+        self.correlation_id = correlation_id
+        self.future: asyncio.Future[Any] | None = None
+        self.response: Any = None
+        self.is_done = False
+
+
+class Connection:
+    __slots__ = (
+        "_carried",
+        "_close_callbacks",
+        "_is_handling",
+        "_is_reading",
+        "_is_waiting_to_send",
+        "_large",
+        "_large_filled",
+        "_large_view",
+        "_loop",
+        "_outbox",
+        "_serial_task",
+        "_server",
+        "_socket",
+        "_waiting",
+        "client_host",
+        "is_closed",
+        "last_active",
+        "listener_name",
+    )
+
+    def __init__(self, server: ServerLimits, sock: socket.socket, client_host: str, listener_name: str) -> None:
+        self._server = server
+        self._socket = sock
+        self.client_host = client_host
+        self.listener_name = listener_name
+        self._loop = asyncio.get_running_loop()
+        self._outbox = Outbox(sock)
+        self._waiting: deque[PendingResponse] = deque()
+        self._carried: bytes = b""
+        self._large: mmap.mmap | None = None
+        self._large_view: memoryview | None = None
+        self._large_filled = 0
+        self._serial_task: asyncio.Task[None] | None = None
+        self._close_callbacks: list[Callable[[], None]] = []
+        self._is_handling = False
+        self._is_waiting_to_send = False
+        self.is_closed = False
+        self.last_active = self._loop.time()
+        self._loop.add_reader(sock.fileno(), self._on_readable)
+        self._is_reading = True
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        self._close_callbacks.append(callback)
+
+    @property
+    def is_busy(self) -> bool:
+        """A request is still being answered: the client has every reason to be silent."""
+        return bool(self._waiting)
+
+    def close(self, reason: str = "") -> None:
+        """Hang up. Parked requests are abandoned: their effects stand, their answers have nowhere to go."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if reason:
+            logger.warning("closing the connection of %s: %s", self.client_host, reason)
+        descriptor = self._socket.fileno()
+        if self._is_reading:
+            self._loop.remove_reader(descriptor)
+        if self._is_waiting_to_send:
+            self._loop.remove_writer(descriptor)
+        self._socket.close()
+        self._release_large()
+        if self._serial_task is not None:
+            self._serial_task.cancel()
+        for pending in self._waiting:
+            if pending.future is not None:
+                pending.future.cancel()
+        self._waiting.clear()
+        for callback in self._close_callbacks:
+            callback()
+        self._close_callbacks.clear()
+        self._server.forget(self)
+
+    # ---- receiving
+
+    def _on_readable(self) -> None:
+        self.last_active = self._loop.time()
+        try:
+            if self._large_view is not None:
+                self._receive_large(self._large_view)
+            else:
+                self._receive_shared()
+        except BlockingIOError:
+            return
+        except (ConnectionError, TimeoutError):
+            self.close()
+
+    def _receive_shared(self) -> None:
+        carried = len(self._carried)
+        if carried:
+            _shared_buffer[:carried] = self._carried
+        count = self._socket.recv_into(_shared_buffer[carried:] if carried else _shared_buffer)
+        if count == 0:
+            self.close()
+            return
+        self._handle_frames(_shared_buffer, carried + count)
+
+    def _receive_large(self, view: memoryview) -> None:
+        count = self._socket.recv_into(view[self._large_filled :])
+        if count == 0:
+            self.close()
+            return
+        self._large_filled += count
+        if self._large_filled == len(view):
+            self._large_view = None
+            self._handle_frames(view, len(view))
+            view.release()
+            self._release_large()
+
+    def _release_large(self) -> None:
+        self._large_view = None
+        if self._large is not None:
+            self._server.large_buffers.give_back(self._large)
+            self._large = None
+
+    def _handle_frames(self, buffer: memoryview, end: int) -> None:
+        """Handle every whole frame of `buffer[:end]`, keep what is left, and send the answers."""
+        position = 0
+        self._is_handling = True
+        try:
+            while end - position >= SIZE_BYTES and not self._must_wait():
+                size = frame_size(buffer, position, self._server.max_request_bytes)
+                frame_end = position + SIZE_BYTES + size
+                if frame_end > end:
+                    break
+                self._handle(buffer[position + SIZE_BYTES : frame_end])
+                position = frame_end
+            if self.is_closed:
+                return
+            self._keep_rest(buffer[position:end])
+        except (MalformedMessage, CloseConnection, ReceiveMemoryExceeded) as error:
+            self.close(str(error))
+            return
+        finally:
+            self._is_handling = False
+        self._send_ready()
+
+    def _keep_rest(self, rest: memoryview) -> None:
+        """Keep the bytes that are no whole frame yet, or that may not be handled yet."""
+        if not self._must_wait() and len(rest) >= SIZE_BYTES:
+            whole = SIZE_BYTES + frame_size(rest, 0, self._server.max_request_bytes)
+            if whole > LARGE_FRAME_BYTES:
+                self._carried = b""
+                self._large = self._server.large_buffers.take(whole)
+                self._large_view = memoryview(self._large)[:whole]
+                self._large_view[: len(rest)] = rest
+                self._large_filled = len(rest)
+                return
+        self._carried = bytes(rest) if rest else b""
+
+    def _must_wait(self) -> bool:
+        return (
+            self._serial_task is not None
+            or len(self._waiting) >= MAX_REQUESTS_IN_FLIGHT
+            or self._outbox.pending_bytes > MAX_UNSENT_BYTES
+            or self.is_closed
+        )
+
+    # ---- handling
+
+    def _handle(self, frame: memoryview) -> None:
+        try:
+            route, correlation_id, result = self._server.dispatcher.start(frame, self)
+        except (MalformedMessage, CloseConnection):
+            raise
+        except Exception:
+            logger.exception("a handler failed; its client %s is disconnected", self.client_host)
+            raise CloseConnection("internal error") from None
+        if isinstance(result, asyncio.Future):
+            self._park(PendingResponse(route, correlation_id), result)
+        elif asyncio.iscoroutine(result):
+            pending = PendingResponse(route, correlation_id)
+            self._waiting.append(pending)
+            self._serial_task = self._loop.create_task(self._run_serial(pending, result))
+        elif result is not NO_RESPONSE:
+            if self._waiting:
+                pending = PendingResponse(route, correlation_id)
+                pending.response = result
+                pending.is_done = True
+                self._waiting.append(pending)
+            else:
+                self._put(route, correlation_id, result)
+
+    def _park(self, pending: PendingResponse, future: asyncio.Future[Any]) -> None:
+        self._waiting.append(pending)
+        pending.future = future
+
+        def finished(done: asyncio.Future[Any]) -> None:
+            if self.is_closed or done.cancelled():
+                return
+            error = done.exception()
+            if error is not None:
+                self._fail(error)
+            else:
+                self._complete(pending, done.result())
+
+        future.add_done_callback(finished)
+
+    async def _run_serial(self, pending: PendingResponse, work: Coroutine[Any, Any, Any]) -> None:
+        try:
+            response = await work
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self._serial_task = None
+            self._fail(error)
+            return
+        self._serial_task = None
+        if not self.is_closed:
+            self._complete(pending, response)
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, CloseConnection):
+            self.close(str(error))
+        else:
+            logger.error("a handler failed; its client is disconnected", exc_info=error)
+            self.close("internal error")
+
+    def _complete(self, pending: PendingResponse, response: Any) -> None:
+        pending.response = response
+        pending.is_done = True
+        if not self._is_handling:
+            self._send_ready()
+
+    # ---- sending
+
+    def _put(self, route: Route, correlation_id: int, response: Any) -> None:
+        for chunk in route.frame(correlation_id, response):
+            self._outbox.put(chunk)
+
+    def _send_ready(self) -> None:
+        """Send every response whose turn has come, then go on with what back-pressure held up."""
+        if self.is_closed:
+            return
+        waiting = self._waiting
+        while waiting and waiting[0].is_done:
+            pending = waiting.popleft()
+            if pending.response is not NO_RESPONSE:
+                self._put(pending.route, pending.correlation_id, pending.response)
+        if not self._is_waiting_to_send and self._outbox.pending_bytes:
+            self._send()
+        if not self.is_closed:
+            self._regulate_reading()
+
+    def _send(self) -> None:
+        try:
+            is_drained = self._outbox.send()
+        except PeerGone:
+            self.close()
+            return
+        if is_drained == self._is_waiting_to_send:
+            self._is_waiting_to_send = not is_drained
+            if is_drained:
+                self._loop.remove_writer(self._socket.fileno())
+            else:
+                self._loop.add_writer(self._socket.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        self.last_active = self._loop.time()
+        self._send()
+        if not self.is_closed:
+            self._regulate_reading()
+
+    def _regulate_reading(self) -> None:
+        if self._must_wait():
+            if self._is_reading:
+                self._is_reading = False
+                self._loop.remove_reader(self._socket.fileno())
+        elif not self._is_reading:
+            self._is_reading = True
+            self._loop.add_reader(self._socket.fileno(), self._on_readable)
+            if len(self._carried) >= SIZE_BYTES and self._large_view is None:
+                # Whole frames may be waiting here that the socket will never announce again.
+                self._loop.call_soon(self._handle_carried)
+
+    def _handle_carried(self) -> None:
+        if self.is_closed or self._must_wait() or self._large_view is not None:
+            return
+        carried = memoryview(bytearray(self._carried))
+        self._carried = b""
+        self._handle_frames(carried, len(carried))

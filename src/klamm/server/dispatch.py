@@ -1,0 +1,79 @@
+"""From a frame to a handler: the header is read, the version checked, the body decoded; and back again."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import CloseConnection, ConnectionHandle, Handler, Request
+from klamm.model.errors import ErrorCode
+from klamm.protocol.apis import API_VERSIONS, ApiKey
+from klamm.protocol.codec import decode
+from klamm.protocol.headers import encode_response_frame, parse_request_header
+from klamm.protocol.messages.k18_api_versions import ApiVersion, ApiVersionsResponse
+from klamm.protocol.schema import Message
+
+
+class Route(NamedTuple):
+    """One (API key, version) that is served."""
+
+    key: int
+    version: int
+    request_class: type[Message]
+    handler: Handler
+
+    def frame(self, correlation_id: int, response: Message) -> list[Any]:
+        """The chunks of one response frame, its length first."""
+        return encode_response_frame(self.key, self.version, correlation_id, response)
+
+
+class Dispatcher:
+    """Finds the route of each frame and starts its handler."""
+
+    def __init__(self, broker: Broker, handlers: dict[ApiKey, Handler]) -> None:
+        self._broker = broker
+        self._handlers = handlers
+        self._routes: dict[tuple[int, int], Route] = {}
+
+    def start(self, frame: memoryview, connection: ConnectionHandle) -> tuple[Route, int, Any]:
+        """Decode one request and run its handler's first stage: (route, correlation id, what it returned).
+
+        Raises MalformedMessage or CloseConnection when the peer cannot be answered.
+        """
+        api_key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
+        route = self._routes.get((api_key, version))
+        if route is None:
+            if api_key == ApiKey.API_VERSIONS and version not in API_VERSIONS[ApiKey.API_VERSIONS].accepted:
+                # A newer client asks what we speak: version 0 is the one answer that it surely reads.
+                return self._add_route(ApiKey.API_VERSIONS, 0), correlation_id, _unsupported_version()
+            route = self._find_route(api_key, version, client_id)
+        message, _ = decode(route.request_class, version, frame, body_offset)
+        request = Request(message, version, client_id, connection)
+        return route, correlation_id, route.handler(self._broker, request)
+
+    def _find_route(self, api_key: int, version: int, client_id: str | None) -> Route:
+        try:
+            key = ApiKey(api_key)
+        except ValueError:
+            raise CloseConnection(
+                f"client {client_id!r} asked for API key {api_key}, which is not served"
+            ) from None
+        accepted = API_VERSIONS[key].accepted
+        if version not in accepted:
+            raise CloseConnection(
+                f"client {client_id!r} asked for {key.title} version {version}; versions {accepted} are served"
+            )
+        return self._add_route(key, version)
+
+    def _add_route(self, key: ApiKey, version: int) -> Route:
+        route = Route(key.value, version, API_VERSIONS[key].request, self._handlers[key])
+        self._routes[key.value, version] = route
+        return route
+
+
+def _unsupported_version() -> ApiVersionsResponse:
+    spec = API_VERSIONS[ApiKey.API_VERSIONS]
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        api_keys=[ApiVersion(api_key=spec.key, min_version=spec.min_version, max_version=spec.max_version)],
+    )

@@ -1,0 +1,143 @@
+"""Accepting connections, and ending those that are idle, too many, or left over at shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+
+from klamm.config.loading import BrokerConfig
+from klamm.server.connection import Connection
+from klamm.server.dispatch import Dispatcher
+from klamm.server.receiving import LargeBuffers
+
+logger = logging.getLogger("klamm.server")
+
+ACCEPT_BURST = 100
+"""Connections accepted in one turn of the loop, so that a storm of them does not starve the others."""
+
+OUT_OF_DESCRIPTORS_PAUSE_S = 0.1
+IDLE_SWEEPS_PER_PERIOD = 4
+LONGEST_SWEEP_INTERVAL_S = 30.0
+
+
+class CannotListen(Exception):
+    """The address cannot be bound; the text says which and why."""
+
+
+class Server:
+    """All listening sockets and connections of one broker."""
+
+    def __init__(self, dispatcher: Dispatcher, config: Callable[[], BrokerConfig]) -> None:
+        self.dispatcher = dispatcher
+        self.large_buffers = LargeBuffers()
+        self._config = config
+        self._listening: list[socket.socket] = []
+        self._connections: set[Connection] = set()
+        self._connections_per_host: Counter[str] = Counter()
+        self._sweep: asyncio.TimerHandle | None = None
+        self.max_request_bytes: int = config()["socket.request.max.bytes"]
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def bind(self, host: str, port: int) -> socket.socket:
+        """A listening socket that does not accept yet; its port is known from here on."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+            sock.listen(1024)
+        except OSError as error:
+            sock.close()
+            raise CannotListen(_why_not(host, port, error)) from error
+        sock.setblocking(False)
+        self._listening.append(sock)
+        return sock
+
+    def start_accepting(self, sock: socket.socket, listener_name: str) -> None:
+        asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, listener_name)
+        if self._sweep is None:
+            self._close_idle()
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._connections_per_host[connection.client_host] -= 1
+        if not self._connections_per_host[connection.client_host]:
+            del self._connections_per_host[connection.client_host]
+
+    def stop_accepting(self) -> None:
+        loop = asyncio.get_running_loop()
+        for sock in self._listening:
+            loop.remove_reader(sock.fileno())
+            sock.close()
+        self._listening.clear()
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def close_connections(self) -> None:
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def _accept(self, listening: socket.socket, listener_name: str) -> None:
+        for _ in range(ACCEPT_BURST):
+            try:
+                sock, address = listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._pause_accepting(listening, listener_name)
+                return
+            self._admit(sock, address[0], listener_name)
+
+    def _pause_accepting(self, listening: socket.socket, listener_name: str) -> None:
+        logger.error("no file descriptors are left for new connections: raise the limit (ulimit -n)")
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening.fileno())
+
+        def resume() -> None:
+            if listening in self._listening:
+                loop.add_reader(listening.fileno(), self._accept, listening, listener_name)
+
+        loop.call_later(OUT_OF_DESCRIPTORS_PAUSE_S, resume)
+
+    def _admit(self, sock: socket.socket, host: str, listener_name: str) -> None:
+        config = self._config()
+        if len(self._connections) >= config["max.connections"]:
+            logger.warning("refusing a connection of %s: max.connections is reached", host)
+            sock.close()
+            return
+        if self._connections_per_host[host] >= config["max.connections.per.ip"]:
+            logger.warning("refusing a connection of %s: max.connections.per.ip is reached", host)
+            sock.close()
+            return
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._connections_per_host[host] += 1
+        self._connections.add(Connection(self, sock, host, listener_name))
+
+    def _close_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        limit_s = self._config()["connections.max.idle.ms"] / 1000
+        if limit_s >= 0:
+            for connection in tuple(self._connections):
+                if loop.time() - connection.last_active > limit_s and not connection.is_busy:
+                    connection.close()
+        interval_s = min(LONGEST_SWEEP_INTERVAL_S, max(0.1, limit_s / IDLE_SWEEPS_PER_PERIOD))
+        self._sweep = loop.call_later(interval_s, self._close_idle)
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is taken by another process: choose another with --port"
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} needs more rights: choose one above 1023 with --port"
+    return f"cannot listen on {host}:{port}: {error.strerror}"

@@ -1,0 +1,104 @@
+"""What is still to be sent on one connection: bytes, and ranges of segment files.
+
+Responses made within one turn of the loop are joined into one `send`. Small file ranges are read into that
+same send; a large one leaves by `sendfile`, its header before it with MSG_MORE. When the socket is full the
+rest waits for the loop to say that there is room. Nothing is copied that the kernel can copy.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+
+from klamm.storage.log import FileSlice
+
+SENDFILE_MIN_BYTES = 64 * 1024
+"""Below this, reading the range into the response is as fast as sendfile (measured), and simpler."""
+
+JOIN_MAX_BYTES = 256 * 1024
+"""Bytes joined into one send."""
+
+Chunk = bytes | memoryview | FileSlice
+
+
+class PeerGone(Exception):
+    """The peer closed or reset the connection while we were sending."""
+
+
+class Outbox:
+    """A queue of chunks and the socket they go to. `pending_bytes` counts what is still queued."""
+
+    __slots__ = ("_chunks", "_file_sent", "_socket", "pending_bytes")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._chunks: deque[Chunk] = deque()
+        self._file_sent = 0
+        self.pending_bytes = 0
+
+    def put(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self.pending_bytes += len(chunk)
+
+    def send(self) -> bool:
+        """Send as much as the socket takes; true when nothing is left."""
+        try:
+            while self._chunks:
+                head = self._chunks[0]
+                if isinstance(head, FileSlice) and len(head) - self._file_sent >= SENDFILE_MIN_BYTES:
+                    sent = self._send_file(head)
+                else:
+                    sent = self._send_joined()
+                if not sent:
+                    return False
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionError, TimeoutError) as error:
+            raise PeerGone(str(error)) from error
+        return True
+
+    def _send_file(self, piece: FileSlice) -> bool:
+        sent = os.sendfile(
+            self._socket.fileno(),
+            piece.file.fd,
+            piece.position + self._file_sent,
+            piece.length - self._file_sent,
+        )
+        if sent == 0:
+            # Only a file cut short under our feet ends early; the frame's length is already on the wire.
+            raise PeerGone(f"the segment ended {piece.length - self._file_sent} bytes early")
+        self.pending_bytes -= sent
+        self._file_sent += sent
+        if self._file_sent == piece.length:
+            self._chunks.popleft()
+            self._file_sent = 0
+        return True
+
+    def _send_joined(self) -> bool:
+        """Send the run of small chunks at the head in one call."""
+        chunks = self._chunks
+        joined: list[bytes | memoryview] = []
+        size = 0
+        flags = 0
+        while chunks and size < JOIN_MAX_BYTES:
+            chunk = chunks[0]
+            if isinstance(chunk, FileSlice):
+                if len(chunk) - self._file_sent >= SENDFILE_MIN_BYTES:
+                    flags = socket.MSG_MORE
+                    break
+                chunk = chunk.read()[self._file_sent :]
+                self._file_sent = 0
+            joined.append(chunk)
+            size += len(chunk)
+            chunks.popleft()
+        data = joined[0] if len(joined) == 1 else b"".join(joined)
+        try:
+            sent = self._socket.send(data, flags)
+        except BlockingIOError:
+            sent = 0
+        self.pending_bytes -= sent
+        if sent == size:
+            return True
+        chunks.appendleft(memoryview(data)[sent:])
+        return False

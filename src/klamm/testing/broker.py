@@ -1,0 +1,133 @@
+"""A real broker inside the process of a test.
+
+    with klamm.testing.Broker() as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+
+It listens on a free port of 127.0.0.1, keeps its data in a temporary directory, rebalances without delay,
+and is gone, directory and all, when the block ends. It runs on an event loop of its own in a thread, so it
+serves blocking and asyncio tests alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from klamm.config.loading import BrokerConfig
+from klamm.node.broker import BrokerNode
+
+T = TypeVar("T")
+
+TEST_DEFAULTS: Mapping[str, str] = {
+    "listeners": "PLAINTEXT://127.0.0.1:0",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "5",
+    # Tests start many brokers; what a crash of the machine would lose does not matter to them.
+    "log.flush.offset.checkpoint.interval.ms": "3600000",
+}
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+
+
+class Broker:
+    """A broker in a thread. `config` takes Kafka's names; `data_dir` is kept when it is given."""
+
+    def __init__(
+        self, config: Mapping[str, str | int | float | bool] | None = None, *, data_dir: Path | str | None = None
+    ) -> None:
+        settings = dict(TEST_DEFAULTS)
+        settings.update({name: _text(value) for name, value in (config or {}).items()})
+        self._owns_data_dir = data_dir is None and "log.dirs" not in settings
+        self.data_dir = Path(tempfile.mkdtemp(prefix="klamm-")) if data_dir is None else Path(data_dir)
+        settings.setdefault("log.dirs", str(self.data_dir))
+        self._settings = settings
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self.node: BrokerNode | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """The address to give to a client: "127.0.0.1:port"."""
+        assert self.node is not None, "the broker is not running"
+        return self.node.bootstrap
+
+    @property
+    def port(self) -> int:
+        return int(self.bootstrap.rpartition(":")[2])
+
+    def start(self) -> Broker:
+        assert self._thread is None, "the broker is running already"
+        self._started.clear()
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, name="klamm-broker", daemon=True)
+        self._thread.start()
+        if not self._started.wait(START_TIMEOUT_S):
+            raise TimeoutError(f"the broker did not start within {START_TIMEOUT_S:.0f} s")
+        if self._failure is not None:
+            self._thread.join()
+            self._thread = None
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """Shut down cleanly; the data stays, so that `start` carries on where this broker ended."""
+        if self._thread is None:
+            return
+        assert self._loop is not None and self.node is not None
+        self._loop.call_soon_threadsafe(self.node.request_stop)
+        self._thread.join(STOP_TIMEOUT_S)
+        assert not self._thread.is_alive(), f"the broker did not stop within {STOP_TIMEOUT_S:.0f} s"
+        self._thread = None
+        self.node = None
+        if self._failure is not None:
+            raise self._failure
+
+    def restart(self) -> None:
+        """Stop and start on the same port, as an operator would."""
+        self._settings["listeners"] = f"PLAINTEXT://127.0.0.1:{self.port}"
+        self.stop()
+        self.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the broker's loop, for tests that look inside."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
+
+    def __enter__(self) -> Broker:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            self.stop()
+        finally:
+            if self._owns_data_dir:
+                shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def _run(self) -> None:
+        try:
+            uvloop.run(self._serve())
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.node = BrokerNode(BrokerConfig(self._settings))
+        await self.node.start()
+        self._started.set()
+        await self.node.run_until_stopped()
+
+
+def _text(value: str | int | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
