@@ -1,0 +1,119 @@
+"""Bytes that are no message: cut short, corrupted, lying about sizes. It ends in MalformedMessage."""
+
+from __future__ import annotations
+
+import tracemalloc
+import zlib
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from klamm.protocol.codec import decode, decode_versioned, encode
+from klamm.protocol.errors import MalformedMessage
+from klamm.protocol.messages.group_records import OffsetCommitValue
+from klamm.protocol.messages.k00_produce import ProduceRequest
+from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
+from klamm.protocol.messages.k18_api_versions import ApiVersionsRequest
+from klamm.protocol.schema import Message
+from tests.protocol.catalogue import MESSAGES, every_version
+from tests.protocol.samples import sample
+
+CORRUPTIONS_PER_VERSION = 120
+
+HUGE_LENGTHS = (
+    b"\x7f\xff\xff\xff",
+    b"\xff\xff\xff\xff\x07",
+    b"\xff\xff\xff\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+)
+
+
+def seed_of(message: type[Message], version: int) -> int:
+    """The same in every run, and another for every version."""
+    return zlib.crc32(f"{message.__name__} v{version}".encode())
+
+
+@every_version
+def test_every_truncation_is_malformed(message: type[Message], version: int) -> None:
+    encoded = encode(sample(message, version, Random(seed_of(message, version))), version)
+    for size in range(len(encoded)):
+        with pytest.raises(MalformedMessage):
+            decode(message, version, memoryview(encoded)[:size])
+
+
+@every_version
+def test_corruption_never_raises_anything_else(message: type[Message], version: int) -> None:
+    random = Random(seed_of(message, version))
+    encoded = encode(sample(message, version, random), version)
+    for _ in range(CORRUPTIONS_PER_VERSION):
+        corrupt = bytearray(encoded)
+        for _ in range(random.randint(1, 3)):
+            position = random.randrange(len(corrupt) + 1)
+            corrupt[position : position + random.randint(0, 4)] = random.choice(
+                (random.randbytes(1), random.randbytes(4), b"\xff" * 3, b"\x00", b"\x80\x01", b"")
+            )
+            corrupt = corrupt or bytearray(1)
+        with suppress(MalformedMessage):
+            _, end = decode(message, version, memoryview(corrupt))
+            assert end <= len(corrupt)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_huge_lengths_allocate_nothing(message: type[Message]) -> None:
+    """Writes a huge length over every position, first of the oldest and then of the newest version."""
+    for version in set(message.__valid_versions__):
+        encoded = encode(sample(message, version, Random(seed_of(message, version))), version)
+        decode(message, version, encoded)
+        tracemalloc.start()
+        for position in range(len(encoded)):
+            for length in HUGE_LENGTHS:
+                lie = encoded[:position] + length + encoded[position + len(length) :]
+                with suppress(MalformedMessage):
+                    decode(message, version, memoryview(lie))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak_bytes < 200_000
+
+
+@pytest.mark.parametrize("version", [1, 9])
+def test_array_count_is_bounded_by_the_bytes_that_follow(version: int) -> None:
+    count = b"\x00\x00\x00\x05" if version == 1 else b"\x06"
+    with pytest.raises(MalformedMessage, match="topics has more elements than bytes follow"):
+        decode(MetadataRequest, version, count + b"\x00" * 4)
+
+
+@pytest.mark.parametrize(
+    ("version", "null"),
+    [(0, b"\xff\xff\xff\xff"), (4, b"\x00\x00\x00\x01\xff\xff\x00"), (9, b"\x02\x00\x00\x00\x00\x00")],
+)
+def test_null_where_none_is_allowed(version: int, null: bytes) -> None:
+    with pytest.raises(MalformedMessage, match="is null"):
+        decode(MetadataRequest, version, null)
+
+
+def test_null_where_it_is_allowed() -> None:
+    assert decode(MetadataRequest, 1, b"\xff\xff\xff\xff")[0].topics is None
+    nameless = encode(MetadataRequest(topics=[MetadataRequestTopic(name=None)]), 12)
+    assert decode(MetadataRequest, 12, nameless)[0].topics == [MetadataRequestTopic(name=None)]
+
+
+def test_negative_lengths() -> None:
+    with pytest.raises(MalformedMessage, match="negative length"):
+        decode(MetadataRequest, 1, b"\xff\xff\xff\xfe")
+    with pytest.raises(MalformedMessage, match="negative length"):
+        decode(ProduceRequest, 3, b"\xff\xfe" + bytes(20))
+
+
+def test_strings_must_be_utf8() -> None:
+    with pytest.raises(MalformedMessage, match="not UTF-8"):
+        decode(ApiVersionsRequest, 3, b"\x02\xff\x01\x00")
+
+
+def test_versions_nobody_declared() -> None:
+    with pytest.raises(MalformedMessage, match="ProduceRequest has no version 2, only 3-13"):
+        decode(ProduceRequest, 2, bytes(20))
+    with pytest.raises(MalformedMessage, match="OffsetCommitValue has no version 9"):
+        decode_versioned(OffsetCommitValue, b"\x00\x09" + bytes(30))
+    with pytest.raises(MalformedMessage, match="too few"):
+        decode_versioned(OffsetCommitValue, b"\x00")
