@@ -1,0 +1,169 @@
+"""The command: `python -m bench [--only SECTION ...] [--quick] [--peer none|kafka] [--output FILE]`.
+
+Sections that load a running broker share one pair, Klamm and Apache Kafka side by side, both up all the time
+and loaded in turn. Sections about starting or about many partitions start their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from tests.peers.kafka_jars import KAFKA_VERSION, PeerMissing, find_java, find_kafka_jars
+
+from bench import (
+    connections,
+    fanout,
+    java_tools,
+    latency,
+    librdkafka,
+    machine,
+    partitions,
+    processes,
+    raw_fetch,
+    raw_produce,
+    report,
+    startup,
+)
+from bench.peers import KafkaBroker, KlammBroker, running
+from bench.runner import Bench, BrokerKind, Comparison
+
+
+class Section(NamedTuple):
+    name: str
+    comparisons: Callable[[Bench], Iterator[Comparison]]
+    case_count: int
+
+
+FIRST = [Section(module.SECTION, module.comparisons, module.CASE_COUNT) for module in (machine, startup)]
+SHARED = [
+    Section(module.SECTION, module.comparisons, module.CASE_COUNT)
+    for module in (raw_produce, raw_fetch, connections, fanout, latency, librdkafka, java_tools)
+]
+LAST = [Section(partitions.SECTION, partitions.comparisons, 2 * partitions.CASES_A_BROKER)]
+PLAIN_WIDTH = 170  # off a terminal nothing says how wide a line may be
+SECTIONS = [section.name for section in (*FIRST, *SHARED, *LAST)]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=sys.modules["bench"].__doc__)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="SECTION",
+                        help="only these sections: " + ", ".join(SECTIONS))  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="few and short rounds: a check, not a result")
+    parser.add_argument(
+        "--peer", choices=("kafka", "none"), default="kafka", help="whom to measure beside Klamm"
+    )
+    parser.add_argument("--output", type=Path, default=Path("build/bench.json"), metavar="FILE",
+                        help="where the JSON goes (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--work-dir", type=Path, default=Path(tempfile.gettempdir()), metavar="DIR",
+                        help="where the brokers keep their data (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--placement",
+        choices=[one.value for one in processes.Placement],
+        default=processes.placement.value,
+        help="free: the kernel places everything; split: Klamm on the first core, the raw load on the last",
+    )
+    return parser.parse_args()
+
+
+def available_kinds(console: Console, peer: str) -> list[BrokerKind]:
+    kinds: list[BrokerKind] = [KlammBroker]
+    if peer == "kafka":
+        try:
+            find_java()
+            find_kafka_jars()
+            kinds.append(KafkaBroker)
+        except PeerMissing as missing:
+            console.print(f"Apache Kafka {KAFKA_VERSION} is left out: {missing}", highlight=False)
+    return kinds
+
+
+@contextlib.contextmanager
+def shared_brokers(bench: Bench) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for kind in bench.kinds:
+            bench.on_step(f"starting {kind.name}")
+            try:
+                broker = stack.enter_context(running(kind, bench.work_dir))
+                raw_produce.warm_up(bench, broker)
+                raw_fetch.warm_up(bench, broker)
+            except Exception as failure:
+                bench.note_failure("start", "for the shared sections", kind.name, failure)
+            else:
+                bench.brokers[kind.name] = broker
+        yield
+        bench.brokers.clear()
+
+
+def run_section(bench: Bench, section: Section) -> None:
+    try:
+        bench.run(section.name, section.comparisons(bench))
+    except Exception as failure:  # a section that cannot be set up must not end the run
+        bench.note_failure(section.name, "set-up", "bench", failure)
+
+
+def run_sections(bench: Bench, chosen: list[str]) -> None:
+    for section in FIRST:
+        if section.name in chosen:
+            run_section(bench, section)
+    if any(section.name in chosen for section in SHARED):
+        with shared_brokers(bench):
+            for section in SHARED:
+                if section.name in chosen:
+                    run_section(bench, section)
+            run_section(bench, Section(startup.SECTION, startup.memory_after_load, 1))
+    for section in LAST:
+        if section.name in chosen:
+            run_section(bench, section)
+
+
+def show_progress(console: Console, bench: Bench, chosen: list[str]) -> Progress:
+    """A bar on a terminal, nothing elsewhere. No thread draws it: that thread would share the load's core."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        auto_refresh=False,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    total = sum(section.case_count for section in (*FIRST, *SHARED, *LAST) if section.name in chosen)
+    task = progress.add_task("", total=total)
+    bench.on_step = lambda text: progress.update(task, description=text, refresh=True)
+    bench.on_case = lambda: progress.update(task, advance=1, refresh=True)
+    return progress
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    processes.placement = processes.Placement(arguments.placement)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="klamm-bench-", dir=arguments.work_dir) as work_dir:
+        bench = Bench(Path(work_dir), arguments.quick, available_kinds(console, arguments.peer))
+        with show_progress(console, bench, arguments.only):
+            try:
+                run_sections(bench, arguments.only)
+            except KeyboardInterrupt:
+                bench.results.failures.append("interrupted: the figures are those taken so far")
+    seconds = time.perf_counter() - started
+    report.print_report(console, bench.results)
+    report.write_json(arguments.output, bench.results, arguments.quick, seconds)
+    console.print(f"{seconds:.0f} s; every round is in {arguments.output}", highlight=False)
+    return 1 if bench.results.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""What Klamm aims at, one broker on one core, as rows: a figure, what it is compared with, a bound.
+
+Each row is judged from the medians of one run. A row whose figures were not taken in a run is not judged.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from bench.peers import KAFKA, KLAMM, MACHINE
+from bench.runner import Results
+
+
+class Compared(enum.Enum):
+    """How a row's number is made from Klamm's figure."""
+
+    TO_KAFKA = "× Apache Kafka"
+    TO_MACHINE = "× machine"
+    OVER_MACHINE = "more than the machine"
+    ALONE = ""
+
+
+class Aim(NamedTuple):
+    text: str
+    section: str
+    case: str
+    metric: str
+    compared: Compared
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+class Verdict(NamedTuple):
+    aim: Aim
+    measured: float | None
+    is_reached: bool | None
+
+
+ONE_MB, BIG = "1,000 × 1 KB, 4 deep", "8,000 × 100 B, 4 deep"
+RATIO, LIMIT, OVER, ALONE = Compared.TO_KAFKA, Compared.TO_MACHINE, Compared.OVER_MACHINE, Compared.ALONE
+HUNDRED = "100 connections, 1 × 100 B, one at a time each"
+IDLE_BESIDE, IDLE_ALONE = "idle beside the load, 4,000 partitions", "idle broker, 4,000 partitions"
+RECEIVED = "received records/s"
+
+AIMS = (
+    Aim(
+        "small produce requests, 16 deep on one connection",
+        "produce",
+        "1 × 100 B, 16 deep",
+        "requests/s",
+        RATIO,
+        5,
+    ),
+    Aim("the same, 64 deep", "produce", "1 × 100 B, 64 deep", "requests/s", RATIO, 5),
+    Aim("the same, 1 KB, 16 deep", "produce", "1 × 1 KB, 16 deep", "requests/s", RATIO, 5),
+    Aim("one at a time over 100 connections", "connections", HUNDRED, "requests/s", RATIO, 1),
+    Aim(
+        "one at a time over one connection, against a bare ping-pong of the same bytes",
+        *("produce", "1 × 100 B, one at a time", "round trip p50 µs", OVER, None, 40),
+    ),
+    Aim("16 KB batches, 16 deep", "produce", "16 × 1 KB, 16 deep", "MB/s", RATIO, 2),
+    Aim("1 MB batches, pipelined", "produce", ONE_MB, "MB/s", RATIO, 1.5),
+    Aim("the same, against a loopback copy appended to a file", "produce", ONE_MB, "MB/s", LIMIT, 0.6),
+    Aim("cached fetch, 1 MB answers", "fetch", "cached, 1 MB answers", "MB/s", RATIO, 0.95),
+    Aim("cached fetch, 4 MB answers", "fetch", "cached, 4 MB answers", "MB/s", RATIO, 1),
+    *(
+        Aim(
+            f"{tool}, {size}",
+            *("Java client", f"perf tools, {size} records", f"{verb} records/s", RATIO, bound),
+        )
+        for tool, verb, bound in (
+            ("ProducerPerformance", "produced", 1.2),
+            ("ConsumerPerformance", "consumed", 1),
+        )
+        for size in ("100 B", "1 KB")
+    ),
+    Aim("8,000 × 100 B batches, pipelined", "produce", BIG, "records/s", RATIO, 1.5),
+    Aim("the same: millions of records a second", "produce", BIG, "records/s", ALONE, 2_000_000),
+    Aim(
+        "produce to consume at 1,000/s, p99",
+        "latency",
+        "1,000 records/s, linger 0 ms",
+        "p99 ms",
+        RATIO,
+        None,
+        0.5,
+    ),
+    Aim(
+        "at 5,000/s without linger, p99 ms",
+        "latency",
+        "5,000 records/s, linger 0 ms",
+        "p99 ms",
+        ALONE,
+        None,
+        5,
+    ),
+    Aim("the same, not saturated", "latency", "5,000 records/s, linger 0 ms", RECEIVED, ALONE, 4_750),
+    Aim("start to first answer", "start", "start, then idle", "start to first answer s", RATIO, None, 0.1),
+    Aim("the same, in seconds", "start", "start, then idle", "start to first answer s", ALONE, None, 0.3),
+    Aim("resident memory, idle", "start", "start, then idle", "resident MB", RATIO, None, 0.15),
+    Aim("the same, in MB", "start", "start, then idle", "resident MB", ALONE, None, 60),
+    *(
+        Aim(
+            f"throughput kept beside 4,000 idle partitions, {load}, %",
+            *("partitions", IDLE_BESIDE, f"{load} share kept %", ALONE, 80),
+        )
+        for load in ("1 × 100 B", "100 × 100 B")
+    ),
+    Aim(
+        "CPU of 4,000 idle partitions, % of a core",
+        "partitions",
+        IDLE_ALONE,
+        "CPU % of a core",
+        ALONE,
+        None,
+        5,
+    ),
+)
+
+
+def judge(results: Results, aim: Aim) -> Verdict:
+    measured = _measured(results, aim)
+    if measured is None:
+        return Verdict(aim, None, None)
+    is_reached = (aim.at_least is None or measured >= aim.at_least) and (
+        aim.at_most is None or measured <= aim.at_most
+    )
+    return Verdict(aim, measured, is_reached)
+
+
+def _measured(results: Results, aim: Aim) -> float | None:
+    def median(contestant: str) -> float | None:
+        return results.median(aim.section, aim.case, aim.metric, contestant)
+
+    klamm = median(KLAMM)
+    if klamm is None or aim.compared is Compared.ALONE:
+        return klamm
+    other = median(KAFKA if aim.compared is Compared.TO_KAFKA else MACHINE)
+    if other is None:
+        return None
+    return klamm - other if aim.compared is Compared.OVER_MACHINE else klamm / other

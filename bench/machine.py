@@ -1,0 +1,129 @@
+"""What the machine can do at all, with no broker in the way.
+
+Each limit is taken with the load that measures the brokers, on the same cores, in the same rounds: a bare
+uvloop ping-pong of the same bytes, a loopback copy, a loopback copy that is appended to a file, a plain file
+append, and a fetch answered by nothing but sendfile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench import load, processes, wire
+from bench.peers import MACHINE
+from bench.runner import Bench, Comparison, Figures, Measure
+
+SECTION = "machine"
+CASE_COUNT = 4
+MIB = 1024 * 1024
+APPEND_BYTES = 512_000_000
+
+
+@contextlib.contextmanager
+def server(*arguments: str) -> Iterator[int]:
+    """A machine server placed as Klamm is; gives its port."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.machine_server", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    processes.place_server(process.pid)
+    assert process.stdout is not None and process.stdin is not None
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(10)
+
+
+@contextlib.contextmanager
+def ping_pong_server(exchange: wire.ProduceExchange) -> Iterator[tuple[int, wire.ProduceExchange]]:
+    """A bare uvloop server for the same bytes: it counts requests and repeats an answer of the right size."""
+    answer = struct.pack(">i", exchange.response_size - 4).ljust(exchange.response_size, b"\x00")
+    with server("ping-pong", str(len(exchange.request)), answer.hex()) as port:
+        yield port, exchange._replace(echoes_id=False)
+
+
+def loopback_copy(path: Path | None, budget: load.Budget) -> float:
+    """MB/s of 1 MB writes into a server that drops them or appends them to a file."""
+    block = os.urandom(MIB)
+    arguments = ("sink", str(path)) if path else ("sink",)
+    with server(*arguments) as port, load.placed_connection(port) as connection:
+        sent, started = 0, time.perf_counter()
+        while time.perf_counter() - started < budget.seconds and sent < budget.max_bytes:
+            connection.sendall(block)
+            sent += len(block)
+        connection.shutdown(socket.SHUT_WR)
+        (arrived,) = struct.unpack(">q", load.receive_exactly(connection, 8))
+        elapsed_seconds = time.perf_counter() - started
+    if path is not None:
+        path.unlink()
+    return float(arrived) / elapsed_seconds / 1e6
+
+
+def fetch_bare(
+    connection: socket.socket, request: bytes, answer_bytes: int, chunk: memoryview, seconds: float
+) -> tuple[int, float]:
+    """Asks a sendfile server for one answer after another; bytes and seconds."""
+    fetched, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        connection.sendall(request)
+        left = answer_bytes
+        while left:
+            received = connection.recv_into(chunk[:left])
+            if received == 0:
+                raise load.BadAnswer("the sendfile server closed the connection")
+            left -= received
+        fetched += answer_bytes
+    return fetched, time.perf_counter() - started
+
+
+def file_append(path: Path, write_size: int) -> float:
+    block = os.urandom(write_size)
+    descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND, 0o644)
+    started = time.perf_counter()
+    for _ in range(APPEND_BYTES // write_size):
+        os.write(descriptor, block)
+    elapsed_seconds = time.perf_counter() - started
+    os.close(descriptor)
+    path.unlink()
+    return APPEND_BYTES // write_size * write_size / elapsed_seconds / 1e6
+
+
+@contextlib.contextmanager
+def scratch_file(bench: Bench) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=bench.work_dir) as folder:
+        yield Path(folder) / "append"
+
+
+def copy_to_file(bench: Bench) -> Figures:
+    with scratch_file(bench) as path:
+        return {"MB/s": loopback_copy(path, bench.budget)}
+
+
+def append_to_file(bench: Bench, write_size: int) -> Figures:
+    with scratch_file(bench) as path, processes.on_load_core():
+        return {"MB/s": file_append(path, write_size)}
+
+
+def comparisons(bench: Bench) -> Iterator[Comparison]:
+    """The limits that stand alone; the others run inside the comparison they are the limit of."""
+    yield Comparison("loopback copy", {MACHINE: lambda: {"MB/s": loopback_copy(None, bench.budget)}})
+    appending: dict[str, Measure] = {
+        "loopback copy appended to a file": lambda: copy_to_file(bench),
+        "file append, 1 MB writes": lambda: append_to_file(bench, MIB),
+        "file append, 16 KB writes": lambda: append_to_file(bench, 16 * 1024),
+    }
+    for case, measure in appending.items():
+        yield Comparison(case, {MACHINE: measure}, writes_bytes=bench.writes_bytes)

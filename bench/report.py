@@ -1,0 +1,157 @@
+"""The end of a run: the table of figures with their ratios, the table of aims, the JSON with every round."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.aims import AIMS, Aim, Compared, Verdict, judge
+from bench.peers import KAFKA, KLAMM, MACHINE
+from bench.processes import CORES, describe_placement
+from bench.raw_produce import CORES_USED
+from bench.runner import Results
+
+ONLY_IN_JSON = {CORES_USED}
+CONTESTANTS = (MACHINE, KAFKA, KLAMM)
+
+
+def format_number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def format_median(results: Results, key: tuple[str, str, str], contestant: str) -> str:
+    """The median, and how far the rounds lay apart."""
+    values = results.rounds[key].get(contestant)
+    if not values:
+        return "–"
+    text = format_number(results.median(*key, contestant))
+    if len(values) > 1:
+        text += f" [dim]{format_number(min(values))}…{format_number(max(values))}[/dim]"
+    return text
+
+
+def ratio(results: Results, key: tuple[str, str, str], other: str) -> str:
+    klamm, reference = results.median(*key, KLAMM), results.median(*key, other)
+    return f"{klamm / reference:.2f}×" if klamm is not None and reference else "–"
+
+
+def figures_table(results: Results) -> Table:
+    table = Table(title="Medians of all rounds (least…most)", title_justify="left")
+    for heading in ("what", "figure"):
+        table.add_column(heading)
+    for heading in (*CONTESTANTS, f"{KLAMM} / Kafka", f"{KLAMM} / machine"):
+        table.add_column(heading, justify="right")
+    previous_section = previous_case = ""
+    sections = list(dict.fromkeys(section for section, _, _ in results.rounds))
+    for key in sorted(results.rounds, key=lambda key: sections.index(key[0])):
+        section, case, metric = key
+        if metric in ONLY_IN_JSON:
+            continue
+        if section != previous_section:
+            table.add_section()
+            table.add_row(f"[bold]{section}[/bold]")
+        table.add_row(
+            case if (section, case) != (previous_section, previous_case) else "",
+            metric,
+            *(format_median(results, key, contestant) for contestant in CONTESTANTS),
+            ratio(results, key, KAFKA),
+            ratio(results, key, MACHINE),
+        )
+        previous_section, previous_case = section, case
+    return table
+
+
+def format_bound(aim: Aim) -> str:
+    sign, bound = ("≥", aim.at_least) if aim.at_least is not None else ("≤", aim.at_most)
+    assert bound is not None
+    number = f"{bound:,.0f}" if bound >= 100 else f"{bound:g}"
+    return f"{sign} {number} {aim.compared.value}".strip()
+
+
+def format_measured(verdict: Verdict) -> str:
+    is_ratio = verdict.aim.compared in (Compared.TO_KAFKA, Compared.TO_MACHINE)
+    if verdict.measured is None or not is_ratio:
+        return format_number(verdict.measured)
+    return f"{verdict.measured:.2f}×"
+
+
+def aims_table(verdicts: list[Verdict]) -> Table:
+    table = Table(title="Aims, one broker on one core", title_justify="left")
+    for heading in ("aim", "bound", "measured", "reached"):
+        table.add_column(heading)
+    for verdict in verdicts:
+        if verdict.is_reached is None:
+            reached = "[dim]not measured[/dim]"
+        else:
+            reached = "[green]yes[/green]" if verdict.is_reached else "[red]no[/red]"
+        table.add_row(verdict.aim.text, format_bound(verdict.aim), format_measured(verdict), reached)
+    return table
+
+
+def print_report(console: Console, results: Results) -> None:
+    if results.rounds:
+        console.print(figures_table(results))
+        console.print(aims_table([judge(results, aim) for aim in AIMS]))
+    console.print(f"Placement: {describe_placement()}. MB are 10^6 bytes.", highlight=False)
+    for failure in results.failures:
+        console.print("failed: " + failure.replace("[", r"\["), style="red", highlight=False)
+
+
+def machine_description() -> dict[str, Any]:
+    model = "unknown"
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cpu": model,
+        "cores": len(CORES),
+        "memory_gb": round(memory_bytes / 1e9, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "placement": describe_placement(),
+    }
+
+
+def write_json(path: Path, results: Results, is_quick: bool, seconds: float) -> None:
+    figures = [
+        {
+            "section": section,
+            "case": case,
+            "metric": metric,
+            "medians": {name: results.median(section, case, metric, name) for name in rounds},
+            "rounds": rounds,
+        }
+        for (section, case, metric), rounds in results.rounds.items()
+    ]
+    verdicts = [judge(results, aim) for aim in AIMS]
+    document = {
+        "taken_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "quick": is_quick,
+        "seconds": round(seconds, 1),
+        "machine": machine_description(),
+        "figures": figures,
+        "aims": [
+            {
+                **verdict.aim._asdict(),
+                "compared": verdict.aim.compared.value,
+                "measured": verdict.measured,
+                "reached": verdict.is_reached,
+            }
+            for verdict in verdicts
+        ],
+        "failures": results.failures,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
