@@ -23,7 +23,10 @@ class Flusher:
         self._running: set[Log] = set()
 
     def flush(self, log: Log) -> asyncio.Future[None]:
-        """A future that is done when everything appended to `log` so far is on stable storage."""
+        """A future that is done when everything appended to `log` so far is on stable storage.
+
+        Each caller has one of its own: who goes away and cancels it takes nothing from the others.
+        """
         loop = asyncio.get_running_loop()
         future = self._waiting.get(log)
         if future is None:
@@ -32,7 +35,7 @@ class Flusher:
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             if log not in self._running:
                 self._start(log, loop)
-        return future
+        return asyncio.shield(future)
 
     def _start(self, log: Log, loop: asyncio.AbstractEventLoop) -> None:
         future = self._waiting.pop(log)
