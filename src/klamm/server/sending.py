@@ -23,7 +23,7 @@ Chunk = bytes | memoryview | FileSlice
 
 
 class PeerGone(Exception):
-    """The peer closed or reset the connection while we were sending."""
+    """Nothing more can be sent: the peer closed or reset the connection, or a segment cannot be read."""
 
 
 class Outbox:
@@ -46,7 +46,7 @@ class Outbox:
         try:
             while self._chunks:
                 head = self._chunks[0]
-                if isinstance(head, FileSlice) and len(head) - self._file_sent >= SENDFILE_MIN_BYTES:
+                if isinstance(head, FileSlice) and len(head) >= SENDFILE_MIN_BYTES:
                     sent = self._send_file(head)
                 else:
                     sent = self._send_joined()
@@ -54,7 +54,8 @@ class Outbox:
                     return False
         except BlockingIOError:
             return False
-        except (BrokenPipeError, ConnectionError, TimeoutError) as error:
+        except OSError as error:
+            # The socket, or a segment that cannot be read: either way the frame cannot be finished.
             raise PeerGone(str(error)) from error
         return True
 
@@ -84,11 +85,10 @@ class Outbox:
         while chunks and size < JOIN_MAX_BYTES:
             chunk = chunks[0]
             if isinstance(chunk, FileSlice):
-                if len(chunk) - self._file_sent >= SENDFILE_MIN_BYTES:
+                if len(chunk) >= SENDFILE_MIN_BYTES:
                     flags = socket.MSG_MORE
                     break
-                chunk = chunk.read()[self._file_sent :]
-                self._file_sent = 0
+                chunk = chunk.read()
             joined.append(chunk)
             size += len(chunk)
             chunks.popleft()
