@@ -10,6 +10,7 @@ for their second stage, and while a client does not take its answers.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import mmap
 import socket
@@ -35,7 +36,8 @@ MAX_REQUESTS_IN_FLIGHT = 1000
 """Requests of one connection that wait for their second stage; librdkafka pipelines up to 1,000."""
 
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
-"""Answers that a client has not taken; beyond this nothing more is read from it."""
+"""Answers that a client has not taken, or that wait for an earlier one; beyond this nothing more is read
+from it."""
 
 _shared_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
 
@@ -52,15 +54,19 @@ class ServerLimits(Protocol):
 
 
 class PendingResponse:
-    """The place in line of a response that is not made yet."""
+    """The place in line of a response that is not made yet, or whose turn has not come.
 
-    __slots__ = ("correlation_id", "future", "is_done", "response", "route")
+    A finished one is kept as the bytes it will be: they are smaller than the objects, and can be counted.
+    """
+
+    __slots__ = ("chunks", "correlation_id", "future", "is_done", "route", "size")
 
     def __init__(self, route: Route, correlation_id: int) -> None:
         self.route = route
         self.correlation_id = correlation_id
         self.future: asyncio.Future[Any] | None = None
-        self.response: Any = None
+        self.chunks: list[Any] = []
+        self.size = 0
         self.is_done = False
 
 
@@ -68,6 +74,7 @@ class Connection:
     __slots__ = (
         "_carried",
         "_close_callbacks",
+        "_held_bytes",
         "_is_handling",
         "_is_reading",
         "_is_waiting_to_send",
@@ -86,7 +93,9 @@ class Connection:
         "listener_name",
     )
 
-    def __init__(self, server: ServerLimits, sock: socket.socket, client_host: str, listener_name: str) -> None:
+    def __init__(
+        self, server: ServerLimits, sock: socket.socket, client_host: str, listener_name: str
+    ) -> None:
         self._server = server
         self._socket = sock
         self.client_host = client_host
@@ -94,6 +103,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(sock)
         self._waiting: deque[PendingResponse] = deque()
+        self._held_bytes = 0
         self._carried: bytes = b""
         self._large: mmap.mmap | None = None
         self._large_view: memoryview | None = None
@@ -116,7 +126,10 @@ class Connection:
         return bool(self._waiting)
 
     def close(self, reason: str = "") -> None:
-        """Hang up. Parked requests are abandoned: their effects stand, their answers have nowhere to go."""
+        """Hang up. Parked requests are abandoned: their effects stand, their answers have nowhere to go.
+
+        A serial handler runs to its end: cancelled halfway, it could leave half an effect.
+        """
         if self.is_closed:
             return
         self.is_closed = True
@@ -129,8 +142,6 @@ class Connection:
             self._loop.remove_writer(descriptor)
         self._socket.close()
         self._release_large()
-        if self._serial_task is not None:
-            self._serial_task.cancel()
         for pending in self._waiting:
             if pending.future is not None:
                 pending.future.cancel()
@@ -151,7 +162,9 @@ class Connection:
                 self._receive_shared()
         except BlockingIOError:
             return
-        except (ConnectionError, TimeoutError):
+        except ReceiveMemoryExceeded as error:
+            self.close(str(error))
+        except OSError:
             self.close()
 
     def _receive_shared(self) -> None:
@@ -169,6 +182,7 @@ class Connection:
         if count == 0:
             self.close()
             return
+        self._server.large_buffers.count_received(count)
         self._large_filled += count
         if self._large_filled == len(view):
             self._large_view = None
@@ -179,8 +193,9 @@ class Connection:
     def _release_large(self) -> None:
         self._large_view = None
         if self._large is not None:
-            self._server.large_buffers.give_back(self._large)
+            self._server.large_buffers.give_back(self._large, self._large_filled)
             self._large = None
+            self._large_filled = 0
 
     def _handle_frames(self, buffer: memoryview, end: int) -> None:
         """Handle every whole frame of `buffer[:end]`, keep what is left, and send the answers."""
@@ -198,6 +213,8 @@ class Connection:
                 return
             self._keep_rest(buffer[position:end])
         except (MalformedMessage, CloseConnection, ReceiveMemoryExceeded) as error:
+            with contextlib.suppress(PeerGone):
+                self._outbox.send()  # what was answered before the fault
             self.close(str(error))
             return
         finally:
@@ -211,9 +228,10 @@ class Connection:
             if whole > LARGE_FRAME_BYTES:
                 self._carried = b""
                 self._large = self._server.large_buffers.take(whole)
+                self._server.large_buffers.count_received(len(rest))
+                self._large_filled = len(rest)
                 self._large_view = memoryview(self._large)[:whole]
                 self._large_view[: len(rest)] = rest
-                self._large_filled = len(rest)
                 return
         self._carried = bytes(rest) if rest else b""
 
@@ -221,7 +239,7 @@ class Connection:
         return (
             self._serial_task is not None
             or len(self._waiting) >= MAX_REQUESTS_IN_FLIGHT
-            or self._outbox.pending_bytes > MAX_UNSENT_BYTES
+            or self._outbox.pending_bytes + self._held_bytes > MAX_UNSENT_BYTES
             or self.is_closed
         )
 
@@ -244,11 +262,10 @@ class Connection:
         elif result is not NO_RESPONSE:
             if self._waiting:
                 pending = PendingResponse(route, correlation_id)
-                pending.response = result
-                pending.is_done = True
+                self._hold(pending, result)
                 self._waiting.append(pending)
             else:
-                self._put(route, correlation_id, result)
+                self._put(_encode(route, correlation_id, result))
 
     def _park(self, pending: PendingResponse, future: asyncio.Future[Any]) -> None:
         self._waiting.append(pending)
@@ -275,8 +292,7 @@ class Connection:
             self._fail(error)
             return
         self._serial_task = None
-        if not self.is_closed:
-            self._complete(pending, response)
+        self._complete(pending, response)
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, CloseConnection):
@@ -286,15 +302,28 @@ class Connection:
             self.close("internal error")
 
     def _complete(self, pending: PendingResponse, response: Any) -> None:
-        pending.response = response
-        pending.is_done = True
+        if self.is_closed:
+            return
+        try:
+            self._hold(pending, response)
+        except CloseConnection as error:
+            self.close(str(error))
+            return
         if not self._is_handling:
             self._send_ready()
 
+    def _hold(self, pending: PendingResponse, response: Any) -> None:
+        """Keep a finished response until its turn comes."""
+        if response is not NO_RESPONSE:
+            pending.chunks = _encode(pending.route, pending.correlation_id, response)
+            pending.size = sum(map(len, pending.chunks))
+            self._held_bytes += pending.size
+        pending.is_done = True
+
     # ---- sending
 
-    def _put(self, route: Route, correlation_id: int, response: Any) -> None:
-        for chunk in route.frame(correlation_id, response):
+    def _put(self, chunks: list[Any]) -> None:
+        for chunk in chunks:
             self._outbox.put(chunk)
 
     def _send_ready(self) -> None:
@@ -304,8 +333,8 @@ class Connection:
         waiting = self._waiting
         while waiting and waiting[0].is_done:
             pending = waiting.popleft()
-            if pending.response is not NO_RESPONSE:
-                self._put(pending.route, pending.correlation_id, pending.response)
+            self._held_bytes -= pending.size
+            self._put(pending.chunks)
         if not self._is_waiting_to_send and self._outbox.pending_bytes:
             self._send()
         if not self.is_closed:
@@ -348,3 +377,11 @@ class Connection:
         carried = memoryview(bytearray(self._carried))
         self._carried = b""
         self._handle_frames(carried, len(carried))
+
+
+def _encode(route: Route, correlation_id: int, response: Any) -> list[Any]:
+    try:
+        return route.frame(correlation_id, response)
+    except Exception:
+        logger.exception("the answer of API key %d version %d cannot be written", route.key, route.version)
+        raise CloseConnection("internal error") from None

@@ -4,6 +4,8 @@ Small frames, that is nearly all of them, are received into one buffer that ever
 shares: it is filled and consumed within one callback, so ten thousand idle connections hold no buffer at
 all. A frame that is longer than what has arrived of it gets a buffer of its own from `LargeBuffers`. Those
 are anonymous maps: memory becomes resident only as bytes really arrive, however much a length announces.
+So it is the bytes that arrived which are counted and limited. Were it the announced ones, a few clients who
+announce much and send nothing would shut everybody else out.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ KEPT_BYTES = 32 * 1024 * 1024
 """Large buffers kept for reuse: a resident buffer saves its page faults on the next frame."""
 
 DEFAULT_LIMIT_BYTES = 1024 * 1024 * 1024
-"""All large frames under way together. A connection that would exceed it is closed."""
+"""Received bytes of all large frames under way together. A connection that would exceed it is closed."""
 
 
 class ReceiveMemoryExceeded(Exception):
@@ -32,27 +34,33 @@ class LargeBuffers:
 
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._in_use_bytes = 0
+        self._received_bytes = 0
         self._kept_bytes = 0
         self._kept: dict[int, list[mmap.mmap]] = {}
 
     def take(self, size: int) -> mmap.mmap:
         capacity = 1 << (size - 1).bit_length()
-        if self._in_use_bytes + capacity > self._limit_bytes:
-            raise ReceiveMemoryExceeded(
-                f"a frame of {size} bytes does not fit: {self._in_use_bytes} of {self._limit_bytes} bytes "
-                "for large frames are in use"
-            )
-        self._in_use_bytes += capacity
         kept = self._kept.get(capacity)
         if kept:
             self._kept_bytes -= capacity
             return kept.pop()
-        return mmap.mmap(-1, capacity)
+        try:
+            return mmap.mmap(-1, capacity)
+        except OSError as error:
+            raise ReceiveMemoryExceeded(f"no memory for a frame of {size} bytes: {error}") from error
 
-    def give_back(self, buffer: mmap.mmap) -> None:
+    def count_received(self, byte_count: int) -> None:
+        """So many more bytes have arrived in a buffer; they count until it is given back."""
+        if self._received_bytes + byte_count > self._limit_bytes:
+            raise ReceiveMemoryExceeded(
+                f"{self._received_bytes} of {self._limit_bytes} bytes for large frames are in use"
+            )
+        self._received_bytes += byte_count
+
+    def give_back(self, buffer: mmap.mmap, counted_bytes: int) -> None:
+        """The buffer is free again, and so are the bytes that were counted for it."""
+        self._received_bytes -= counted_bytes
         capacity = len(buffer)
-        self._in_use_bytes -= capacity
         if self._kept_bytes + capacity <= KEPT_BYTES:
             self._kept_bytes += capacity
             self._kept.setdefault(capacity, []).append(buffer)
