@@ -94,7 +94,16 @@ def _forgotten(message: FetchRequest, uses_topic_ids: bool) -> Iterator[Partitio
 class _Fetch:
     """One fetch request while it is being answered."""
 
-    __slots__ = ("broker", "fetch", "is_read_committed", "max_bytes", "message", "request", "uses_topic_ids")
+    __slots__ = (
+        "broker",
+        "fetch",
+        "is_read_committed",
+        "max_bytes",
+        "message",
+        "min_bytes",
+        "request",
+        "uses_topic_ids",
+    )
 
     def __init__(
         self, broker: Broker, request: Request[FetchRequest], fetch: TargetSet, uses_topic_ids: bool
@@ -105,6 +114,8 @@ class _Fetch:
         self.fetch = fetch
         self.uses_topic_ids = uses_topic_ids
         self.max_bytes = min(request.message.max_bytes, MAX_RESPONSE_BYTES)
+        # Who asks for more than an answer may hold is not kept waiting for it.
+        self.min_bytes = min(request.message.min_bytes, self.max_bytes)
         self.is_read_committed = request.message.isolation_level == _READ_COMMITTED
 
     def start(self) -> FetchResponse | asyncio.Future[FetchResponse]:
@@ -118,7 +129,7 @@ class _Fetch:
             self.fetch,
             self._attempt,
             self._answer_from_disk,
-            min_bytes=self.message.min_bytes,
+            min_bytes=self.min_bytes,
             bytes_so_far=result.byte_count,
             max_wait_ms=self.message.max_wait_ms,
         ).future
@@ -137,7 +148,7 @@ class _Fetch:
         )
 
     def _is_enough(self, result: FetchResult) -> bool:
-        return result.must_answer or result.byte_count >= self.message.min_bytes or not self.fetch.targets
+        return result.must_answer or result.byte_count >= self.min_bytes or not self.fetch.targets
 
     def _find_partition(self, key: PartitionKey) -> Partition:
         name, index = key

@@ -139,11 +139,18 @@ class TargetSet:
 
 
 class FetchSession(TargetSet):
-    __slots__ = ("is_incremental", "next_epoch", "session_id", "uses_topic_ids")
+    __slots__ = ("is_incremental", "next_epoch", "owner", "session_id", "uses_topic_ids")
 
-    def __init__(self, session_id: int, positions: Iterable[FetchPosition], uses_topic_ids: bool) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        owner: SessionOwner,
+        positions: Iterable[FetchPosition],
+        uses_topic_ids: bool,
+    ) -> None:
         super().__init__(positions)
         self.session_id = session_id
+        self.owner = owner
         self.uses_topic_ids = uses_topic_ids
         self.next_epoch = 1
         self.is_incremental = False
@@ -165,7 +172,6 @@ class FetchSession(TargetSet):
             if target is not None:
                 target.unwatch()
                 self.ready.pop(target, None)
-
 
     def resolve(self, find_partition: FindPartition) -> None:
         super().resolve(find_partition)
@@ -202,7 +208,7 @@ class FetchSessions:
         session_id = self._new_session_id()
         while session_id == 0 or session_id in self._sessions:
             session_id = self._new_session_id()
-        session = FetchSession(session_id, positions, uses_topic_ids)
+        session = FetchSession(session_id, owner, positions, uses_topic_ids)
         self._sessions[session_id] = session
         if owner not in self._ids_of_owners:
             self._ids_of_owners[owner] = set()
@@ -226,7 +232,9 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
+            self._ids_of_owners[session.owner].discard(session_id)
 
     def _remove_all_of(self, owner: SessionOwner) -> None:
-        for session_id in self._ids_of_owners.pop(owner, ()):
+        for session_id in tuple(self._ids_of_owners[owner]):
             self.remove(session_id)
+        del self._ids_of_owners[owner]

@@ -109,9 +109,10 @@ def settle(fetch: TargetSet, answers: Iterable[PartitionAnswer]) -> list[Partiti
             or answer.log_start_offset != target.log_start_offset_told
         )
         fetch.ready.pop(target, None)
-        if answer.error is not None or answer.records is not None or answer.diverging_epoch is not None:
-            fetch.ready[target] = None
-        elif target.partition is None or _may_read_more(target, target.partition):
+        had_something = (
+            answer.error is not None or answer.records is not None or answer.diverging_epoch is not None
+        )
+        if had_something or target.partition is None or _may_read_more(target, target.partition):
             fetch.ready[target] = None
         if has_news or not fetch.is_incremental:
             target.high_watermark_told = answer.high_watermark

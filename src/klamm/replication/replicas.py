@@ -68,7 +68,9 @@ class Replicas:
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         name = self._topic_names.get(topic_id)
         if name is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this topic id; it may have been deleted")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this topic id; it may have been deleted"
+            )
         return self.get(name, index)
 
     def topic_name(self, topic_id: bytes) -> str | None:
