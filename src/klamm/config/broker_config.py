@@ -9,7 +9,7 @@ the object is made, so that reading one is a lookup.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from klamm.config.broker_keys import BROKER_KEYS
 from klamm.config.listeners import Listener, check_listeners, parse_listeners
@@ -24,7 +24,7 @@ class SourcedText(NamedTuple):
     source: ConfigSource
 
 
-class BrokerConfig(Mapping[str, ConfigValue]):
+class BrokerConfig(Mapping[str, Any]):
     """The effective configuration. `with_dynamic` makes another; nothing changes one."""
 
     __slots__ = ("_layers", "_origins", "_values", "advertised_listeners", "listeners")
@@ -101,7 +101,8 @@ class BrokerConfig(Mapping[str, ConfigValue]):
                 key=smaller,
             )
 
-    def __getitem__(self, name: str) -> ConfigValue:
+    def __getitem__(self, name: str) -> Any:
+        """The value, of the type its row says; the methods below tell the type checker which."""
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:

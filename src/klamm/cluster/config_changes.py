@@ -1,0 +1,150 @@
+"""What altering the configuration of a topic, of brokers or of a group does: the controller's other half."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import IntEnum
+
+from klamm.cluster import layout
+from klamm.cluster.controller import Change, find_topic
+from klamm.cluster.image import ALL_BROKERS, ClusterImage
+from klamm.config.alterations import Alteration, AlterOperation, alter
+from klamm.config.broker_keys import BROKER_KEYS
+from klamm.config.group_keys import GROUP_KEYS
+from klamm.config.loading import BrokerConfig, ConfigError
+from klamm.config.rows import UpdateMode
+from klamm.config.topic_keys import TOPIC_KEYS, topic_config, validate_topic_config
+from klamm.coordination.store import Create, Delete, Operation, Set
+from klamm.model.errors import ErrorCode, KafkaError
+
+
+class ResourceType(IntEnum):
+    """What can have a configuration; the numbers are those of the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+def alter_config(
+    image: ClusterImage,
+    config: BrokerConfig,
+    resource_type: int,
+    name: str,
+    alterations: Sequence[Alteration],
+) -> Change:
+    """The alterations of one resource, all or none. `config` is this broker's effective configuration."""
+    _check_well_formed(name, alterations)
+    try:
+        if resource_type == ResourceType.TOPIC:
+            return _alter_topic(image, config, name, alterations)
+        if resource_type == ResourceType.BROKER:
+            return _alter_broker(image, config, name, alterations)
+        if resource_type == ResourceType.GROUP:
+            return _alter_group(image, name, alterations)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST,
+        f"resources of type {resource_type} have no configuration here; topics (2), brokers (4) and "
+        "groups (32) have",
+    )
+
+
+def replacement(current: Mapping[str, str], wanted: Sequence[tuple[str, str | None]]) -> list[Alteration]:
+    """The alterations that leave exactly `wanted`, which is how AlterConfigs works."""
+    kept = {name for name, _ in wanted}
+    dropped = [Alteration(name, AlterOperation.DELETE, None) for name in current if name not in kept]
+    return dropped + [Alteration(name, AlterOperation.SET, text) for name, text in wanted]
+
+
+def current_config(image: ClusterImage, resource_type: int, name: str) -> Mapping[str, str]:
+    """What the resource sets now; nothing for one that is not there."""
+    if resource_type == ResourceType.TOPIC:
+        return image.topics[name].config if name in image.topics else {}
+    if resource_type == ResourceType.BROKER:
+        return image.broker_configs.get(name, {})
+    return image.group_configs.get(name, {})
+
+
+def _check_well_formed(name: str, alterations: Sequence[Alteration]) -> None:
+    names = [alteration.name for alteration in alterations]
+    for key in names:
+        if names.count(key) > 1:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"the key {key} is altered twice for {name!r}")
+    for alteration in alterations:
+        if alteration.value is None and alteration.operation is not AlterOperation.DELETE:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{alteration.operation.name} of {alteration.name} needs a value"
+            )
+
+
+def _alter_topic(
+    image: ClusterImage, config: BrokerConfig, name: str, alterations: Sequence[Alteration]
+) -> Change:
+    topic = find_topic(image, name)
+    inherited = topic_config(config, {})
+    altered = alter(
+        TOPIC_KEYS, "topic", topic.config, alterations, lambda key: TOPIC_KEYS[key].text_of(inherited[key])
+    )
+    validate_topic_config(config, altered)
+    operation = Set(layout.topic_config_path(name), layout.encode_config(altered))
+    return Change((operation,), image.with_topic(replace(topic, config=altered)))
+
+
+def _alter_broker(
+    image: ClusterImage, config: BrokerConfig, name: str, alterations: Sequence[Alteration]
+) -> Change:
+    own_name = str(config["node.id"])
+    if name not in (ALL_BROKERS, own_name):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"this is broker {own_name}: the configuration of broker {name!r} cannot be altered here",
+        )
+    for alteration in alterations:
+        row = BROKER_KEYS.get(alteration.name)
+        if row is None or alteration.operation is AlterOperation.DELETE:
+            continue
+        if row.update_mode is UpdateMode.READ_ONLY:
+            raise ConfigError(
+                f"{row.name} cannot be changed while the broker runs: "
+                "set it where the broker is started, and restart it",
+                key=row.name,
+            )
+        if row.update_mode is UpdateMode.PER_BROKER and name == ALL_BROKERS:
+            raise ConfigError(f"{row.name} can be changed for one broker only, not for all", key=row.name)
+    before = image.broker_configs.get(name, {})
+    altered = alter(BROKER_KEYS, "broker", before, alterations, config.text_of)
+    after = image.with_broker_config(name, altered)
+    effective_config(config, after)  # raises if the values do not go together
+    return Change(_stored(layout.broker_config_path(name), before, altered), after)
+
+
+def _alter_group(image: ClusterImage, name: str, alterations: Sequence[Alteration]) -> Change:
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the name of the group is empty")
+    before = image.group_configs.get(name, {})
+    altered = alter(
+        GROUP_KEYS, "group", before, alterations, lambda key: GROUP_KEYS[key].text_of(GROUP_KEYS[key].default)
+    )
+    after = image.with_group_config(name, altered)
+    return Change(_stored(layout.group_config_path(name), before, altered), after)
+
+
+def _stored(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Operation, ...]:
+    """A node exists exactly while it has something to say."""
+    if before and after:
+        return (Set(path, layout.encode_config(after)),)
+    if after:
+        return (Create(path, layout.encode_config(after)),)
+    return (Delete(path),) if before else ()
+
+
+def effective_config(config: BrokerConfig, image: ClusterImage) -> BrokerConfig:
+    """This broker's configuration with what the image sets at run time."""
+    return config.with_dynamic(
+        image.broker_configs.get(ALL_BROKERS, {}), image.broker_configs.get(str(config["node.id"]), {})
+    )

@@ -1,0 +1,253 @@
+"""The controller: what a command does to the cluster, worked out without doing it.
+
+Each method takes the image and a command and returns a Change: the operations for the store and the image
+that results once they are applied. Or it raises the KafkaError that the client shall see. Nothing here waits,
+reads a clock or throws dice; the service that applies changes brings topic ids and random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from klamm.cluster import layout
+from klamm.cluster.image import ClusterImage, PartitionImage, TopicImage
+from klamm.cluster.placement import place_replicas
+from klamm.cluster.topic_names import check_topic_name, colliding_name
+from klamm.config.loading import BrokerConfig, ConfigError
+from klamm.config.topic_keys import validate_topic_config
+from klamm.coordination.store import Create, Delete, Operation, Set
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicId, TopicPartition
+
+USE_DEFAULT = -1
+
+# One request may make so many partitions, as in Kafka: a slip of the finger should not fill the disk.
+MAX_NEW_PARTITIONS = 10_000
+
+
+class NewTopic(NamedTuple):
+    """A topic to be made; -1 takes the broker's default. `assignment` pairs partitions with replicas."""
+
+    name: str
+    partition_count: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignment: Sequence[tuple[int, Sequence[int]]] = ()
+    config: Mapping[str, str] = {}
+
+
+class NewPartitions(NamedTuple):
+    """A topic to be given more, `partition_count` in all; `assignment` has the replicas of the new ones."""
+
+    topic: str
+    partition_count: int
+    assignment: Sequence[Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Store operations that belong together, and the image after them."""
+
+    operations: tuple[Operation, ...]
+    image: ClusterImage
+
+
+class Controller:
+    """The rules, under one configuration and one controller epoch."""
+
+    def __init__(self, config: BrokerConfig, controller_epoch: int) -> None:
+        self.config = config
+        self._controller_epoch = controller_epoch
+
+    def create_topic(self, image: ClusterImage, new: NewTopic, *, topic_id: TopicId, start: int) -> Change:
+        """`start` is any number; it says at which broker the placement of replicas begins."""
+        check_topic_name(new.name)
+        if new.name in image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {new.name} exists already")
+        collision = colliding_name(new.name, image.topics)
+        if collision is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"the topic name {new.name!r} is refused: "
+                f"it differs from {collision!r} only in '.' against '_'",
+            )
+        placed = _manual_placement(image, new) if new.assignment else self._placement(image, new, start)
+        try:
+            validate_topic_config(self.config, new.config)
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+        partitions = tuple(_new_partition(replicas) for replicas in placed)
+        topic = TopicImage(new.name, topic_id, partitions, dict(new.config))
+        operations = (
+            Create(layout.topic_path(topic.name), layout.encode_topic(topic)),
+            Create(layout.partitions_path(topic.name)),
+            *self._create_partitions(topic, 0),
+            Create(layout.topic_config_path(topic.name), layout.encode_config(topic.config)),
+        )
+        return Change(operations, image.with_topic(topic))
+
+    def _placement(self, image: ClusterImage, new: NewTopic, start: int) -> list[tuple[int, ...]]:
+        factor, count = new.replication_factor, new.partition_count
+        if factor == USE_DEFAULT:
+            factor = self.config.int_("default.replication.factor")
+        if count == USE_DEFAULT:
+            count = self.config.int_("num.partitions")
+        if factor < 1:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"the replication factor {factor} of {new.name} is refused: it must be at least 1, "
+                "or -1 for the default",
+            )
+        if count < 1:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{count} partitions for {new.name} are refused: there must be at least 1, "
+                "or -1 for the default",
+            )
+        if factor > len(image.brokers):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"the replication factor {factor} of {new.name} is refused: "
+                f"there are {len(image.brokers)} brokers",
+            )
+        return place_replicas(_racks(image), count, factor, start=start)
+
+    def create_partitions(self, image: ClusterImage, new: NewPartitions, *, start: int) -> Change:
+        topic = find_topic(image, new.topic)
+        before = len(topic.partitions)
+        if new.partition_count <= before:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"the topic {topic.name} has {before} partitions; {new.partition_count} would not be more",
+            )
+        added = new.partition_count - before
+        if new.assignment is None:
+            factor = topic.replication_factor
+            if factor > len(image.brokers):
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICATION_FACTOR,
+                    f"{topic.name} has {factor} replicas and there are {len(image.brokers)} brokers",
+                )
+            placed = place_replicas(_racks(image), added, factor, start=start, first_partition=before)
+        else:
+            if len(new.assignment) != added:
+                raise KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"replicas are given for {len(new.assignment)} partitions, but {added} are to be added",
+                )
+            placed = [
+                _checked_replicas(image, before + index, replicas, topic.replication_factor)
+                for index, replicas in enumerate(new.assignment)
+            ]
+        partitions = topic.partitions + tuple(_new_partition(replicas) for replicas in placed)
+        grown = replace(topic, partitions=partitions)
+        operations = (
+            Set(layout.topic_path(topic.name), layout.encode_topic(grown)),
+            *self._create_partitions(grown, before),
+        )
+        return Change(operations, image.with_topic(grown))
+
+    def _create_partitions(self, topic: TopicImage, first: int) -> Iterable[Operation]:
+        for index in range(first, len(topic.partitions)):
+            state = layout.encode_state(topic.partitions[index], self._controller_epoch)
+            yield Create(layout.partition_path(topic.name, index))
+            yield Create(layout.state_path(topic.name, index), state)
+
+    def delete_topic(self, image: ClusterImage, name: str, *, is_marked: bool) -> Change:
+        """The topic is gone at once; a mark stays until its files are gone too.
+
+        `is_marked` says that a mark of an earlier topic of that name is still there.
+        """
+        topic = find_topic(image, name)
+        mark = layout.deleted_topic_path(name)
+        operations: list[Operation] = [Delete(mark)] if is_marked else []
+        for index in range(len(topic.partitions)):
+            operations.append(Delete(layout.state_path(name, index)))
+            operations.append(Delete(layout.partition_path(name, index)))
+        operations += [
+            Delete(layout.partitions_path(name)),
+            Delete(layout.topic_path(name)),
+            Delete(layout.topic_config_path(name)),
+            Create(mark, layout.encode_topic(topic)),
+        ]
+        return Change(tuple(operations), image.without_topic(name))
+
+    def raise_leader_epochs(self, image: ClusterImage, which: Iterable[TopicPartition]) -> Change:
+        """The same leaders in new epochs, so that clients check whether their offsets still hold."""
+        changed: dict[str, list[PartitionImage]] = {}
+        operations: list[Operation] = []
+        for name, index in which:
+            partitions = changed.setdefault(name, list(find_topic(image, name).partitions))
+            before = partitions[index]
+            after = before._replace(
+                leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1
+            )
+            partitions[index] = after
+            state = layout.encode_state(after, self._controller_epoch)
+            operations.append(Set(layout.state_path(name, index), state, before.partition_epoch))
+        topics = dict(image.topics)
+        for name, partitions in changed.items():
+            topics[name] = replace(topics[name], partitions=tuple(partitions))
+        return Change(tuple(operations), replace(image, topics=topics))
+
+
+def find_topic(image: ClusterImage, name: str) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+    return topic
+
+
+def _racks(image: ClusterImage) -> dict[int, str | None]:
+    return {broker.id: broker.rack for broker in image.brokers.values()}
+
+
+def _new_partition(replicas: tuple[int, ...]) -> PartitionImage:
+    return PartitionImage(replicas, isr=replicas, leader=replicas[0], leader_epoch=0, partition_epoch=0)
+
+
+def _manual_placement(image: ClusterImage, new: NewTopic) -> list[tuple[int, ...]]:
+    """The replicas the client chose, if they can be had."""
+    for what, number in (
+        ("replication factor", new.replication_factor),
+        ("number of partitions", new.partition_count),
+    ):
+        if number != USE_DEFAULT:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"replicas are given for {new.name}, so its {what} must be -1, not {number}",
+            )
+    by_index: dict[int, Sequence[int]] = {}
+    for index, replicas in new.assignment:
+        if index in by_index:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"replicas of partition {index} are given twice"
+            )
+        by_index[index] = replicas
+    if sorted(by_index) != list(range(len(by_index))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"replicas are given for partitions {sorted(by_index)}; they must be 0 to {len(by_index) - 1}",
+        )
+    factor = len(by_index[0])
+    return [_checked_replicas(image, index, by_index[index], factor) for index in range(len(by_index))]
+
+
+def _checked_replicas(
+    image: ClusterImage, index: int, replicas: Sequence[int], replication_factor: int
+) -> tuple[int, ...]:
+    unknown = [broker_id for broker_id in replicas if broker_id not in image.brokers]
+    if not replicas:
+        problem = "has none"
+    elif len(set(replicas)) != len(replicas):
+        problem = f"names a broker twice: {list(replicas)}"
+    elif unknown:
+        problem = f"names brokers that are not there: {unknown}"
+    elif len(replicas) != replication_factor:
+        problem = f"has {len(replicas)}, but the others have {replication_factor}"
+    else:
+        return tuple(replicas)
+    raise KafkaError(
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the list of replicas of partition {index} {problem}"
+    )

@@ -1,0 +1,123 @@
+"""Reading the whole of the cluster's state from the store, in a few rounds of pipelined calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from klamm.cluster import layout
+from klamm.cluster.image import ClusterImage, PartitionImage, TopicImage
+from klamm.coordination.store import Create, Node, NodeExists, NoNode, Set, Store
+from klamm.model.ids import new_topic_id, topic_id_text
+
+
+class Loaded(NamedTuple):
+    image: ClusterImage
+    deleted_topics: tuple[str, ...]
+    """Topics that were deleted and whose files may still be there."""
+
+
+async def prepare_store(store: Store) -> None:
+    """Make the nodes that are always there, in a store that is new."""
+    wanted = dict.fromkeys(layout.SKELETON, b"")
+    wanted[layout.CONTROLLER_EPOCH] = layout.encode(0)
+    # The cluster's id has the form of a topic's: 16 random bytes in URL-safe base64.
+    wanted[layout.CLUSTER_ID] = layout.encode(topic_id_text(new_topic_id()))
+    while True:
+        missing = [path for path in wanted if not await _exists(store, path)]
+        try:
+            if missing:
+                await store.txn([Create(path, wanted[path]) for path in missing])
+            return
+        except NodeExists:
+            continue  # another broker of this machine was faster; see what it has left to do
+
+
+async def _exists(store: Store, path: str) -> bool:
+    try:
+        await store.get(path)
+    except NoNode:
+        return False
+    return True
+
+
+class ControllerTerm(NamedTuple):
+    """A claim to be the controller: every write checks that nobody has claimed it since."""
+
+    epoch: int
+    version: int
+
+
+async def claim_controller(store: Store) -> ControllerTerm:
+    """Begin a new controller epoch."""
+    node = await store.get(layout.CONTROLLER_EPOCH)
+    epoch = int(layout.decode(layout.CONTROLLER_EPOCH, node)) + 1
+    await store.txn([Set(layout.CONTROLLER_EPOCH, layout.encode(epoch), node.version)])
+    return ControllerTerm(epoch, node.version + 1)
+
+
+async def read_image(store: Store, controller_id: int) -> Loaded:
+    """The image that the store describes, with no brokers in it: those make themselves known."""
+    cluster_id, topics, brokers, groups, deleted = await asyncio.gather(
+        store.get(layout.CLUSTER_ID),
+        _read_topics(store),
+        _read_configs(store, layout.BROKER_CONFIGS, layout.broker_config_name),
+        _read_configs(store, layout.GROUP_CONFIGS, layout.group_config_name),
+        store.list(layout.DELETED_TOPICS),
+    )
+    image = ClusterImage(
+        cluster_id=str(layout.decode(layout.CLUSTER_ID, cluster_id)),
+        controller_id=controller_id,
+        brokers={},
+        topics=topics,
+        topic_names_by_id={topic.topic_id: name for name, topic in topics.items()},
+        broker_configs=brokers,
+        group_configs=groups,
+    )
+    return Loaded(image, tuple(deleted))
+
+
+async def _read_topics(store: Store) -> dict[str, TopicImage]:
+    names = await store.list(layout.TOPICS)
+    nodes = _get_all(store, [layout.topic_path(name) for name in names])
+    configs = _get_all(store, [layout.topic_config_path(name) for name in names])
+    described = {
+        name: layout.decode_topic(layout.topic_path(name), node)
+        for name, node in zip(names, await nodes, strict=True)
+    }
+    places = [
+        (name, index, layout.state_path(name, index), replicas)
+        for name, (_, assignment) in described.items()
+        for index, replicas in enumerate(assignment)
+    ]
+    states = await _get_all(store, [path for _, _, path, _ in places])
+    partitions_of: dict[str, list[PartitionImage]] = {name: [] for name in names}
+    for (name, _, path, replicas), node in zip(places, states, strict=True):
+        partitions_of[name].append(layout.decode_state(path, node, replicas))
+    return {
+        name: TopicImage(
+            name,
+            described[name][0],
+            tuple(partitions_of[name]),
+            layout.decode_config(layout.topic_config_path(name), config),
+        )
+        for name, config in zip(names, await configs, strict=True)
+    }
+
+
+async def _read_configs(
+    store: Store, parent: str, name_of: Callable[[str], str]
+) -> Mapping[str, Mapping[str, str]]:
+    names = await store.list(parent)
+    paths = [f"{parent}/{name}" for name in names]
+    nodes = await _get_all(store, paths)
+    return {
+        name_of(name): layout.decode_config(path, node)
+        for name, path, node in zip(names, paths, nodes, strict=True)
+    }
+
+
+def _get_all(store: Store, paths: list[str]) -> Awaitable[list[Node]]:
+    """All nodes of `paths`, asked for at once."""
+    return asyncio.gather(*(store.get(path) for path in paths))

@@ -1,0 +1,285 @@
+"""The cluster as the rest of the broker sees it: the current image, and the only way to change it.
+
+Commands go to the controller, which says what they change; the committer makes it so, one at a time. A result
+is a topic or the KafkaError for it; what a client asked for several topics is done for those that can be.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from klamm.cluster import layout
+from klamm.cluster.committing import Committer, Subscriber
+from klamm.cluster.config_changes import alter_config, current_config, replacement
+from klamm.cluster.controller import (
+    MAX_NEW_PARTITIONS,
+    USE_DEFAULT,
+    Change,
+    Controller,
+    NewPartitions,
+    NewTopic,
+)
+from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, TopicImage
+from klamm.config.alterations import Alteration
+from klamm.config.loading import BrokerConfig
+from klamm.coordination.store import BadVersion, Create, Delete, NodeExists, NoNode, Operation, Set, Store
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition, new_topic_id
+
+CommandT = TypeVar("CommandT")
+
+# Topics of one request share transactions of about this many operations: one fsync for hundreds of topics,
+# and no transaction so long that it holds up other writers.
+MAX_SHARED_OPERATIONS = 2_000
+
+PRODUCER_ID_BLOCK_SIZE = 1_000
+
+_MAX_START = 1 << 20
+
+
+class ClusterService:
+    def __init__(self, store: Store, config: BrokerConfig) -> None:
+        """`config` is what the broker was started with; what was set at run time comes with loading."""
+        self._store = store
+        self._committer = Committer(store, config)
+
+    @property
+    def image(self) -> ClusterImage:
+        """The latest image."""
+        return self._committer.image
+
+    @property
+    def config(self) -> BrokerConfig:
+        """This broker's effective configuration under that image."""
+        return self._committer.config
+
+    @property
+    def unfinished_deletions(self) -> frozenset[str]:
+        """Topics that were deleted and whose files may still be there: a crash came between."""
+        return frozenset(self._committer.marked)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Have `subscriber(old, new)` called after every change, and what it returns awaited."""
+        self._committer.subscribers.append(subscriber)
+
+    async def load(self, broker: BrokerImage) -> ClusterImage:
+        """Read everything from the store, with `broker` (this one) alive. Subscribers are not told."""
+        await self._committer.load(broker)
+        return self.image
+
+    async def register_broker(self, broker: BrokerImage) -> None:
+        """Make a broker known, or its new addresses."""
+        committer = self._committer
+        await committer.in_turn(lambda: committer.publish(committer.image.with_broker(broker)))
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicImage | KafkaError]:
+        """A topic or an error for each, in order."""
+
+        def change(image: ClusterImage, topic: NewTopic) -> tuple[Change, TopicImage]:
+            start = random.randrange(_MAX_START)
+            made = self._controller.create_topic(image, topic, topic_id=new_topic_id(), start=start)
+            return made, made.image.topics[topic.name]
+
+        error = _too_many(self._new_partition_count(topic) for topic in topics)
+        if error is not None:
+            return [error] * len(topics)
+        return await self._committer.in_turn(
+            lambda: self._change_each(topics, change, validate_only=validate_only)
+        )
+
+    async def create_partitions(
+        self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicImage | KafkaError]:
+        """The grown topic or an error for each, in order."""
+
+        def change(image: ClusterImage, each: NewPartitions) -> tuple[Change, TopicImage]:
+            made = self._controller.create_partitions(image, each, start=random.randrange(_MAX_START))
+            return made, made.image.topics[each.topic]
+
+        error = _too_many(each.partition_count - self._partition_count(each.topic) for each in wanted)
+        if error is not None:
+            return [error] * len(wanted)
+        return await self._committer.in_turn(
+            lambda: self._change_each(wanted, change, validate_only=validate_only)
+        )
+
+    async def delete_topics(self, names: Sequence[str]) -> list[TopicImage | KafkaError]:
+        """The topic that was, or an error, for each. When this returns their files are gone too."""
+
+        def change(image: ClusterImage, name: str) -> tuple[Change, TopicImage]:
+            made = self._controller.delete_topic(image, name, is_marked=name in self._committer.marked)
+            return made, image.topics[name]
+
+        async def delete() -> list[TopicImage | KafkaError]:
+            before = self.image
+            results = await self._change_each(names, change, validate_only=False)
+            self._committer.marked.update(
+                name for name in names if name in before.topics and name not in self.image.topics
+            )
+            # The topics are gone either way; a mark that stays is cleared after the next start.
+            with suppress(KafkaError):
+                await self._clear_marks([result.name for result in results if isinstance(result, TopicImage)])
+            return results
+
+        return await self._committer.in_turn(delete)
+
+    async def finish_deletions(self) -> None:
+        """Forget `unfinished_deletions`: whoever keeps the files has made sure that none are left."""
+        await self._committer.in_turn(lambda: self._clear_marks(sorted(self._committer.marked)))
+
+    async def alter_config(
+        self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool = False
+    ) -> None:
+        """Alter the configuration of one resource, or raise a KafkaError."""
+
+        async def alter() -> None:
+            change = alter_config(self.image, self.config, resource_type, name, alterations)
+            if not validate_only:
+                await self._committer.commit([change])
+
+        await self._committer.in_turn(alter)
+
+    async def replace_config(
+        self,
+        resource_type: int,
+        name: str,
+        wanted: Sequence[tuple[str, str | None]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Let one resource set exactly `wanted`, or raise a KafkaError."""
+
+        async def replace() -> None:
+            alterations = replacement(current_config(self.image, resource_type, name), wanted)
+            change = alter_config(self.image, self.config, resource_type, name, alterations)
+            if not validate_only:
+                await self._committer.commit([change])
+
+        await self._committer.in_turn(replace)
+
+    async def ensure_offsets_topic(self) -> TopicImage:
+        """The topic of committed offsets, made if it is not there."""
+        topic = self.image.topics.get(OFFSETS_TOPIC)
+        if topic is not None:
+            return topic
+        config = self.config
+        new = NewTopic(
+            OFFSETS_TOPIC,
+            config.int_("offsets.topic.num.partitions"),
+            min(config.int_("offsets.topic.replication.factor"), len(self.image.brokers)),
+            config={
+                "cleanup.policy": "compact",
+                "segment.bytes": str(config.int_("offsets.topic.segment.bytes")),
+                "compression.type": "producer",
+            },
+        )
+        (result,) = await self.create_topics([new])
+        if isinstance(result, TopicImage):
+            return result
+        if result.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+            return self.image.topics[OFFSETS_TOPIC]
+        raise result
+
+    async def raise_leader_epochs(self, partitions: Iterable[TopicPartition]) -> None:
+        """Begin a new leader epoch in each: for logs that may have lost records in a crash."""
+        which = list(partitions)
+
+        async def raise_epochs() -> None:
+            if which:
+                await self._committer.commit([self._controller.raise_leader_epochs(self.image, which)])
+
+        await self._committer.in_turn(raise_epochs)
+
+    async def next_producer_id_block(self) -> range:
+        """Producer ids that nobody else was ever given."""
+        path = layout.PRODUCER_ID_BLOCK
+        while True:
+            operation: Operation
+            try:
+                node = await self._store.get(path)
+                start = int(layout.decode(path, node)["block_end"]) + 1
+                operation = Set(path, self._block(start), node.version)
+            except NoNode:
+                start = 0
+                operation = Create(path, self._block(start))
+            try:
+                await self._store.txn([operation])
+            except (BadVersion, NodeExists):
+                continue  # another broker took this block
+            return range(start, start + PRODUCER_ID_BLOCK_SIZE)
+
+    def _block(self, start: int) -> bytes:
+        end = start + PRODUCER_ID_BLOCK_SIZE - 1
+        broker = self.config.int_("node.id")
+        return layout.encode(
+            {"version": 1, "broker": broker, "block_start": str(start), "block_end": str(end)}
+        )
+
+    @property
+    def _controller(self) -> Controller:
+        return Controller(self.config, self._committer.controller_epoch)
+
+    def _partition_count(self, topic: str) -> int:
+        return len(self.image.topics[topic].partitions) if topic in self.image.topics else 0
+
+    def _new_partition_count(self, topic: NewTopic) -> int:
+        if topic.assignment:
+            return len(topic.assignment)
+        if topic.partition_count == USE_DEFAULT:
+            return self.config.int_("num.partitions")
+        return topic.partition_count
+
+    async def _change_each(
+        self,
+        commands: Sequence[CommandT],
+        change: Callable[[ClusterImage, CommandT], tuple[Change, TopicImage]],
+        *,
+        validate_only: bool,
+    ) -> list[TopicImage | KafkaError]:
+        """Work out each command upon the ones before it, and commit them in shared transactions."""
+        results: list[TopicImage | KafkaError] = []
+        image = self.image
+        pending: list[Change] = []
+        operation_count = 0
+        first_pending = 0
+        for position, command in enumerate(commands):
+            try:
+                made, topic = change(image, command)
+                results.append(topic)
+                pending.append(made)
+                image = made.image
+                operation_count += len(made.operations)
+            except KafkaError as error:
+                results.append(error)
+            is_last = position == len(commands) - 1
+            if pending and not validate_only and (is_last or operation_count >= MAX_SHARED_OPERATIONS):
+                try:
+                    await self._committer.commit(pending)
+                except KafkaError as error:
+                    for earlier in range(first_pending, position + 1):
+                        if isinstance(results[earlier], TopicImage):
+                            results[earlier] = error
+                image, pending, operation_count, first_pending = self.image, [], 0, position + 1
+        return results
+
+    async def _clear_marks(self, names: Sequence[str]) -> None:
+        """Their files are gone: forget that they were deleted."""
+        marked = [name for name in names if name in self._committer.marked]
+        if marked:
+            await self._committer.write([Delete(layout.deleted_topic_path(name)) for name in marked])
+            self._committer.marked.difference_update(marked)
+
+
+def _too_many(partition_counts: Iterable[int]) -> KafkaError | None:
+    total = sum(max(0, count) for count in partition_counts)
+    if total <= MAX_NEW_PARTITIONS:
+        return None
+    return KafkaError(
+        ErrorCode.POLICY_VIOLATION,
+        f"{total} new partitions in one request are refused: {MAX_NEW_PARTITIONS} is the most",
+    )
