@@ -1,0 +1,107 @@
+"""Writing files so that they survive: the system calls that the rest of storage is made of.
+
+An fsync that fails is never tried again: the kernel may have dropped the pages, and a second call that
+succeeds says nothing about them. It raises `LogDirFailure`, and the directory goes offline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from klamm.storage.page_cache import read_blocking
+
+_READ_BYTES = 1 << 20
+
+
+class LogDirFailure(Exception):
+    """A log directory can no longer be relied on."""
+
+
+def sync_fd(fd: int, path: str) -> None:
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        raise LogDirFailure(f"cannot bring {path} to the disk: {error.strerror}") from error
+
+
+def sync_file(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync_fd(fd, path)
+    finally:
+        os.close(fd)
+
+
+def sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync_fd(fd, path)
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
+    """A crash leaves the old file or the new one."""
+    temporary = path + ".tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if sync:
+            sync_fd(fd, temporary)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+    if sync:
+        sync_directory(os.path.dirname(path))
+
+
+def write_at(path: str, data: bytes, position: int) -> None:
+    """Write all of `data` into the file, making it if need be."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        done = 0
+        while done < len(data):
+            done += os.pwrite(fd, data[done:] if done else data, position + done)
+    finally:
+        os.close(fd)
+
+
+def truncate_file(path: str, size: int) -> None:
+    """Cut the file, making it if need be."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(fd, size)
+    finally:
+        os.close(fd)
+
+
+def read_at(path: str, position: int, length: int) -> bytes:
+    """Up to `length` bytes; fewer only at the end of the file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_blocking(fd, position, length)
+    finally:
+        os.close(fd)
+
+
+def read_small_file(path: str) -> bytes | None:
+    """The whole file; None if it is not there."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        parts = []
+        while data := os.read(fd, _READ_BYTES):
+            parts.append(data)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def remove_if_there(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)

@@ -1,0 +1,560 @@
+"""One replica of a partition: a list of segments, the last of which is written to.
+
+Who may call what. `append`, `maybe_roll` and warm reads run on the event loop; whatever may block (cold
+reads, look-ups by time, flush, retention, close) runs in threads, at the same time. What holds it together:
+- the segment list is replaced, never changed; a reader works on the list it took;
+- `_lock` guards the end of the log (append, roll) and replacing the list; it is held for memory work, one
+  write, or making a segment's files, never for an fsync;
+- bytes below a segment's `size` never change, and files that are deleted stay open for those who read them.
+
+Order of an append: bytes to the kernel, then indexes and producers, then `log_end_offset`. A failed write
+leaves everything as it was, and later ones work when the disk does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import uuid
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple
+
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicId, TopicPartition
+from klamm.records.batch import BatchHeader, patch_log_append_time, patch_offset_and_epoch
+from klamm.records.crc import crc32c
+from klamm.records.validation import check_timestamps
+from klamm.storage.checkpoints import (
+    PARTITION_METADATA_FILE,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from klamm.storage.files import LogDirFailure, remove_if_there, sync_directory, sync_file
+from klamm.storage.log_config import LogConfig
+from klamm.storage.log_loading import LoadedLog, LogLoader
+from klamm.storage.open_files import OpenFiles
+from klamm.storage.producer_state import ProducerStates
+from klamm.storage.recovery import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
+from klamm.storage.retention import count_expired
+from klamm.storage.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    MAX_RELATIVE_OFFSET,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    FileSlice,
+    Segment,
+    segment_file,
+)
+from klamm.storage.time_lookup import TimestampOffset, find_first_at_or_after, find_max_timestamp
+
+_BASE_OFFSET = attrgetter("base_offset")
+
+
+class AppendResult(NamedTuple):
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    """-1 unless the topic stamps records itself."""
+    log_start_offset: int
+    is_duplicate: bool
+
+
+class Log:
+    __slots__ = (
+        "_active",
+        "_flush_lock",
+        "_last_flush_ms",
+        "_lock",
+        "_pending_snapshots",
+        "_roll_jitter_ms",
+        "_segments",
+        "_snapshots",
+        "_topic_id",
+        "config",
+        "deleted_files",
+        "directory",
+        "epochs",
+        "failure",
+        "log_end_offset",
+        "log_start_offset",
+        "on_roll",
+        "open_files",
+        "producers",
+        "recovery_point",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        open_files: OpenFiles,
+        loaded: LoadedLog,
+        now_ms: int,
+    ) -> None:
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.config = config
+        self.open_files = open_files
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+        self.recovery_point = loaded.recovery_point
+        self.producers = loaded.producers
+        self.epochs = loaded.epochs
+        self.on_roll: Callable[[Log], None] | None = None
+        """Told when a segment is full, so that someone flushes it soon; runs inside append."""
+        self.failure: str | None = None
+        """Why nothing can be written any more: the log directory has failed."""
+        self.deleted_files: list[tuple[int, str]] = []
+        """(when, path): files of deleted segments that are to be removed then."""
+        self._segments: Sequence[Segment] = loaded.segments
+        self._active: Segment = loaded.segments[-1]
+        self._snapshots = loaded.snapshots
+        self._pending_snapshots: list[tuple[int, ProducerStates]] = []
+        self._topic_id: TopicId | None = None
+        self._last_flush_ms = now_ms
+        self._lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._roll_jitter_ms = self._choose_jitter()
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path | str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        *,
+        open_files: OpenFiles,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        clean: bool,
+        now_ms: int,
+        report: Callable[[str], None],
+    ) -> Log:
+        """Open what is in `directory` (made if need be), with recovery unless it was closed cleanly."""
+        path = str(directory)
+        os.makedirs(path, exist_ok=True)
+        loader = LogLoader(path, topic_partition, config, open_files, now_ms, report)
+        loaded = loader.load(recovery_point, log_start_offset, clean=clean)
+        return cls(path, topic_partition, config, open_files, loaded, now_ms)
+
+    # What it is.
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Oldest first; the last is the active one."""
+        return self._segments
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def topic_id(self) -> TopicId | None:
+        if self._topic_id is None:
+            self._topic_id = read_partition_metadata(f"{self.directory}/{PARTITION_METADATA_FILE}")
+        return self._topic_id
+
+    def assign_topic_id(self, topic_id: TopicId) -> None:
+        """Write down whose log this is; blocks."""
+        write_partition_metadata(f"{self.directory}/{PARTITION_METADATA_FILE}", topic_id)
+        self._topic_id = topic_id
+
+    # Writing.
+
+    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> AppendResult:
+        """Append one validated batch as the leader of `leader_epoch`.
+
+        `batch` must be writable: it gets its offset and epoch in place. A batch that its producer sent
+        before is answered with where it lies, and not appended again.
+        """
+        with self._lock:
+            if header.producer_id >= 0:
+                repeated = self.producers.check(header)
+                if repeated is not None:
+                    return AppendResult(
+                        repeated.last_offset - repeated.offset_delta,
+                        repeated.last_offset,
+                        repeated.timestamp if self.config.uses_log_append_time else -1,
+                        self.log_start_offset,
+                        True,
+                    )
+            config = self.config
+            base_offset = self.log_end_offset
+            last_offset = base_offset + header.last_offset_delta
+            max_timestamp = header.max_timestamp
+            log_append_time_ms = -1
+            if config.uses_log_append_time:
+                patch_log_append_time(batch, header.attributes, now_ms)
+                log_append_time_ms = max_timestamp = now_ms
+            else:
+                check_timestamps(
+                    header,
+                    now_ms,
+                    config.message_timestamp_before_max_ms,
+                    config.message_timestamp_after_max_ms,
+                )
+            patch_offset_and_epoch(batch, base_offset, leader_epoch)
+            if self.failure is not None:
+                raise self._storage_error(self.failure)
+            try:
+                segment = self._segment_for(len(batch), last_offset, max_timestamp, now_ms)
+                segment.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
+            except OSError as error:
+                raise self._storage_error(str(error.strerror)) from error
+            if leader_epoch > self.epochs.latest:
+                self.epochs.assign(leader_epoch, base_offset)
+            if header.producer_id >= 0:
+                self.producers.record(header, last_offset, now_ms)
+            self.log_end_offset = last_offset + 1
+        return AppendResult(base_offset, last_offset, log_append_time_ms, self.log_start_offset, False)
+
+    def _storage_error(self, reason: str) -> KafkaError:
+        return KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"cannot write to {self.topic_partition} in {os.path.dirname(self.directory)}: {reason}; "
+            "free space or repair the disk, then send again",
+        )
+
+    def maybe_roll(self, now_ms: int) -> bool:
+        """Roll the active segment if it is older than segment.ms, also when nothing is written to it."""
+        with self._lock:
+            active = self._active
+            since_ms = active.first_timestamp if active.first_timestamp >= 0 else active.created_ms
+            if not active.size or now_ms - since_ms <= self.config.roll_ms - self._roll_jitter_ms:
+                return False
+            self._roll(now_ms)
+            return True
+
+    def _segment_for(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
+        """The active segment, or a new one if the batch does not fit there."""
+        active = self._active
+        config = self.config
+        if (
+            active.size + size <= config.segment_bytes
+            and last_offset - active.base_offset <= MAX_RELATIVE_OFFSET
+            and max_timestamp - active.first_timestamp <= config.roll_ms - self._roll_jitter_ms
+        ):
+            is_index_due = active.bytes_since_index > config.index_interval_bytes
+            if not is_index_due or active.has_index_room(config.segment_index_bytes):
+                return active
+        if size > config.segment_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"the batch has {size} bytes, segment.bytes of {self.topic_partition.topic} allows "
+                f"{config.segment_bytes}",
+            )
+        return self._roll(now_ms) if active.size else active
+
+    def _roll(self, now_ms: int) -> Segment:
+        """Seal the active segment and start a new one at the log's end. Called with the lock held."""
+        base_offset = self.log_end_offset
+        self._active.seal()
+        preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
+        try:
+            segment = Segment.create(
+                self.directory,
+                base_offset,
+                self.open_files,
+                created_ms=now_ms,
+                preallocate_bytes=preallocate_bytes,
+            )
+        except OSError:
+            for suffix in SEGMENT_SUFFIXES:
+                remove_if_there(segment_file(self.directory, base_offset, suffix))
+            raise
+        self._pending_snapshots.append((base_offset, self.producers.copy()))
+        self._segments = [*self._segments, segment]
+        self._active = segment
+        self._roll_jitter_ms = self._choose_jitter()
+        if self.on_roll is not None:
+            self.on_roll(self)
+        return segment
+
+    def _choose_jitter(self) -> int:
+        """Spread the rolls of many logs over time, each by its own amount."""
+        jitter_ms = self.config.segment_jitter_ms
+        return crc32c(f"{self.directory}{self.log_end_offset}".encode()) % jitter_ms if jitter_ms > 0 else 0
+
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
+        with self._lock:
+            return self.producers.remove_expired(now_ms, expiration_ms)
+
+    # Reading.
+
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int, *, must_return_one: bool, may_block: bool
+    ) -> FileSlice | None:
+        """Whole batches from the one that contains `offset`, below `end_offset`, of at most `max_bytes`.
+
+        With `must_return_one` the first batch comes even if it is larger. None if there is nothing to
+        return. Raises WouldBlock unless `may_block`, and OFFSET_OUT_OF_RANGE.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition} has offsets {self.log_start_offset} to {self.log_end_offset}, "
+                f"not {offset}",
+            )
+        if offset >= end_offset:
+            return None
+        segments = self._segments
+        try:
+            return self._read(segments, offset, max_bytes, end_offset, must_return_one, may_block)
+        except FileNotFoundError:
+            with self._lock:  # whoever is replacing the list has done so now
+                if segments is self._segments:
+                    raise
+        return self.read(offset, max_bytes, end_offset, must_return_one=must_return_one, may_block=may_block)
+
+    def _read(
+        self,
+        segments: Sequence[Segment],
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        must_return_one: bool,
+        may_block: bool,
+    ) -> FileSlice | None:
+        place = len(segments) - 1
+        if offset < segments[place].base_offset:
+            place = bisect_right(segments, offset, key=_BASE_OFFSET) - 1
+        while place < len(segments):
+            segment = segments[place]
+            start = segment.locate(offset, may_block)
+            if start is not None:
+                break
+            place += 1  # compaction may leave nothing between the offset and the segment's end
+        else:
+            return None
+        if place + 1 < len(segments):
+            stop, next_offset = segment.size, segments[place + 1].base_offset
+        else:
+            with self._lock:  # both of the same moment
+                stop, next_offset = segment.size, self.log_end_offset
+        if end_offset < next_offset:
+            next_offset = end_offset
+            end = segment.locate(end_offset, may_block)
+            stop = stop if end is None else end
+        if stop - start > max_bytes:
+            stop, next_offset = segment.cut(start, start + max_bytes, may_block)
+            if stop == start and must_return_one:
+                stop = start + segment.batch_size_at(start, may_block)
+                next_offset = -1
+        if stop <= start:
+            return None
+        file_slice = segment.slice(start, stop - start, may_block)
+        if next_offset >= 0:
+            segment.note_cursor(next_offset, stop)
+        return file_slice
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record not before `timestamp`; blocks."""
+        return self._look_up(
+            lambda segments: find_first_at_or_after(segments, timestamp, self.log_start_offset)
+        )
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the largest timestamp; blocks."""
+        return self._look_up(lambda segments: find_max_timestamp(segments, self.log_start_offset))
+
+    def _look_up(self, find: Callable[[Sequence[Segment]], TimestampOffset | None]) -> TimestampOffset | None:
+        while True:
+            segments = self._segments
+            try:
+                return find(segments)
+            except FileNotFoundError:
+                with self._lock:
+                    if segments is self._segments:
+                        raise
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """(largest epoch not above `epoch`, where it ended); (-1, -1) if not known."""
+        return self.epochs.end_offset(epoch, self.log_end_offset)
+
+    # Keeping it: these block, and run in threads.
+
+    def needs_flush(self, now_ms: int) -> bool:
+        """Is something due to go to the disk: by flush.messages, flush.ms, or a segment that is full?"""
+        recovery_point = self.recovery_point
+        unflushed = self.log_end_offset - recovery_point
+        if unflushed <= 0:
+            return False
+        config = self.config
+        return (
+            unflushed >= config.flush_messages
+            or now_ms - self._last_flush_ms >= config.flush_ms
+            or recovery_point < self._active.base_offset
+        )
+
+    def flush(self, upto: int | None = None, now_ms: int | None = None) -> None:
+        """Bring the log below `upto` (all of it if None) to the disk; then the recovery point moves."""
+        with self._flush_lock:
+            with self._lock:
+                end = self.log_end_offset if upto is None else min(upto, self.log_end_offset)
+                segments = self._segments
+                snapshots = self._pending_snapshots
+                self._pending_snapshots = []
+            try:
+                self._sync(segments, end, snapshots)
+            except LogDirFailure as error:
+                self.failure = str(error)
+                raise
+            except OSError as error:
+                with self._lock:
+                    self._pending_snapshots = snapshots + self._pending_snapshots
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"cannot flush {self.topic_partition}: {error}"
+                ) from error
+            self.recovery_point = max(self.recovery_point, end)
+            if now_ms is not None:
+                self._last_flush_ms = now_ms
+
+    def _sync(
+        self, segments: Sequence[Segment], end: int, snapshots: list[tuple[int, ProducerStates]]
+    ) -> None:
+        self.epochs.save()
+        for place, segment in enumerate(segments):
+            is_last = place + 1 == len(segments)
+            is_flushed = not is_last and segments[place + 1].base_offset <= self.recovery_point
+            if is_flushed or segment.base_offset >= end:
+                continue
+            try:
+                segment.sync()
+            except FileNotFoundError:
+                if segment in self._segments:
+                    raise
+        for offset, producers in snapshots:
+            producers.write_snapshot(segment_file(self.directory, offset, SNAPSHOT_SUFFIX), sync=False)
+            self._snapshots.append(offset)
+        if snapshots:
+            sync_file(segment_file(self.directory, self._snapshots[-1], SNAPSHOT_SUFFIX))
+            sync_directory(self.directory)
+            self._prune_snapshots()
+
+    def _prune_snapshots(self) -> None:
+        """Keep those that a segment starts with, and the newest."""
+        keep = {segment.base_offset for segment in self._segments} | {max(self._snapshots, default=-1)}
+        for offset in self._snapshots:
+            if offset not in keep:
+                remove_if_there(segment_file(self.directory, offset, SNAPSHOT_SUFFIX))
+        self._snapshots = [offset for offset in self._snapshots if offset in keep]
+
+    def delete_records_before(self, offset: int) -> int:
+        """Records below `offset` are no longer served; returns the log start offset."""
+        if offset > self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"cannot delete up to offset {offset}: {self.topic_partition} ends at {self.log_end_offset}",
+            )
+        with self._lock:
+            self.log_start_offset = max(self.log_start_offset, offset)
+        self.epochs.truncate_from_start(self.log_start_offset)
+        return self.log_start_offset
+
+    def delete_expired(self, now_ms: int, deletable_before: int | None = None) -> int:
+        """Let go of segments by age, size and log start offset; returns how many.
+
+        Only what lies below `deletable_before` (the high watermark) may go. Their files are renamed, and
+        removed by `remove_deleted_files` when file.delete.delay.ms has passed.
+        """
+        with self._lock:
+            count = count_expired(
+                self._segments,
+                self.config,
+                now_ms=now_ms,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+                deletable_before=self.log_end_offset if deletable_before is None else deletable_before,
+            )
+            if count == 0:
+                return 0
+            if count == len(self._segments):
+                self._roll(now_ms)
+            expired = self._segments[:count]
+            self._segments = self._segments[count:]
+            self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset)
+            self._rename_deleted(expired, now_ms)
+        self.epochs.truncate_from_start(self.log_start_offset)
+        self._prune_snapshots()
+        return count
+
+    def _rename_deleted(self, segments: Sequence[Segment], now_ms: int) -> None:
+        due_ms = now_ms + self.config.file_delete_delay_ms
+        for segment in segments:
+            self.open_files.forget(segment)
+            for suffix in SEGMENT_SUFFIXES:
+                path = segment.path(suffix)
+                with contextlib.suppress(FileNotFoundError):
+                    os.rename(path, path + DELETED_SUFFIX)
+                    self.deleted_files.append((due_ms, path + DELETED_SUFFIX))
+
+    def remove_deleted_files(self, now_ms: int) -> int | None:
+        """Remove files of deleted segments that are due; returns when the next ones are, if there are any."""
+        with self._lock:
+            due = [path for due_ms, path in self.deleted_files if due_ms <= now_ms]
+            self.deleted_files = [entry for entry in self.deleted_files if entry[0] > now_ms]
+            next_ms = min((due_ms for due_ms, _ in self.deleted_files), default=None)
+        for path in due:
+            remove_if_there(path)
+        return next_ms
+
+    def replace_segments(self, cleaned: Sequence[Segment], replaced: Sequence[Segment], now_ms: int) -> None:
+        """Put compacted segments, whose `.cleaned` files are on the disk, in the place of others.
+
+        A crash at any moment leaves the old segments or the new ones: once a `.log.swap` is there, opening
+        the log completes the exchange.
+        """
+        renamed_order = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
+        for segment in cleaned:
+            for suffix in renamed_order:
+                os.rename(segment.path(suffix + CLEANED_SUFFIX), segment.path(suffix + SWAP_SUFFIX))
+        sync_directory(self.directory)
+        with self._lock:
+            self._rename_deleted(replaced, now_ms)
+            fresh = []
+            for segment in cleaned:
+                for suffix in renamed_order:
+                    os.rename(segment.path(suffix + SWAP_SUFFIX), segment.path(suffix))
+                fresh.append(segment.in_place())
+            gone = set(replaced)
+            kept = [segment for segment in self._segments if segment not in gone]
+            self._segments = sorted([*kept, *fresh], key=_BASE_OFFSET)
+        sync_directory(self.directory)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Let go of files; if `clean`, flush first, so that opening it again needs no recovery."""
+        try:
+            if clean and self.failure is None:
+                with self._lock:
+                    if self.log_end_offset > self.recovery_point:
+                        self._active.seal()
+                    if self.log_end_offset not in self._snapshots:
+                        self._pending_snapshots.append((self.log_end_offset, self.producers.copy()))
+                self.flush()
+        finally:
+            for segment in self._segments:
+                self.open_files.forget(segment)
+
+    def rename_for_delete(self) -> None:
+        """Take the directory's name away, so that the topic can be made anew at once."""
+        suffix = f".{uuid.uuid4().hex}-delete"
+        parent = os.path.dirname(self.directory)
+        name = str(self.topic_partition)[: 255 - len(suffix)] + suffix
+        self.failure = "the partition is deleted"
+        os.rename(self.directory, f"{parent}/{name}")
+        self.directory = f"{parent}/{name}"
+
+    def delete(self) -> None:
+        """Remove the directory and all in it."""
+        for segment in self._segments:
+            self.open_files.forget(segment)
+        shutil.rmtree(self.directory, ignore_errors=True)

@@ -1,0 +1,68 @@
+"""From a timestamp to an offset: time index, offset index, batch headers, and at last one batch opened.
+
+Blocks, so it runs in threads. The one batch is opened because its header knows only the largest of its
+timestamps, not which record has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from klamm.records.batch import NO_TIMESTAMP, BatchHeader
+from klamm.records.reader import iter_records
+from klamm.storage.page_cache import read_blocking
+from klamm.storage.scanning import iter_headers
+from klamm.storage.segment import Segment
+
+
+class TimestampOffset(NamedTuple):
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def find_first_at_or_after(
+    segments: Sequence[Segment], timestamp: int, log_start_offset: int
+) -> TimestampOffset | None:
+    """The first record with a timestamp not before `timestamp`."""
+    for segment in segments:
+        if segment.size == 0 or segment.largest_timestamp() < timestamp:
+            continue
+        found = _search(segment, timestamp, log_start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def find_max_timestamp(segments: Sequence[Segment], log_start_offset: int) -> TimestampOffset | None:
+    """The first record that has the largest timestamp of all."""
+    newest = max(segments, key=lambda segment: segment.largest_timestamp())
+    timestamp = newest.largest_timestamp()
+    if timestamp == NO_TIMESTAMP:
+        return None
+    return find_first_at_or_after(segments, timestamp, log_start_offset)
+
+
+def _search(segment: Segment, timestamp: int, log_start_offset: int) -> TimestampOffset | None:
+    indexed_offset = segment.base_offset + segment.time_index.lookup(timestamp)
+    start = segment.locate(max(indexed_offset, log_start_offset), may_block=True)
+    if start is None:
+        return None
+    handle = segment.handle or segment.open_handle()
+    for position, header in iter_headers(handle.fd, start, segment.size):
+        if header.max_timestamp >= timestamp and header.last_offset >= log_start_offset:
+            batch = read_blocking(handle.fd, position, header.size)
+            found = _open_batch(batch, header, timestamp, log_start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _open_batch(
+    batch: bytes, header: BatchHeader, timestamp: int, log_start_offset: int
+) -> TimestampOffset | None:
+    for record in iter_records(batch):
+        if record.timestamp >= timestamp and record.offset >= log_start_offset:
+            return TimestampOffset(record.offset, record.timestamp, header.partition_leader_epoch)
+    return None
