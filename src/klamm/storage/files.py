@@ -14,7 +14,7 @@ from klamm.storage.page_cache import read_blocking
 _READ_BYTES = 1 << 20
 
 
-class LogDirFailure(Exception):
+class LogDirFailure(OSError):
     """A log directory can no longer be relied on."""
 
 
@@ -22,7 +22,7 @@ def sync_fd(fd: int, path: str) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        raise LogDirFailure(f"cannot bring {path} to the disk: {error.strerror}") from error
+        raise LogDirFailure(error.errno, f"fsync failed: {error.strerror}", path) from error
 
 
 def sync_file(path: str) -> None:

@@ -59,7 +59,7 @@ class LeaderEpochs:
         place = bisect_right(entries, epoch, key=_EPOCH)
         return (entries[place - 1][0] if place else epoch), entries[place][1]
 
-    def epoch_of(self, offset: int) -> int:
+    def epoch_at(self, offset: int) -> int:
         """The epoch that wrote `offset`."""
         for epoch, start_offset in reversed(self._entries):
             if start_offset <= offset:

@@ -13,7 +13,6 @@ leaves everything as it was, and later ones work when the disk does.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import threading
@@ -34,24 +33,17 @@ from klamm.storage.checkpoints import (
     read_partition_metadata,
     write_partition_metadata,
 )
-from klamm.storage.files import LogDirFailure, remove_if_there, sync_directory, sync_file
+from klamm.storage.files import LogDirFailure as LogDirFailure
+from klamm.storage.files import remove_if_there, sync_directory
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_loading import LoadedLog, LogLoader
 from klamm.storage.open_files import OpenFiles
-from klamm.storage.producer_state import ProducerStates
-from klamm.storage.recovery import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
+from klamm.storage.page_cache import WouldBlock as WouldBlock
 from klamm.storage.retention import count_expired
-from klamm.storage.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    MAX_RELATIVE_OFFSET,
-    SEGMENT_SUFFIXES,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    FileSlice,
-    Segment,
-    segment_file,
-)
+from klamm.storage.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, Segment, segment_file
+from klamm.storage.segment import FileSlice as FileSlice
+from klamm.storage.segment_exchange import DeletedFiles, put_in_place, stage
+from klamm.storage.snapshots import Snapshots
 from klamm.storage.time_lookup import TimestampOffset, find_first_at_or_after, find_max_timestamp
 
 _BASE_OFFSET = attrgetter("base_offset")
@@ -69,17 +61,17 @@ class AppendResult(NamedTuple):
 class Log:
     __slots__ = (
         "_active",
+        "_deleted_files",
         "_flush_lock",
+        "_last_append_ms",
         "_last_flush_ms",
         "_lock",
-        "_pending_snapshots",
+        "_path",
         "_roll_jitter_ms",
         "_segments",
         "_snapshots",
         "_topic_id",
         "config",
-        "deleted_files",
-        "directory",
         "epochs",
         "failure",
         "log_end_offset",
@@ -100,7 +92,7 @@ class Log:
         loaded: LoadedLog,
         now_ms: int,
     ) -> None:
-        self.directory = directory
+        self._path = directory
         self.topic_partition = topic_partition
         self.config = config
         self.open_files = open_files
@@ -113,12 +105,11 @@ class Log:
         """Told when a segment is full, so that someone flushes it soon; runs inside append."""
         self.failure: str | None = None
         """Why nothing can be written any more: the log directory has failed."""
-        self.deleted_files: list[tuple[int, str]] = []
-        """(when, path): files of deleted segments that are to be removed then."""
         self._segments: Sequence[Segment] = loaded.segments
         self._active: Segment = loaded.segments[-1]
-        self._snapshots = loaded.snapshots
-        self._pending_snapshots: list[tuple[int, ProducerStates]] = []
+        self._snapshots = Snapshots(directory, loaded.snapshots)
+        self._deleted_files = DeletedFiles()
+        self._last_append_ms = now_ms
         self._topic_id: TopicId | None = None
         self._last_flush_ms = now_ms
         self._lock = threading.Lock()
@@ -149,6 +140,10 @@ class Log:
     # What it is.
 
     @property
+    def directory(self) -> Path:
+        return Path(self._path)
+
+    @property
     def segments(self) -> Sequence[Segment]:
         """Oldest first; the last is the active one."""
         return self._segments
@@ -160,12 +155,12 @@ class Log:
     @property
     def topic_id(self) -> TopicId | None:
         if self._topic_id is None:
-            self._topic_id = read_partition_metadata(f"{self.directory}/{PARTITION_METADATA_FILE}")
+            self._topic_id = read_partition_metadata(f"{self._path}/{PARTITION_METADATA_FILE}")
         return self._topic_id
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
         """Write down whose log this is; blocks."""
-        write_partition_metadata(f"{self.directory}/{PARTITION_METADATA_FILE}", topic_id)
+        write_partition_metadata(f"{self._path}/{PARTITION_METADATA_FILE}", topic_id)
         self._topic_id = topic_id
 
     # Writing.
@@ -214,13 +209,14 @@ class Log:
                 self.epochs.assign(leader_epoch, base_offset)
             if header.producer_id >= 0:
                 self.producers.record(header, last_offset, now_ms)
+            self._last_append_ms = now_ms
             self.log_end_offset = last_offset + 1
         return AppendResult(base_offset, last_offset, log_append_time_ms, self.log_start_offset, False)
 
     def _storage_error(self, reason: str) -> KafkaError:
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"cannot write to {self.topic_partition} in {os.path.dirname(self.directory)}: {reason}; "
+            f"cannot write to {self.topic_partition} in {os.path.dirname(self._path)}: {reason}; "
             "free space or repair the disk, then send again",
         )
 
@@ -261,7 +257,7 @@ class Log:
         preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
         try:
             segment = Segment.create(
-                self.directory,
+                self._path,
                 base_offset,
                 self.open_files,
                 created_ms=now_ms,
@@ -269,9 +265,9 @@ class Log:
             )
         except OSError:
             for suffix in SEGMENT_SUFFIXES:
-                remove_if_there(segment_file(self.directory, base_offset, suffix))
+                remove_if_there(segment_file(self._path, base_offset, suffix))
             raise
-        self._pending_snapshots.append((base_offset, self.producers.copy()))
+        self._snapshots.take(base_offset, self.producers)
         self._segments = [*self._segments, segment]
         self._active = segment
         self._roll_jitter_ms = self._choose_jitter()
@@ -282,7 +278,7 @@ class Log:
     def _choose_jitter(self) -> int:
         """Spread the rolls of many logs over time, each by its own amount."""
         jitter_ms = self.config.segment_jitter_ms
-        return crc32c(f"{self.directory}{self.log_end_offset}".encode()) % jitter_ms if jitter_ms > 0 else 0
+        return crc32c(f"{self._path}{self.log_end_offset}".encode()) % jitter_ms if jitter_ms > 0 else 0
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         with self._lock:
@@ -370,7 +366,9 @@ class Log:
         while True:
             segments = self._segments
             try:
-                return find(segments)
+                found = find(segments)
+                if not any(segment.is_deleted for segment in segments):
+                    return found
             except FileNotFoundError:
                 with self._lock:
                     if segments is self._segments:
@@ -383,44 +381,41 @@ class Log:
     # Keeping it: these block, and run in threads.
 
     def needs_flush(self, now_ms: int) -> bool:
-        """Is something due to go to the disk: by flush.messages, flush.ms, or a segment that is full?"""
-        recovery_point = self.recovery_point
-        unflushed = self.log_end_offset - recovery_point
-        if unflushed <= 0:
-            return False
+        """Must what was appended go to the disk before it is acknowledged, by flush.messages or flush.ms?"""
         config = self.config
-        return (
-            unflushed >= config.flush_messages
-            or now_ms - self._last_flush_ms >= config.flush_ms
-            or recovery_point < self._active.base_offset
+        unflushed = self.log_end_offset - self.recovery_point
+        return unflushed >= config.flush_messages or (
+            now_ms - self._last_flush_ms >= config.flush_ms and unflushed > 0
         )
 
-    def flush(self, upto: int | None = None, now_ms: int | None = None) -> None:
-        """Bring the log below `upto` (all of it if None) to the disk; then the recovery point moves."""
+    @property
+    def has_unflushed_segment(self) -> bool:
+        """Is there a full segment whose flush is due, in the background?"""
+        return self.recovery_point < self._active.base_offset
+
+    def flush(self, upto: int | None = None) -> None:
+        """Bring the log below `upto` (all of it if None) to the disk; then the recovery point moves.
+
+        What has rolled is flushed in the background with `upto` = the active segment's base offset.
+        """
         with self._flush_lock:
             with self._lock:
                 end = self.log_end_offset if upto is None else min(upto, self.log_end_offset)
                 segments = self._segments
-                snapshots = self._pending_snapshots
-                self._pending_snapshots = []
+                last_append_ms = self._last_append_ms
             try:
-                self._sync(segments, end, snapshots)
+                self._sync(segments, end)
             except LogDirFailure as error:
                 self.failure = str(error)
                 raise
             except OSError as error:
-                with self._lock:
-                    self._pending_snapshots = snapshots + self._pending_snapshots
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"cannot flush {self.topic_partition}: {error}"
                 ) from error
             self.recovery_point = max(self.recovery_point, end)
-            if now_ms is not None:
-                self._last_flush_ms = now_ms
+            self._last_flush_ms = last_append_ms
 
-    def _sync(
-        self, segments: Sequence[Segment], end: int, snapshots: list[tuple[int, ProducerStates]]
-    ) -> None:
+    def _sync(self, segments: Sequence[Segment], end: int) -> None:
         self.epochs.save()
         for place, segment in enumerate(segments):
             is_last = place + 1 == len(segments)
@@ -432,21 +427,10 @@ class Log:
             except FileNotFoundError:
                 if segment in self._segments:
                     raise
-        for offset, producers in snapshots:
-            producers.write_snapshot(segment_file(self.directory, offset, SNAPSHOT_SUFFIX), sync=False)
-            self._snapshots.append(offset)
-        if snapshots:
-            sync_file(segment_file(self.directory, self._snapshots[-1], SNAPSHOT_SUFFIX))
-            sync_directory(self.directory)
-            self._prune_snapshots()
-
-    def _prune_snapshots(self) -> None:
-        """Keep those that a segment starts with, and the newest."""
-        keep = {segment.base_offset for segment in self._segments} | {max(self._snapshots, default=-1)}
-        for offset in self._snapshots:
-            if offset not in keep:
-                remove_if_there(segment_file(self.directory, offset, SNAPSHOT_SUFFIX))
-        self._snapshots = [offset for offset in self._snapshots if offset in keep]
+        if self._snapshots.has_pending:
+            self._snapshots.write_pending()
+            sync_directory(self._path)  # segments were made since the last time
+            self._snapshots.prune(segment.base_offset for segment in self._segments)
 
     def delete_records_before(self, offset: int) -> int:
         """Records below `offset` are no longer served; returns the log start offset."""
@@ -482,53 +466,28 @@ class Log:
             expired = self._segments[:count]
             self._segments = self._segments[count:]
             self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset)
-            self._rename_deleted(expired, now_ms)
+            self._deleted_files.take_over(expired, now_ms + self.config.file_delete_delay_ms)
         self.epochs.truncate_from_start(self.log_start_offset)
-        self._prune_snapshots()
+        self._snapshots.prune(segment.base_offset for segment in self._segments)
         return count
 
-    def _rename_deleted(self, segments: Sequence[Segment], now_ms: int) -> None:
-        due_ms = now_ms + self.config.file_delete_delay_ms
-        for segment in segments:
-            self.open_files.forget(segment)
-            for suffix in SEGMENT_SUFFIXES:
-                path = segment.path(suffix)
-                with contextlib.suppress(FileNotFoundError):
-                    os.rename(path, path + DELETED_SUFFIX)
-                    self.deleted_files.append((due_ms, path + DELETED_SUFFIX))
-
     def remove_deleted_files(self, now_ms: int) -> int | None:
-        """Remove files of deleted segments that are due; returns when the next ones are, if there are any."""
-        with self._lock:
-            due = [path for due_ms, path in self.deleted_files if due_ms <= now_ms]
-            self.deleted_files = [entry for entry in self.deleted_files if entry[0] > now_ms]
-            next_ms = min((due_ms for due_ms, _ in self.deleted_files), default=None)
-        for path in due:
-            remove_if_there(path)
-        return next_ms
+        """Remove files of deleted segments that are due; returns when the next ones are, if any are left."""
+        return self._deleted_files.remove_due(now_ms)
 
     def replace_segments(self, cleaned: Sequence[Segment], replaced: Sequence[Segment], now_ms: int) -> None:
         """Put compacted segments, whose `.cleaned` files are on the disk, in the place of others.
 
-        A crash at any moment leaves the old segments or the new ones: once a `.log.swap` is there, opening
-        the log completes the exchange.
+        A crash at any moment leaves the old segments or the new ones.
         """
-        renamed_order = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
-        for segment in cleaned:
-            for suffix in renamed_order:
-                os.rename(segment.path(suffix + CLEANED_SUFFIX), segment.path(suffix + SWAP_SUFFIX))
-        sync_directory(self.directory)
+        stage(cleaned, self._path)
         with self._lock:
-            self._rename_deleted(replaced, now_ms)
-            fresh = []
-            for segment in cleaned:
-                for suffix in renamed_order:
-                    os.rename(segment.path(suffix + SWAP_SUFFIX), segment.path(suffix))
-                fresh.append(segment.in_place())
+            self._deleted_files.take_over(replaced, now_ms + self.config.file_delete_delay_ms)
             gone = set(replaced)
             kept = [segment for segment in self._segments if segment not in gone]
-            self._segments = sorted([*kept, *fresh], key=_BASE_OFFSET)
-        sync_directory(self.directory)
+            self._segments = sorted([*kept, *put_in_place(cleaned)], key=_BASE_OFFSET)
+        sync_directory(self._path)
+        self._snapshots.prune(segment.base_offset for segment in self._segments)
 
     def close(self, *, clean: bool = True) -> None:
         """Let go of files; if `clean`, flush first, so that opening it again needs no recovery."""
@@ -537,8 +496,7 @@ class Log:
                 with self._lock:
                     if self.log_end_offset > self.recovery_point:
                         self._active.seal()
-                    if self.log_end_offset not in self._snapshots:
-                        self._pending_snapshots.append((self.log_end_offset, self.producers.copy()))
+                    self._snapshots.take(self.log_end_offset, self.producers)
                 self.flush()
         finally:
             for segment in self._segments:
@@ -547,14 +505,14 @@ class Log:
     def rename_for_delete(self) -> None:
         """Take the directory's name away, so that the topic can be made anew at once."""
         suffix = f".{uuid.uuid4().hex}-delete"
-        parent = os.path.dirname(self.directory)
+        parent = os.path.dirname(self._path)
         name = str(self.topic_partition)[: 255 - len(suffix)] + suffix
         self.failure = "the partition is deleted"
-        os.rename(self.directory, f"{parent}/{name}")
-        self.directory = f"{parent}/{name}"
+        os.rename(self._path, f"{parent}/{name}")
+        self._path = f"{parent}/{name}"
 
     def delete(self) -> None:
         """Remove the directory and all in it."""
         for segment in self._segments:
             self.open_files.forget(segment)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self._path, ignore_errors=True)

@@ -10,6 +10,7 @@ replays the headers that follow it.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -48,13 +49,16 @@ class ProducerEntry(NamedTuple):
     first_open_offset: int = NO_OFFSET
     """Where its open transaction starts."""
 
-    @property
-    def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
-    @property
-    def last_offset(self) -> int:
-        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+class ProducerSummary(NamedTuple):
+    """A producer as tools see it."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    first_open_offset: int
 
 
 class CorruptSnapshot(ValueError):
@@ -69,6 +73,17 @@ class ProducerStates:
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def __iter__(self) -> Iterator[ProducerSummary]:
+        for producer_id, entry in tuple(self.entries.items()):
+            yield ProducerSummary(
+                producer_id,
+                entry.producer_epoch,
+                entry.batches[-1].last_sequence if entry.batches else NO_SEQUENCE,
+                entry.timestamp,
+                entry.coordinator_epoch,
+                entry.first_open_offset,
+            )
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """May this batch come next? Returns the batch it repeats, if it does; raises if it may not."""
@@ -145,7 +160,7 @@ class ProducerStates:
     def copy(self) -> ProducerStates:
         return ProducerStates(dict(self.entries))
 
-    def write_snapshot(self, path: str, *, sync: bool) -> None:
+    def write_snapshot(self, path: str) -> None:
         body = bytearray(_SNAPSHOT_COUNT.pack(len(self.entries)))
         for producer_id, entry in self.entries.items():
             last = (
@@ -163,7 +178,7 @@ class ProducerStates:
                 entry.coordinator_epoch,
                 entry.first_open_offset,
             )
-        write_atomically(path, _SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, crc32c(body)) + body, sync=sync)
+        write_atomically(path, _SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, crc32c(body)) + body, sync=False)
 
     @classmethod
     def read_snapshot(cls, path: str) -> ProducerStates:

@@ -9,6 +9,7 @@ A segment holds its file open only while it is used, see open_files.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 
@@ -80,6 +81,7 @@ class Segment:
         "directory",
         "first_timestamp",
         "handle",
+        "is_deleted",
         "max_timestamp",
         "max_timestamp_offset",
         "offset_index",
@@ -109,6 +111,8 @@ class Segment:
         self.created_ms = created_ms
         self.handle: FileHandle | None = None
         self.recently_used = False
+        self.is_deleted = False
+        """No longer part of the log; what lies under its names may be the segment that replaced it."""
         self.offset_index = OffsetIndex(self.path(INDEX_SUFFIX + suffix), index_entries)
         self.time_index = TimeIndex(self.path(TIME_INDEX_SUFFIX + suffix), time_index_entries)
         self.bytes_since_index = 0
@@ -217,7 +221,9 @@ class Segment:
     # Reading.
 
     def open_handle(self) -> FileHandle:
+        """FileNotFoundError if the segment is no longer part of the log."""
         handle = FileHandle(self.path(LOG_SUFFIX))
+        self._check_still_there()
         self.handle = handle
         self.open_files.admit(self)
         return handle
@@ -227,7 +233,15 @@ class Segment:
         self.offset_index.unload()
 
     def load_index(self) -> None:
-        self.open_files.admit(self, self.offset_index.load())
+        loaded_bytes = self.offset_index.load()
+        self._check_still_there()
+        self.open_files.admit(self, loaded_bytes)
+
+    def _check_still_there(self) -> None:
+        if self.is_deleted:
+            raise FileNotFoundError(
+                errno.ENOENT, "this segment was deleted or replaced", self.path(LOG_SUFFIX)
+            )
 
     def locate(self, offset: int, may_block: bool) -> int | None:
         """Where the first batch starts whose last offset is not below `offset`; None if there is none."""

@@ -1,0 +1,56 @@
+"""The producer snapshots of one log: which are there, which are to be written.
+
+One is due wherever a segment starts, and at the end of a log that is closed. Taking one is a shallow copy,
+on the loop; writing it waits for the next flush, in a thread. If a crash comes first, recovery starts from
+an older one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from klamm.storage.files import remove_if_there, sync_file
+from klamm.storage.producer_state import ProducerStates
+from klamm.storage.segment import SNAPSHOT_SUFFIX, segment_file
+
+
+class Snapshots:
+    __slots__ = ("_lock", "_pending", "directory", "offsets")
+
+    def __init__(self, directory: str, offsets: Iterable[int]) -> None:
+        self.directory = directory
+        self.offsets = sorted(offsets)
+        """Of those on disk."""
+        self._pending: list[tuple[int, ProducerStates]] = []
+        self._lock = threading.Lock()
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    def take(self, offset: int, producers: ProducerStates) -> None:
+        """Remember the producers as they are at `offset`, which is the log's end."""
+        with self._lock:
+            if offset not in self.offsets and all(offset != pending for pending, _ in self._pending):
+                self._pending.append((offset, producers.copy()))
+
+    def write_pending(self) -> None:
+        """On the disk when this returns; what cannot be written stays pending. One caller at a time."""
+        while self._pending:
+            offset, producers = self._pending[0]
+            path = segment_file(self.directory, offset, SNAPSHOT_SUFFIX)
+            producers.write_snapshot(path)
+            sync_file(path)
+            with self._lock:
+                self.offsets = sorted({*self.offsets, offset})
+                del self._pending[0]
+
+    def prune(self, base_offsets: Iterable[int]) -> None:
+        """Keep those that a segment starts with, and the newest."""
+        with self._lock:
+            keep = {*base_offsets, *self.offsets[-1:]}
+            stale = [offset for offset in self.offsets if offset not in keep]
+            self.offsets = [offset for offset in self.offsets if offset in keep]
+        for offset in stale:
+            remove_if_there(segment_file(self.directory, offset, SNAPSHOT_SUFFIX))
