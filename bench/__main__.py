@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from tests.peers.kafka_jars import KAFKA_VERSION, PeerMissing, find_java, find_kafka_jars
+from tests.peers.kafka_jars import PeerMissing, find_java, find_kafka_jars
 
 from bench import (
     connections,
@@ -40,15 +40,15 @@ from bench.runner import Bench, BrokerKind, Comparison
 class Section(NamedTuple):
     name: str
     comparisons: Callable[[Bench], Iterator[Comparison]]
-    case_count: int
+    case_count: Callable[[Bench], int]
 
 
-FIRST = [Section(module.SECTION, module.comparisons, module.CASE_COUNT) for module in (machine, startup)]
+FIRST = [Section(module.SECTION, module.comparisons, module.case_count) for module in (machine, startup)]
 SHARED = [
-    Section(module.SECTION, module.comparisons, module.CASE_COUNT)
+    Section(module.SECTION, module.comparisons, module.case_count)
     for module in (raw_produce, raw_fetch, connections, fanout, latency, librdkafka, java_tools)
 ]
-LAST = [Section(partitions.SECTION, partitions.comparisons, 2 * partitions.CASES_A_BROKER)]
+LAST = [Section(partitions.SECTION, partitions.comparisons, partitions.case_count)]
 PLAIN_WIDTH = 170  # off a terminal nothing says how wide a line may be
 SECTIONS = [section.name for section in (*FIRST, *SHARED, *LAST)]
 
@@ -82,7 +82,7 @@ def available_kinds(console: Console, peer: str) -> list[BrokerKind]:
             find_kafka_jars()
             kinds.append(KafkaBroker)
         except PeerMissing as missing:
-            console.print(f"Apache Kafka {KAFKA_VERSION} is left out: {missing}", highlight=False)
+            console.print(f"The run goes on without its peer: {missing}", highlight=False)
     return kinds
 
 
@@ -119,7 +119,7 @@ def run_sections(bench: Bench, chosen: list[str]) -> None:
             for section in SHARED:
                 if section.name in chosen:
                     run_section(bench, section)
-            run_section(bench, Section(startup.SECTION, startup.memory_after_load, 1))
+            run_section(bench, Section(startup.SECTION, startup.memory_after_load, lambda _: 1))
     for section in LAST:
         if section.name in chosen:
             run_section(bench, section)
@@ -137,7 +137,7 @@ def show_progress(console: Console, bench: Bench, chosen: list[str]) -> Progress
         disable=not console.is_terminal,
         transient=True,
     )
-    total = sum(section.case_count for section in (*FIRST, *SHARED, *LAST) if section.name in chosen)
+    total = sum(section.case_count(bench) for section in (*FIRST, *SHARED, *LAST) if section.name in chosen)
     task = progress.add_task("", total=total)
     bench.on_step = lambda text: progress.update(task, description=text, refresh=True)
     bench.on_case = lambda: progress.update(task, advance=1, refresh=True)

@@ -13,12 +13,15 @@ from bench.runner import Bench, Comparison, Figures
 
 SECTION = "connections"
 COUNTS = (1, 10, 100)
-CASE_COUNT = len(COUNTS)
 VALUE_BYTES = 100
 
 
 def case(count: int) -> str:
     return f"{count} connection{'s' if count > 1 else ''}, 1 × 100 B, one at a time each"
+
+
+def case_count(_: Bench) -> int:
+    return len(COUNTS)
 
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:

@@ -19,7 +19,6 @@ from bench.runner import Bench, Comparison, Figures
 SECTION = "Java client"
 PARTITION_COUNT = 6
 RECORD_COUNTS = {100: 5_000_000, 1024: 1_000_000}
-CASE_COUNT = len(RECORD_COUNTS)
 QUICK_DIVISOR = 5
 TOOL_TIMEOUT_SECONDS = 180.0
 PRODUCER_PROPERTIES = ("acks=1", "linger.ms=5", "batch.size=65536")
@@ -34,6 +33,10 @@ def size_text(record_size: int) -> str:
 
 def case(record_size: int) -> str:
     return f"perf tools, {size_text(record_size)} records"
+
+
+def case_count(_: Bench) -> int:
+    return len(RECORD_COUNTS)
 
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:

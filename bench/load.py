@@ -55,9 +55,13 @@ def placed_connection(port: int) -> Iterator[socket.socket]:
 def ask(port: int, request: bytes) -> bytes:
     """One request on its own connection; the answer without its size."""
     with connect(port) as connection:
-        connection.sendall(request)
-        (size,) = _ID.unpack(receive_exactly(connection, 4))
-        return receive_exactly(connection, size)
+        return exchange(connection, request)
+
+
+def exchange(connection: socket.socket, request: bytes) -> bytes:
+    connection.sendall(request)
+    (size,) = _ID.unpack(receive_exactly(connection, 4))
+    return receive_exactly(connection, size)
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytes:

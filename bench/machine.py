@@ -23,9 +23,7 @@ from bench.peers import MACHINE
 from bench.runner import Bench, Comparison, Figures, Measure
 
 SECTION = "machine"
-CASE_COUNT = 4
 MIB = 1024 * 1024
-APPEND_BYTES = 512_000_000
 
 
 @contextlib.contextmanager
@@ -89,16 +87,16 @@ def fetch_bare(
     return fetched, time.perf_counter() - started
 
 
-def file_append(path: Path, write_size: int) -> float:
+def file_append(path: Path, write_size: int, total_bytes: int) -> float:
     block = os.urandom(write_size)
     descriptor = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_APPEND, 0o644)
     started = time.perf_counter()
-    for _ in range(APPEND_BYTES // write_size):
+    for _ in range(total_bytes // write_size):
         os.write(descriptor, block)
     elapsed_seconds = time.perf_counter() - started
     os.close(descriptor)
     path.unlink()
-    return APPEND_BYTES // write_size * write_size / elapsed_seconds / 1e6
+    return total_bytes // write_size * write_size / elapsed_seconds / 1e6
 
 
 @contextlib.contextmanager
@@ -114,7 +112,11 @@ def copy_to_file(bench: Bench) -> Figures:
 
 def append_to_file(bench: Bench, write_size: int) -> Figures:
     with scratch_file(bench) as path, processes.on_load_core():
-        return {"MB/s": file_append(path, write_size)}
+        return {"MB/s": file_append(path, write_size, bench.budget.max_bytes)}
+
+
+def case_count(_: Bench) -> int:
+    return 4
 
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:

@@ -14,16 +14,24 @@ import time
 from collections.abc import Iterator
 
 from bench import load, processes, wire
-from bench.peers import Broker, create_topic, running, topic
-from bench.raw_produce import batch_of, drive
+from bench.peers import Broker, BrokerFailed, create_topic, running, topic
+from bench.raw_produce import batch_of, drive, warm_up
 from bench.runner import Bench, BrokerKind, Comparison, Figures
 
 SECTION = "partitions"
 COUNTS = (1, 100, 1_000, 4_000)
-CASES_A_BROKER = 3 * len(COUNTS)
+QUICK_COUNTS = (1, 4_000)
 DEPTH = 16
 LOADS = {"1 × 100 B": (1, 100), "100 × 100 B": (100, 100)}
 SETTLE_SECONDS = 3.0
+
+
+def counts(bench: Bench) -> tuple[int, ...]:
+    return QUICK_COUNTS if bench.is_quick else COUNTS
+
+
+def case_count(bench: Bench) -> int:
+    return 3 * len(counts(bench)) * len(bench.kinds)
 
 
 def case(count: int) -> str:
@@ -32,34 +40,41 @@ def case(count: int) -> str:
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:
     for kind in bench.kinds:
-        with contextlib.ExitStack() as stack:
-            alone = stack.enter_context(running(kind, bench.work_dir))
-            crowded = stack.enter_context(running(kind, bench.work_dir))
-            for broker in (alone, crowded):
-                measure_load(bench, broker, "1 × 100 B")  # not counted: a JVM compiles what is hot
-            held = 0
-            for count in COUNTS:
-                name = f"idle-{count}"
-                create_topic(crowded, name, count - held)
-                held = count
-                yield Comparison(
-                    f"idle beside the load, {case(count)}",
-                    {kind.name: functools.partial(measure_beside, bench, alone, crowded)},
-                    rounds=bench.rounds,
-                    writes_bytes=bench.writes_bytes,
-                )
-                yield Comparison(
-                    f"idle broker, {case(count)}",
-                    {kind.name: functools.partial(measure_idle, bench, crowded)},
-                    rounds=1,
-                )
-        yield from spread_comparisons(bench, kind)
+        try:
+            yield from idle_comparisons(bench, kind)
+            yield from spread_comparisons(bench, kind)
+        except BrokerFailed as failure:
+            bench.note_failure(SECTION, "set-up", kind.name, failure)
+
+
+def idle_comparisons(bench: Bench, kind: BrokerKind) -> Iterator[Comparison]:
+    with contextlib.ExitStack() as stack:
+        alone = stack.enter_context(running(kind, bench.work_dir))
+        crowded = stack.enter_context(running(kind, bench.work_dir))
+        for broker in (alone, crowded):
+            warm_up(bench, broker)
+        held = 0
+        for count in counts(bench):
+            name = f"idle-{count}"
+            create_topic(crowded, name, count - held)
+            held = count
+            yield Comparison(
+                f"idle beside the load, {case(count)}",
+                {kind.name: functools.partial(measure_beside, bench, alone, crowded)},
+                rounds=1 if bench.is_quick else bench.rounds,
+                writes_bytes=bench.writes_bytes,
+            )
+            yield Comparison(
+                f"idle broker, {case(count)}",
+                {kind.name: functools.partial(measure_idle, bench, crowded)},
+                rounds=1,
+            )
 
 
 def spread_comparisons(bench: Bench, kind: BrokerKind) -> Iterator[Comparison]:
     with running(kind, bench.work_dir) as broker:
-        measure_load(bench, broker, "1 × 100 B")
-        for count in COUNTS:
+        warm_up(bench, broker)
+        for count in counts(bench):
             yield Comparison(
                 f"load over {case(count)}, {DEPTH} deep",
                 {kind.name: functools.partial(measure_spread, bench, broker, count)},

@@ -39,6 +39,8 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
 }
+# Kafka alone: without it no deleted topic leaves the disk in the first 30 seconds.
+KAFKA_SETTINGS = {**SETTINGS, "log.initial.task.delay.ms": "100"}
 _topic_numbers = itertools.count(1)
 
 
@@ -111,7 +113,7 @@ class KafkaBroker:
 
     def __init__(self, work_dir: Path) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="kafka-", dir=work_dir))
-        self._node = ApacheKafka(properties=SETTINGS, heap_mb=KAFKA_HEAP_MB, directory=self.directory)
+        self._node = ApacheKafka(properties=KAFKA_SETTINGS, heap_mb=KAFKA_HEAP_MB, directory=self.directory)
         try:
             self._node.start()
         except PeerFailed as failure:
@@ -149,12 +151,15 @@ def create_topic(broker: Broker, name: str, partition_count: int) -> None:
     if code != wire.NO_ERROR:
         raise BrokerFailed(f"{broker.name} answered error {code} to the creation of {name}")
     layout, deadline = wire.fetch_layout(name), time.monotonic() + READY_TIMEOUT_SECONDS
-    for partition in {0, partition_count - 1}:
-        request = wire.fetch_request(name, 0, 1, partition, max_wait_ms=0)
-        while struct.unpack_from(">h", load.ask(broker.port, request), layout.error_offset - 4) != (0,):
-            if time.monotonic() > deadline:
-                raise BrokerFailed(f"{broker.name} has no leader for {name}-{partition}")
-            time.sleep(0.005)
+    with load.connect(broker.port) as connection:
+        for partition in range(partition_count):
+            request = wire.fetch_request(name, 0, 1, partition, max_wait_ms=0)
+            while struct.unpack_from(">h", load.exchange(connection, request), layout.error_offset - 4) != (
+                0,
+            ):
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(f"{broker.name} has no leader for {name}-{partition}")
+                time.sleep(0.005)
 
 
 def delete_topic(broker: Broker, name: str) -> None:
