@@ -42,7 +42,7 @@ from klamm.storage.page_cache import WouldBlock as WouldBlock
 from klamm.storage.retention import count_expired
 from klamm.storage.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, Segment, segment_file
 from klamm.storage.segment import FileSlice as FileSlice
-from klamm.storage.segment_exchange import DeletedFiles, put_in_place, stage
+from klamm.storage.segment_exchange import DeletedFiles, put_in_place, stage, unstage, unstage
 from klamm.storage.snapshots import Snapshots
 from klamm.storage.time_lookup import TimestampOffset, find_first_at_or_after, find_max_timestamp
 
@@ -475,19 +475,25 @@ class Log:
         """Remove files of deleted segments that are due; returns when the next ones are, if any are left."""
         return self._deleted_files.remove_due(now_ms)
 
-    def replace_segments(self, cleaned: Sequence[Segment], replaced: Sequence[Segment], now_ms: int) -> None:
-        """Put compacted segments, whose `.cleaned` files are on the disk, in the place of others.
+    def replace_segments(self, cleaned: Segment, replaced: Sequence[Segment], now_ms: int) -> bool:
+        """Put a compacted segment, whose `.cleaned` files are on the disk, in the place of others.
 
-        A crash at any moment leaves the old segments or the new ones.
+        A crash at any moment leaves the old segments or the new one. False, and nothing has changed, if
+        retention has taken one of the old ones meanwhile.
         """
-        stage(cleaned, self._path)
+        stage(cleaned)
         with self._lock:
-            self._deleted_files.take_over(replaced, now_ms + self.config.file_delete_delay_ms)
             gone = set(replaced)
             kept = [segment for segment in self._segments if segment not in gone]
-            self._segments = sorted([*kept, *put_in_place(cleaned)], key=_BASE_OFFSET)
+            if len(kept) + len(replaced) != len(self._segments):
+                unstage(cleaned)
+                return False
+            self._deleted_files.take_over(replaced, now_ms + self.config.file_delete_delay_ms)
+            put_in_place(cleaned)
+            self._segments = sorted([*kept, cleaned], key=_BASE_OFFSET)
         sync_directory(self._path)
         self._snapshots.prune(segment.base_offset for segment in self._segments)
+        return True
 
     def close(self, *, clean: bool = True) -> None:
         """Let go of files; if `clean`, flush first, so that opening it again needs no recovery."""

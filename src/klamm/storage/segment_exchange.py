@@ -54,17 +54,20 @@ class DeletedFiles:
         return next_ms
 
 
-def stage(cleaned: Sequence[Segment], directory: str) -> None:
-    """Make `.cleaned` files `.swap`: the old segments count no more, once this is on the disk."""
-    for segment in cleaned:
-        for suffix in _LOG_FILE_LAST:
-            os.rename(segment.path(suffix + CLEANED_SUFFIX), segment.path(suffix + SWAP_SUFFIX))
-    sync_directory(directory)
+def stage(cleaned: Segment) -> None:
+    """Make its `.cleaned` files `.swap`: once this is on the disk, the old segments count no more."""
+    for suffix in _LOG_FILE_LAST:
+        os.rename(cleaned.path(suffix + CLEANED_SUFFIX), cleaned.path(suffix + SWAP_SUFFIX))
+    sync_directory(cleaned.directory)
 
 
-def put_in_place(staged: Sequence[Segment]) -> list[Segment]:
-    """Give `.swap` files their names, after the old ones have given them up."""
-    for segment in staged:
-        for suffix in _LOG_FILE_LAST:
-            os.rename(segment.path(suffix + SWAP_SUFFIX), segment.path(suffix))
-    return [segment.in_place() for segment in staged]
+def unstage(cleaned: Segment) -> None:
+    """What it was to replace is gone; so is it. The log file goes first, it makes a `.swap` count."""
+    for suffix in reversed(_LOG_FILE_LAST):
+        remove_if_there(cleaned.path(suffix + SWAP_SUFFIX))
+
+
+def put_in_place(cleaned: Segment) -> None:
+    """Give its `.swap` files their names, after the old ones have given them up."""
+    for suffix in _LOG_FILE_LAST:
+        os.rename(cleaned.path(suffix + SWAP_SUFFIX), cleaned.path(suffix))

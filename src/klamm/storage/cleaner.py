@@ -1,0 +1,239 @@
+"""Keeps compacted logs compact: one task beside the broker's others, one log at a time.
+
+Each round looks for the dirtiest log that is due and has it compacted by the process of cleaner_process;
+when none is due, the process is ended and the task rests for `log.cleaner.backoff.ms`. How far each log
+is clean is remembered over restarts in Kafka's `cleaner-offset-checkpoint`, one per log directory.
+
+A compaction that fails is dropped, said, and tried again later, each time after a longer rest. A log that
+is deleted, or loses segments to retention, while it is compacted ends that compaction without harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from klamm.config.broker_config import BrokerConfig
+from klamm.model.ids import TopicPartition
+from klamm.storage.checkpoints import CorruptCheckpoint, read_offsets, write_offsets
+from klamm.storage.cleaner_pass import CleanedSegment, CleanSummary
+from klamm.storage.cleaner_process import CleanerFailure, CleanerProcess
+from klamm.storage.cleaner_schedule import Cleanable, choose, examine, plan_for
+from klamm.storage.files import LogDirFailure, remove_if_there
+from klamm.storage.log import Log
+from klamm.storage.recovery import CLEANED_SUFFIX
+from klamm.storage.segment import Segment
+
+CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
+FIRST_RETRY_MS = 15_000
+LAST_RETRY_MS = 3_600_000
+"""A log that fails again and again (it is damaged) costs one attempt an hour."""
+
+
+class CleanerSettings(NamedTuple):
+    is_enabled: bool = True
+    backoff_ms: int = 15_000
+    map_limit_bytes: int = 128 * 1024 * 1024
+
+    @classmethod
+    def from_config(cls, config: BrokerConfig) -> CleanerSettings:
+        return cls(
+            config["log.cleaner.enable"],
+            config["log.cleaner.backoff.ms"],
+            config["log.cleaner.dedupe.buffer.size"],
+        )
+
+
+class LogsChanged(Exception):
+    """The log lost segments that were being compacted."""
+
+
+@dataclass
+class _Remembered:
+    """What the cleaner knows of one log."""
+
+    log: Log
+    first_dirty_offset: int
+    failures: int = 0
+    retry_at_ms: int = 0
+
+
+class LogCleaner:
+    def __init__(
+        self,
+        logs: Callable[[], Iterable[Log]],
+        settings: Callable[[], CleanerSettings],
+        *,
+        now_ms: Callable[[], int],
+        report: Callable[[str], None],
+        on_directory_failure: Callable[[str, Exception], None],
+        stable_offset: Callable[[Log], int] = lambda log: log.log_end_offset,
+    ) -> None:
+        """`logs` gives those of this broker that are online; called on the loop, as are all callables.
+
+        `on_directory_failure` gets the log directory; `stable_offset` is where a log's records are final.
+        """
+        self._logs = logs
+        self._settings = settings
+        self._now_ms = now_ms
+        self._report = report
+        self._on_directory_failure = on_directory_failure
+        self._stable_offset = stable_offset
+        self._process = CleanerProcess()
+        self._remembered: dict[TopicPartition, _Remembered] = {}
+        self._checkpoints: dict[str, dict[TopicPartition, int]] = {}
+        self._one_at_a_time = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Until cancelled; then the process is gone too."""
+        try:
+            while True:
+                settings = self._settings()
+                if not settings.is_enabled or not await self.clean_dirtiest():
+                    await self._process.close()
+                    await asyncio.sleep(settings.backoff_ms / 1000)
+        finally:
+            await self._process.close()
+
+    async def close(self) -> None:
+        """For who uses `clean_now` without `run`."""
+        await self._process.close()
+
+    async def clean_dirtiest(self) -> bool:
+        """One round: retention, then the log that needs compaction most. False if none was compacted."""
+        now_ms = self._now_ms()
+        logs = [log for log in self._logs() if log.config.cleanup_compact and log.failure is None]
+        stable_offsets = [self._stable_offset(log) for log in logs]
+        async with self._one_at_a_time:
+            chosen = await asyncio.to_thread(self._choose, logs, stable_offsets, now_ms)
+            return chosen is not None and await self._clean(chosen) is not None
+
+    async def clean_now(self, log: Log) -> CleanSummary | None:
+        """Compact all that may be compacted, due or not. None if there is nothing, or it failed."""
+        stable_offset = self._stable_offset(log)
+        async with self._one_at_a_time:
+            remembered = await asyncio.to_thread(self._recall, log)
+            cleanable = await asyncio.to_thread(
+                examine, log, remembered.first_dirty_offset, stable_offset, self._now_ms()
+            )
+            return await self._clean(cleanable) if cleanable.segments else None
+
+    def first_dirty_offset(self, log: Log) -> int:
+        """How far the log is known to be clean; 0 for one that was never compacted."""
+        remembered = self._remembered.get(log.topic_partition)
+        return remembered.first_dirty_offset if remembered is not None and remembered.log is log else 0
+
+    def _choose(self, logs: list[Log], stable_offsets: list[int], now_ms: int) -> Cleanable | None:
+        present = {log.topic_partition for log in logs}
+        self._remembered = {tp: known for tp, known in self._remembered.items() if tp in present}
+        cleanables = []
+        for log, stable_offset in zip(logs, stable_offsets, strict=True):
+            if log.config.cleanup_delete:
+                log.delete_expired(now_ms, stable_offset)
+            remembered = self._recall(log)
+            if remembered.retry_at_ms <= now_ms:
+                try:
+                    cleanables.append(examine(log, remembered.first_dirty_offset, stable_offset, now_ms))
+                except FileNotFoundError:
+                    continue  # retention was faster
+        return choose(cleanables)
+
+    def _recall(self, log: Log) -> _Remembered:
+        """A log object that was not seen before takes what the checkpoint says, once: after that, a new
+        object under an old name is a new log."""
+        known = self._remembered.get(log.topic_partition)
+        if known is None or known.log is not log:
+            checkpoint = self._checkpoint_of(str(log.directory.parent))
+            known = _Remembered(log, checkpoint.pop(log.topic_partition, log.log_start_offset))
+            self._remembered[log.topic_partition] = known
+        return known
+
+    def _checkpoint_of(self, log_dir: str) -> dict[TopicPartition, int]:
+        """What a checkpoint said that no log has taken up yet."""
+        if log_dir not in self._checkpoints:
+            try:
+                self._checkpoints[log_dir] = read_offsets(f"{log_dir}/{CLEANER_OFFSET_FILE}")
+            except (CorruptCheckpoint, OSError) as error:
+                self._report(f"{error}; its logs are compacted from their start")
+                self._checkpoints[log_dir] = {}
+        return self._checkpoints[log_dir]
+
+    async def _clean(self, cleanable: Cleanable) -> CleanSummary | None:
+        log = cleanable.log
+        known = self._remembered[log.topic_partition]
+        started_ms = self._now_ms()
+        segments = {segment.base_offset: segment for segment in cleanable.segments}
+
+        async def put_in_place(cleaned: CleanedSegment) -> None:
+            replaced = [segments[base_offset] for base_offset in cleaned.replaced]
+            await asyncio.to_thread(_exchange, log, cleaned, replaced, self._now_ms())
+
+        plan = plan_for(cleanable, started_ms, self._settings().map_limit_bytes)
+        try:
+            summary = await self._process.clean(plan, put_in_place)
+            known.first_dirty_offset = summary.end_offset
+            await asyncio.to_thread(self._write_checkpoint, str(log.directory.parent))
+        except LogDirFailure as error:
+            await asyncio.to_thread(_remove_leftovers, str(log.directory))
+            self._on_directory_failure(str(log.directory.parent), error)
+            return None
+        except (CleanerFailure, LogsChanged, OSError) as error:
+            await asyncio.to_thread(_remove_leftovers, str(log.directory))
+            self._note_failure(known, error)
+            return None
+        except asyncio.CancelledError:
+            _remove_leftovers(str(log.directory))
+            raise
+        known.failures = 0
+        self._report(
+            f"{log.topic_partition}: compacted {summary.bytes_read} bytes to {summary.bytes_written}, "
+            f"{summary.records_read} records to {summary.records_kept}, clean up to {summary.end_offset}, "
+            f"in {(self._now_ms() - started_ms) / 1000:.1f} s"
+        )
+        return summary
+
+    def _note_failure(self, known: _Remembered, error: Exception) -> None:
+        rest_ms = min(LAST_RETRY_MS, FIRST_RETRY_MS << min(known.failures, 16))
+        known.failures += 1
+        known.retry_at_ms = self._now_ms() + rest_ms
+        if known.log.failure is None:  # else it was deleted, and all is well
+            self._report(
+                f"{known.log.topic_partition}: compaction was dropped: {error}; "
+                f"next try in {rest_ms // 1000} s"
+            )
+
+    def _write_checkpoint(self, log_dir: str) -> None:
+        offsets = dict(self._checkpoint_of(log_dir))
+        for topic_partition, known in self._remembered.items():
+            if str(known.log.directory.parent) == log_dir and known.log.failure is None:
+                offsets[topic_partition] = known.first_dirty_offset
+        write_offsets(f"{log_dir}/{CLEANER_OFFSET_FILE}", offsets)
+
+
+def _exchange(log: Log, cleaned: CleanedSegment, replaced: list[Segment], now_ms: int) -> None:
+    fresh = Segment(
+        str(log.directory),
+        cleaned.base_offset,
+        log.open_files,
+        size=cleaned.size,
+        index_entries=cleaned.index_entries,
+        time_index_entries=cleaned.time_index_entries,
+        created_ms=max(segment.created_ms for segment in replaced),
+        suffix=CLEANED_SUFFIX,
+    )
+    if not log.replace_segments(fresh, replaced, now_ms):
+        raise LogsChanged("the log lost segments that were being compacted")
+
+
+def _remove_leftovers(directory: str) -> None:
+    """What the process was writing when it ended."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name.endswith(CLEANED_SUFFIX):
+            remove_if_there(f"{directory}/{name}")
