@@ -24,9 +24,7 @@ def open_and_rewrite(batch: bytearray, config: LogConfig) -> bytearray:
     header = parse_header(batch)
     payload = open_payload(batch)
     if config.cleanup_compact:
-        for index, span in enumerate(iter_spans(payload, header.records_count)):
-            if span.key is None:
-                raise NullKey(index)
+        _check_records(payload, header.records_count)
     codec = _stored_codec(header, config)
     if codec == header.compression:
         return batch
@@ -43,6 +41,21 @@ def open_and_rewrite(batch: bytearray, config: LogConfig) -> bytearray:
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
     )
+
+
+def _check_records(payload: memoryview, records_count: int) -> None:
+    """What compaction relies on: every record has a key, and the records are what the header says."""
+    end = 0
+    for index, span in enumerate(iter_spans(payload, records_count)):
+        if span.key is None:
+            raise NullKey(index)
+        if span.offset_delta != index:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD, f"record {index} of the batch says that it is {span.offset_delta}"
+            )
+        end = span.end
+    if end != len(payload):
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(payload) - end} bytes follow the last record")
 
 
 class NullKey(KafkaError):
