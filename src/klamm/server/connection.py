@@ -151,6 +151,12 @@ class Connection:
         self._close_callbacks.clear()
         self._server.forget(self)
 
+    def abandon(self) -> None:
+        """Hang up because the broker stops: nothing may be written once its logs are closed."""
+        self.close()
+        if self._serial_task is not None:
+            self._serial_task.cancel()
+
     # ---- receiving
 
     def _on_readable(self) -> None:

@@ -82,7 +82,7 @@ class Server:
 
     def close_connections(self) -> None:
         for connection in tuple(self._connections):
-            connection.close()
+            connection.abandon()
 
     def _accept(self, listening: socket.socket, listener_name: str) -> None:
         for _ in range(ACCEPT_BURST):
