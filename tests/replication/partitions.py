@@ -1,0 +1,55 @@
+"""Real partitions in a temporary directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from klamm.model.ids import TopicId, TopicPartition
+from klamm.records.batch import parse_header
+from klamm.records.builder import build_batch, number_records
+from klamm.replication.fetch_sessions import FetchPosition, PartitionKey
+from klamm.replication.partition import Partition
+from klamm.storage.log import AppendResult, Log
+from klamm.storage.log_config import LogConfig
+from klamm.storage.open_files import OpenFiles
+
+NOW_MS = 1_700_000_000_000
+TOPIC_ID = TopicId(bytes(range(16)))
+
+
+def open_log(directory: Path, topic: str = "orders", index: int = 0, config: LogConfig | None = None) -> Log:
+    return Log.open(
+        directory / f"{topic}-{index}",
+        TopicPartition(topic, index),
+        config or LogConfig(),
+        open_files=OpenFiles(),
+        recovery_point=0,
+        log_start_offset=0,
+        clean=True,
+        now_ms=NOW_MS,
+        report=lambda line: None,
+    )
+
+
+def open_partition(
+    directory: Path, topic: str = "orders", index: int = 0, config: LogConfig | None = None
+) -> Partition:
+    partition = Partition(topic, index, TOPIC_ID, open_log(directory, topic, index, config))
+    partition.replicas = partition.isr = (1,)
+    return partition
+
+
+def append(partition: Partition, *values: bytes, **options: int) -> AppendResult:
+    batch = build_batch(number_records([(b"key", value) for value in values], NOW_MS), **options)
+    return partition.append(memoryview(batch), parse_header(batch), NOW_MS)
+
+
+def position(
+    key: PartitionKey,
+    offset: int = 0,
+    *,
+    max_bytes: int = 1_000_000,
+    leader_epoch: int = -1,
+    last_fetched_epoch: int = -1,
+) -> FetchPosition:
+    return FetchPosition(key, offset, max_bytes, leader_epoch, last_fetched_epoch)

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.replication.partition import Partition
+from tests.replication.partitions import append, open_partition
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def on_progress(self, byte_count: int) -> None:
+        self.heard.append(byte_count)
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Partition:
+    return open_partition(tmp_path)
+
+
+def read(partition: Partition, offset: int) -> bytes | None:
+    piece = partition.read(offset, 1_000_000, must_return_one=True, may_block=True)
+    return None if piece is None else bytes(piece.read())
+
+
+def test_with_one_replica_the_high_watermark_follows_the_log(partition: Partition) -> None:
+    assert partition.high_watermark == 0
+    append(partition, b"a", b"b", b"c")
+    assert partition.high_watermark == partition.last_stable_offset == 3
+
+
+def test_nothing_is_read_at_or_above_the_high_watermark(partition: Partition) -> None:
+    append(partition, b"visible")
+    append(partition, b"hidden")
+    partition.high_watermark = 1
+    content = read(partition, 0)
+    assert content is not None and b"visible" in content and b"hidden" not in content
+    assert read(partition, 1) is None
+    assert read(partition, 2) is None
+
+
+@pytest.mark.parametrize("offset", [-1, 3, 2**62])
+def test_offsets_outside_the_log(partition: Partition, offset: int) -> None:
+    append(partition, b"a", b"b")
+    with pytest.raises(KafkaError) as raised:
+        read(partition, offset)
+    assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_leader_epochs_of_peers(partition: Partition) -> None:
+    partition.leader_epoch = 5
+    partition.check_leader_epoch(-1)
+    partition.check_leader_epoch(5)
+    with pytest.raises(KafkaError) as older:
+        partition.check_leader_epoch(4)
+    assert older.value.code == ErrorCode.FENCED_LEADER_EPOCH
+    with pytest.raises(KafkaError) as newer:
+        partition.check_leader_epoch(6)
+    assert newer.value.code == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_records_carry_the_leader_epoch(partition: Partition) -> None:
+    partition.leader_epoch = 7
+    append(partition, b"a")
+    content = read(partition, 0)
+    assert content is not None and content[12:16] == (7).to_bytes(4, "big")
+
+
+def test_acks_all_needs_enough_replicas_in_sync(partition: Partition) -> None:
+    partition.replicas, partition.isr, partition.min_insync_replicas = (1, 2, 3), (1,), 2
+    with pytest.raises(KafkaError) as raised:
+        partition.check_enough_replicas()
+    assert raised.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
+    partition.isr = (1, 3)
+    partition.check_enough_replicas()
+    partition.replicas, partition.isr = (1,), (1,)
+    partition.check_enough_replicas()
+
+
+def test_watchers_hear_of_appends_but_not_of_duplicates(partition: Partition) -> None:
+    listener = Listener()
+    partition.watch(listener)
+    options = {"producer_id": 4, "producer_epoch": 0, "base_sequence": 0}
+    first = append(partition, b"a", **options)
+    assert len(listener.heard) == 1 and listener.heard[0] > 0
+    again = append(partition, b"a", **options)
+    assert again.is_duplicate and again.base_offset == first.base_offset
+    assert len(listener.heard) == 1
+    partition.unwatch(listener)
+    append(partition, b"b")
+    assert len(listener.heard) == 1
+
+
+def test_an_offline_partition_says_so_and_wakes_those_who_wait(partition: Partition) -> None:
+    listener = Listener()
+    partition.watch(listener)
+    partition.take_offline()
+    assert listener.heard == [0]
+    for call in (
+        lambda: append(partition, b"a"),
+        lambda: read(partition, 0),
+        lambda: partition.delete_records_before(0),
+    ):
+        with pytest.raises(KafkaError) as raised:
+            call()
+        assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_deleting_records_moves_the_log_start(partition: Partition) -> None:
+    append(partition, b"a", b"b", b"c")
+    assert partition.delete_records_before(2) == 2
+    assert partition.delete_records_before(1) == 2
+    with pytest.raises(KafkaError) as raised:
+        partition.delete_records_before(4)
+    assert raised.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert partition.delete_records_before(-1) == 3
+    assert read(partition, 3) is None

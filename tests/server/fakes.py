@@ -1,0 +1,145 @@
+"""A dispatcher that does what single letters tell it to, and a connection to it over a socket pair."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+
+from klamm.apis.registry import NO_RESPONSE, CloseConnection, ConnectionHandle
+from klamm.protocol.errors import MalformedMessage
+from klamm.server.connection import Connection
+from klamm.server.receiving import LargeBuffers
+
+MAX_REQUEST_BYTES = 10_000_000
+
+
+class FakeRoute(NamedTuple):
+    key: int = 0
+    version: int = 0
+
+    def frame(self, correlation_id: int, response: object) -> list[bytes]:
+        assert isinstance(response, bytes), "cannot be encoded"
+        return [struct.pack(">ii", len(response) + 4, correlation_id), response]
+
+
+class FakeDispatcher:
+    """Frames are a correlation id, a letter and more bytes. The letter says what kind of handler answers:
+
+    e echoes, p parks, s is serial, n answers nothing, z answers as many bytes as the number that follows,
+    m is malformed, c closes, x fails, u has an answer that cannot be encoded.
+    """
+
+    def __init__(self) -> None:
+        self.handled: list[bytes] = []
+        self.parked: dict[int, asyncio.Future[bytes]] = {}
+        self.serial_gates: dict[int, asyncio.Event] = {}
+        self.serial_done: list[int] = []
+
+    def start(self, frame: memoryview, connection: ConnectionHandle) -> tuple[FakeRoute, int, Any]:
+        (correlation_id,) = struct.unpack_from(">i", frame)
+        letter, rest = bytes(frame[4:5]), bytes(frame[5:])
+        self.handled.append(letter + rest[:20])
+        return FakeRoute(), correlation_id, self._answer(letter, rest, correlation_id)
+
+    def _answer(self, letter: bytes, rest: bytes, correlation_id: int) -> Any:
+        if letter == b"e":
+            return rest
+        if letter == b"p":
+            return self.parked.setdefault(correlation_id, asyncio.get_running_loop().create_future())
+        if letter == b"s":
+            return self._serve_serially(correlation_id, rest)
+        if letter == b"n":
+            return NO_RESPONSE
+        if letter == b"z":
+            return bytes(int(rest))
+        if letter == b"m":
+            raise MalformedMessage("as told")
+        if letter == b"c":
+            raise CloseConnection("as told")
+        if letter == b"u":
+            return object()
+        raise RuntimeError("as told")
+
+    async def _serve_serially(self, correlation_id: int, rest: bytes) -> bytes:
+        await self.serial_gates.setdefault(correlation_id, asyncio.Event()).wait()
+        self.serial_done.append(correlation_id)
+        return rest
+
+
+class FakeServer:
+    """What a connection needs of its server, and the client's end of the socket."""
+
+    def __init__(self, limit_bytes: int = 1 << 30) -> None:
+        self.dispatcher: Any = FakeDispatcher()
+        self.large_buffers = LargeBuffers(limit_bytes)
+        self.max_request_bytes = MAX_REQUEST_BYTES
+        self.forgotten: list[Connection] = []
+        theirs, self.client = socket.socketpair()
+        for sock in (theirs, self.client):
+            sock.setblocking(False)
+        self.connection = Connection(self, theirs, "test", "PLAINTEXT")
+
+    def forget(self, connection: Connection) -> None:
+        self.forgotten.append(connection)
+
+    async def send(self, data: bytes) -> None:
+        await asyncio.get_running_loop().sock_sendall(self.client, data)
+
+    async def receive(self) -> tuple[int, bytes]:
+        """Correlation id and body of the next response."""
+        size, correlation_id = struct.unpack(">ii", await self._receive_exactly(8))
+        return correlation_id, await self._receive_exactly(size - 4)
+
+    async def is_hung_up(self) -> bool:
+        """Waits for the next thing the broker does; true when that is closing the connection."""
+        try:
+            return await asyncio.wait_for(asyncio.get_running_loop().sock_recv(self.client, 1), 10) == b""
+        except ConnectionError:
+            return True
+
+    async def _receive_exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            piece = await asyncio.wait_for(
+                asyncio.get_running_loop().sock_recv(self.client, size - len(data)), 10
+            )
+            if not piece:
+                raise ConnectionError("the connection was closed")
+            data += piece
+        return bytes(data)
+
+    async def until_handled(self, count: int) -> None:
+        await eventually(lambda: len(self.dispatcher.handled) >= count)
+
+    async def let_it_read(self) -> None:
+        """Give the connection many turns of the loop to do what it should not do."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Turn the loop until the condition holds."""
+    async with asyncio.timeout(10):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def fake_server(limit_bytes: int = 1 << 30) -> AsyncIterator[FakeServer]:
+    server = FakeServer(limit_bytes)
+    try:
+        yield server
+    finally:
+        server.connection.close()
+        server.client.close()
+
+
+def frame(correlation_id: int, letter: str, rest: bytes = b"") -> bytes:
+    body = struct.pack(">i", correlation_id) + letter.encode() + rest
+    return struct.pack(">i", len(body)) + body

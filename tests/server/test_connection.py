@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import struct
+
+import pytest
+
+from klamm.server import connection as connection_module
+from klamm.server.connection import MAX_REQUESTS_IN_FLIGHT, MAX_UNSENT_BYTES
+from klamm.server.receiving import LARGE_FRAME_BYTES, SHARED_BUFFER_BYTES
+from tests.server.fakes import MAX_REQUEST_BYTES, eventually, fake_server, frame
+
+
+async def test_answers_a_request() -> None:
+    async with fake_server() as server:
+        await server.send(frame(7, "e", b"hello"))
+        assert await server.receive() == (7, b"hello")
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with fake_server() as server:
+        await server.send(b"".join(frame(number, "e", b"%d" % number) for number in range(500)))
+        assert [await server.receive() for _ in range(500)] == [(n, b"%d" % n) for n in range(500)]
+
+
+@pytest.mark.parametrize("piece_size", [1, 3, 7])
+async def test_frames_may_arrive_in_any_pieces(piece_size: int) -> None:
+    async with fake_server() as server:
+        data = b"".join(frame(number, "e", b"x" * number) for number in range(20))
+        for start in range(0, len(data), piece_size):
+            await server.send(data[start : start + piece_size])
+            await asyncio.sleep(0)
+        assert [await server.receive() for _ in range(20)] == [(n, b"x" * n) for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    "size",
+    [LARGE_FRAME_BYTES - 10, LARGE_FRAME_BYTES, LARGE_FRAME_BYTES + 1, SHARED_BUFFER_BYTES, 3_000_000],
+)
+async def test_large_frames_among_small_ones(size: int) -> None:
+    async with fake_server() as server:
+        value = random.Random(size).randbytes(size)
+        sending = asyncio.create_task(
+            server.send(frame(1, "e", b"before") + frame(2, "e", value) + frame(3, "e", b"after"))
+        )
+        assert await server.receive() == (1, b"before")
+        assert await server.receive() == (2, value)
+        assert await server.receive() == (3, b"after")
+        await sending
+
+
+async def test_a_parked_response_holds_up_answers_but_not_handling() -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "p") + frame(2, "e", b"second") + frame(3, "p") + frame(4, "e", b"fourth"))
+        await server.until_handled(4)
+        server.dispatcher.parked[3].set_result(b"third")
+        await server.let_it_read()
+        with pytest.raises(BlockingIOError):
+            server.client.recv(1)
+        server.dispatcher.parked[1].set_result(b"first")
+        assert [await server.receive() for _ in range(4)] == [
+            (1, b"first"),
+            (2, b"second"),
+            (3, b"third"),
+            (4, b"fourth"),
+        ]
+
+
+async def test_a_serial_handler_holds_up_what_follows() -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "s", b"first") + frame(2, "e", b"second"))
+        await server.until_handled(1)
+        await server.send(frame(3, "e", b"third"))
+        await server.let_it_read()
+        assert server.dispatcher.handled == [b"sfirst"]
+        server.dispatcher.serial_gates[1].set()
+        assert [await server.receive() for _ in range(3)] == [(1, b"first"), (2, b"second"), (3, b"third")]
+
+
+async def test_requests_without_an_answer_leave_no_gap() -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "n") + frame(2, "p") + frame(3, "n") + frame(4, "e", b"x"))
+        await server.until_handled(4)
+        server.dispatcher.parked[2].set_result(b"y")
+        assert [await server.receive(), await server.receive()] == [(2, b"y"), (4, b"x")]
+
+
+async def test_no_more_requests_wait_than_the_limit() -> None:
+    async with fake_server() as server:
+        extra = 50
+        requests = [frame(number, "p") for number in range(MAX_REQUESTS_IN_FLIGHT + extra)]
+        await server.send(b"".join(requests))
+        await server.until_handled(MAX_REQUESTS_IN_FLIGHT)
+        await server.let_it_read()
+        assert len(server.dispatcher.handled) == MAX_REQUESTS_IN_FLIGHT
+        for number in range(MAX_REQUESTS_IN_FLIGHT):
+            server.dispatcher.parked[number].set_result(b"%d" % number)
+        await server.until_handled(MAX_REQUESTS_IN_FLIGHT + extra)
+        for number in range(MAX_REQUESTS_IN_FLIGHT):
+            assert await server.receive() == (number, b"%d" % number)
+
+
+async def test_a_client_that_does_not_read_is_not_read_from() -> None:
+    async with fake_server() as server:
+        size = 1_000_000
+        count = 3 * MAX_UNSENT_BYTES // size
+        await server.send(b"".join(frame(number, "z", b"%d" % size) for number in range(count)))
+        await server.let_it_read()
+        handled = len(server.dispatcher.handled)
+        assert handled <= MAX_UNSENT_BYTES // size + 2
+        for number in range(count):
+            assert await server.receive() == (number, bytes(size))
+
+
+async def test_answers_that_wait_for_an_earlier_one_count_as_unsent() -> None:
+    async with fake_server() as server:
+        size = 1_000_000
+        count = 3 * MAX_UNSENT_BYTES // size
+        requests = [frame(0, "p")] + [frame(number, "z", b"%d" % size) for number in range(1, count)]
+        await server.send(b"".join(requests))
+        await server.let_it_read()
+        assert len(server.dispatcher.handled) <= MAX_UNSENT_BYTES // size + 3
+        server.dispatcher.parked[0].set_result(b"")
+        assert await server.receive() == (0, b"")
+        for number in range(1, count):
+            assert await server.receive() == (number, bytes(size))
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), MAX_REQUEST_BYTES + 1, 2**31 - 1])
+async def test_an_impossible_length_ends_the_connection(size: int) -> None:
+    async with fake_server() as server:
+        await server.send(struct.pack(">i", size) + b"x")
+        assert await server.is_hung_up()
+        assert server.forgotten == [server.connection]
+
+
+@pytest.mark.parametrize("letter", ["m", "c"])
+async def test_what_was_answered_before_a_fault_is_still_sent(letter: str) -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "e", b"fine") + frame(2, letter))
+        assert await server.receive() == (1, b"fine")
+        assert await server.is_hung_up()
+
+
+@pytest.mark.parametrize("letter", ["x", "u"])
+async def test_a_fault_of_ours_is_logged_and_ends_the_connection(
+    letter: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fake_server() as server:
+        with caplog.at_level(logging.ERROR):
+            await server.send(frame(1, letter))
+            assert await server.is_hung_up()
+        assert any(record.exc_info for record in caplog.records)
+
+
+async def test_a_late_answer_that_cannot_be_encoded_ends_the_connection() -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "p"))
+        await server.until_handled(1)
+        server.dispatcher.parked[1].set_result(object())
+        assert await server.is_hung_up()
+
+
+async def test_a_parked_request_that_fails_ends_the_connection() -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "p"))
+        await server.until_handled(1)
+        server.dispatcher.parked[1].set_exception(RuntimeError("as told"))
+        assert await server.is_hung_up()
+
+
+async def test_a_client_that_leaves_abandons_its_parked_requests() -> None:
+    async with fake_server() as server:
+        closed = asyncio.Event()
+        server.connection.on_close(closed.set)
+        await server.send(frame(1, "p"))
+        await server.until_handled(1)
+        server.client.close()
+        await asyncio.wait_for(closed.wait(), 10)
+        assert server.dispatcher.parked[1].cancelled()
+        assert server.connection.is_closed
+
+
+async def test_a_serial_handler_finishes_though_its_client_is_gone() -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "s"))
+        await server.until_handled(1)
+        server.connection.close()
+        server.dispatcher.serial_gates[1].set()
+        await eventually(lambda: server.dispatcher.serial_done)
+
+
+async def test_half_closing_ends_the_connection_after_the_answers() -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "e", b"last words"))
+        server.client.shutdown(socket.SHUT_WR)
+        assert await server.receive() == (1, b"last words")
+        assert await server.is_hung_up()
+
+
+async def test_announcing_much_costs_nothing_to_others() -> None:
+    """The limit counts bytes that came, so an announcement alone does not use it up."""
+    async with fake_server(limit_bytes=2_000_000) as server:
+        announced = struct.pack(">i", MAX_REQUEST_BYTES)
+        await server.send(announced + b"x" * 10)
+        await server.let_it_read()
+        server.large_buffers.count_received(1_900_000)
+        server.large_buffers.give_back(server.large_buffers.take(1_900_000), 1_900_000)
+
+
+async def test_large_frames_beyond_the_limit_end_their_connection() -> None:
+    async with fake_server(limit_bytes=1_000_000) as server:
+        sending = asyncio.create_task(server.send(frame(1, "e", bytes(2_000_000))))
+        assert await server.is_hung_up()
+        await asyncio.gather(sending, return_exceptions=True)
+        # All that it had counted is free again.
+        server.large_buffers.count_received(1_000_000)
+
+
+async def test_nothing_is_left_of_a_frame_whose_client_left() -> None:
+    async with fake_server(limit_bytes=1_000_000) as server:
+        await server.send(struct.pack(">i", 900_000) + bytes(100_000))
+        await server.let_it_read()
+        server.client.close()
+        await eventually(lambda: server.connection.is_closed)
+        server.large_buffers.count_received(1_000_000)
+
+
+def test_the_shared_buffer_takes_a_carried_frame_and_more() -> None:
+    """What may be carried over must leave room to receive into."""
+    assert len(connection_module._shared_buffer) > LARGE_FRAME_BYTES

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from klamm.server.sending import SENDFILE_MIN_BYTES, Outbox, PeerGone
+from klamm.storage.open_files import FileHandle
+from klamm.storage.segment import FileSlice
+
+
+class Pair:
+    """An outbox and the socket at its other end."""
+
+    def __init__(self) -> None:
+        ours, self.peer = socket.socketpair()
+        self._ours = ours
+        ours.setblocking(False)
+        self.peer.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * 1024)
+        self.outbox = Outbox(ours)
+
+    def receive_available(self) -> bytes:
+        data = bytearray()
+        try:
+            while piece := self.peer.recv(1 << 20):
+                data += piece
+        except BlockingIOError:
+            pass
+        return bytes(data)
+
+    def drain(self) -> bytes:
+        """Send and receive in turns until all is through."""
+        data = bytearray()
+        for _ in range(10_000):
+            is_done = self.outbox.send()
+            data += self.receive_available()
+            if is_done:
+                return bytes(data)
+        raise AssertionError("the outbox does not drain")
+
+    def close(self) -> None:
+        self._ours.close()
+        self.peer.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+class SegmentFile:
+    def __init__(self, path: Path, size: int) -> None:
+        self.content = random.Random(size).randbytes(size)
+        path.write_bytes(self.content)
+        self.path = path
+
+    def slice(self, position: int, length: int) -> FileSlice:
+        return FileSlice(FileHandle(str(self.path), os.O_RDONLY), position, length, None)
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> SegmentFile:
+    return SegmentFile(tmp_path / "00000000000000000000.log", 4_000_000)
+
+
+def test_small_chunks_leave_together(pair: Pair) -> None:
+    pair.outbox.put(b"one ")
+    pair.outbox.put(memoryview(b"two "))
+    pair.outbox.put(b"three")
+    assert pair.outbox.pending_bytes == 13
+    assert pair.outbox.send()
+    assert pair.receive_available() == b"one two three"
+    assert pair.outbox.pending_bytes == 0
+
+
+@pytest.mark.parametrize("length", [1, SENDFILE_MIN_BYTES - 1, SENDFILE_MIN_BYTES, 3_000_001])
+def test_file_ranges_between_bytes(pair: Pair, segment: SegmentFile, length: int) -> None:
+    position = 12_345
+    pair.outbox.put(b"head")
+    pair.outbox.put(segment.slice(position, length))
+    pair.outbox.put(b"tail")
+    assert pair.drain() == b"head" + segment.content[position : position + length] + b"tail"
+    assert pair.outbox.pending_bytes == 0
+
+
+def test_a_full_socket_takes_the_rest_later(pair: Pair, segment: SegmentFile) -> None:
+    chunks: list[bytes | FileSlice] = []
+    expected = b""
+    generator = random.Random(1)
+    for _ in range(30):
+        start = generator.randrange(3_000_000)
+        length = generator.choice([100, 5_000, SENDFILE_MIN_BYTES - 1, SENDFILE_MIN_BYTES + 1, 500_000])
+        chunks += [b"%d," % start, segment.slice(start, length)]
+        expected += b"%d," % start + segment.content[start : start + length]
+    for chunk in chunks:
+        pair.outbox.put(chunk)
+    assert not pair.outbox.send()
+    assert 0 < pair.outbox.pending_bytes < len(expected)
+    assert pair.drain() == expected
+
+
+def test_the_tail_of_a_large_range_is_not_read_into_memory(pair: Pair, segment: SegmentFile) -> None:
+    class Unreadable(FileSlice):
+        def read(self) -> bytes:
+            raise AssertionError("a range this large leaves by sendfile, to its last byte")
+
+    whole = segment.slice(0, 1_000_000)
+    pair.outbox.put(Unreadable(whole.file, 0, 1_000_000, None))
+    assert pair.drain() == segment.content[:1_000_000]
+
+
+def test_a_segment_cut_short_ends_the_connection(pair: Pair, segment: SegmentFile) -> None:
+    pair.outbox.put(segment.slice(3_900_000, 200_000))
+    with pytest.raises(PeerGone, match="early"):
+        pair.drain()
+
+
+def test_a_peer_that_left(pair: Pair) -> None:
+    pair.peer.close()
+    pair.outbox.put(b"anybody there?")
+    with pytest.raises(PeerGone):
+        pair.outbox.send()
+
+
+def test_a_file_that_cannot_be_read_ends_the_connection(pair: Pair, tmp_path: Path) -> None:
+    path = tmp_path / "write-only.log"
+    path.write_bytes(bytes(200_000))
+    pair.outbox.put(FileSlice(FileHandle(str(path), os.O_WRONLY), 0, 200_000, None))
+    with pytest.raises(PeerGone):
+        pair.outbox.send()
