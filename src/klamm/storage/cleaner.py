@@ -222,7 +222,6 @@ def _exchange(log: Log, cleaned: CleanedSegment, replaced: list[Segment], now_ms
         index_entries=cleaned.index_entries,
         time_index_entries=cleaned.time_index_entries,
         created_ms=max(segment.created_ms for segment in replaced),
-        suffix=CLEANED_SUFFIX,
     )
     if not log.replace_segments(fresh, replaced, now_ms):
         raise LogsChanged("the log lost segments that were being compacted")
