@@ -342,6 +342,17 @@ SCENARIOS = {
         a joins static=A session=80000      => -
         60000 ms pass                       => a1: gen 2, leads a1 b1 c1; c1: gen 2, follows a1
     """,
+    "a join phase that only absent static members could fill waits for one of them": """
+        a joins static=A session=900000     => -
+        3000 ms pass                        => a1: gen 1, leads a1
+        a syncs a1=x                        => a1: assigned x
+        c joins                             => -
+        c leaves as=c1                      => c1: UNKNOWN_MEMBER_ID; c1: ok
+        120000 ms pass
+        the group is PreparingRebalance
+        the generation is 1
+        a joins static=A                    => a1: gen 2, leads a1
+    """,
     "an administrator removes a static member by its name": TWO_STATIC_STABLE
     + """
         x leaves static=B    => : ok

@@ -201,7 +201,7 @@ class Group:
         """Whether the running assignment still suits a static member that came back."""
         if self.members.elect_protocol() != self.protocol_name:
             return False
-        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        if not self.is_consumer_group:
             return True
         new_topics = subscribed_topics(member.metadata_for(self.protocol_name))
         return new_topics is None or new_topics == subscribed_topics(old_metadata)
@@ -487,13 +487,22 @@ class Group:
     # What others may know
 
     @property
+    def is_vacant(self) -> bool:
+        """True when nobody is in the group or on the way into it."""
+        return self.state is GroupState.EMPTY and not self.pending_member_deadlines_ms
+
+    @property
     def is_untouched(self) -> bool:
         """True for a group that nobody ever joined: forgetting it loses nothing."""
         return self.generation == 0 and not self.members and not self.pending_member_deadlines_ms
 
+    @property
+    def is_consumer_group(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a consumer of this group reads the topic; unknown subscriptions count as yes."""
-        if not self.members or self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        if not self.members or not self.is_consumer_group:
             return False
         if self.protocol_name is None:
             return True

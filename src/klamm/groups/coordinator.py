@@ -1,0 +1,419 @@
+"""The group coordinator: from requests to the groups they are about, and answers when they are durable.
+
+A group belongs to the partition of __consumer_offsets that its name hashes to; the broker that leads the
+partition coordinates the group. Every partition led here is a shard (shard.py), loaded from its log first.
+All state changes happen on the event loop, one at a time, so that the operations of a group are ordered;
+what they write is ordered by the shard's writer, and their answers wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from klamm.config.broker_config import BrokerConfig
+from klamm.groups.events import (
+    GroupSettings,
+    GroupState,
+    Join,
+    JoinResult,
+    Leaver,
+    Subscription,
+    Sync,
+    SyncResult,
+)
+from klamm.groups.group import Group
+from klamm.groups.offsets import CommittedOffset, OffsetTable, expired_partitions
+from klamm.groups.records import Record, offset_record, offset_tombstone
+from klamm.groups.shard import ListedGroup, LogPort, Shard, WallClock
+from klamm.groups.timers import LoopTimers, TimerHandle, Timers
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition
+
+_LOGGER = logging.getLogger(__name__)
+_LOADS_AT_A_TIME = 4
+_LOAD_WAIT_S = 1.0
+"""Longer loads are left to the client's retries, so that its connection is free meanwhile."""
+_GROUPS_BETWEEN_PAUSES = 200
+"""The search for expired offsets gives way to other work after this many groups."""
+
+
+class JoinRequest(NamedTuple):
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[Subscription, ...]
+    requires_known_member_id: bool
+    can_skip_assignment: bool
+
+
+class MemberDescription(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class GroupDescription(NamedTuple):
+    group_id: str
+    state: GroupState
+    protocol_type: str
+    protocol_name: str
+    members: tuple[MemberDescription, ...]
+
+
+class GroupCoordinator:
+    def __init__(
+        self, log_port: LogPort, clock: WallClock, config: BrokerConfig, timers: Timers | None = None
+    ) -> None:
+        self._log_port = log_port
+        self._clock = clock
+        self._timers: Timers = timers or LoopTimers()
+        self._settings = GroupSettings(
+            initial_rebalance_delay_ms=config.int_("group.initial.rebalance.delay.ms"),
+            max_size=config.int_("group.max.size"),
+            min_session_timeout_ms=config.int_("group.min.session.timeout.ms"),
+            max_session_timeout_ms=config.int_("group.max.session.timeout.ms"),
+        )
+        self._retention_ms = config.int_("offsets.retention.minutes") * 60_000
+        self._expiry_interval_ms = config.int_("offsets.retention.check.interval.ms")
+        self._max_metadata_length = config.int_("offset.metadata.max.bytes")
+        self._shards: dict[int, Shard] = {}
+        self._loads: dict[int, asyncio.Task[None]] = {}
+        self._load_slots = asyncio.Semaphore(_LOADS_AT_A_TIME)
+        self._expiry_timer: TimerHandle | None = None
+        self._expiry: asyncio.Task[None] | None = None
+
+    # Life
+
+    def start(self) -> None:
+        """Begin to load the partitions led here; requests are answered with LOAD_IN_PROGRESS meanwhile."""
+        self.update_leadership()
+        self._schedule_expiry()
+
+    def stop(self) -> None:
+        """Answer everything that is parked, and let go of all groups."""
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for partition in list(self._shards):
+            self._resign(partition)
+
+    def update_leadership(self) -> None:
+        """Take up partitions that are led here by now and give up those that no longer are."""
+        led = {each for each in range(self._log_port.partition_count) if self._log_port.is_leader(each)}
+        for partition in self._shards.keys() - led:
+            self._resign(partition)
+        for partition in sorted(led - self._shards.keys()):
+            shard = Shard(partition, self._log_port, self._clock, self._timers, self._settings)
+            self._shards[partition] = shard
+            self._loads[partition] = asyncio.ensure_future(self._load(shard))
+
+    def _resign(self, partition: int) -> None:
+        self._shards.pop(partition).resign()
+        load = self._loads.pop(partition, None)
+        if load is not None:
+            load.cancel()
+
+    async def _load(self, shard: Shard) -> None:
+        async with self._load_slots:
+            try:
+                await shard.load()
+            except Exception:
+                # The partition stays in loading, so that nobody is told "no such group" by mistake.
+                _LOGGER.exception("__consumer_offsets-%d cannot be loaded", shard.partition)
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of __consumer_offsets that holds the group; the topic must exist."""
+        return abs_java_hash(group_id) % self._log_port.partition_count
+
+    async def wait_until_loaded(self, group_id: str) -> None:
+        """So that a client that is sent here finds its group, instead of an error to retry after."""
+        self.update_leadership()
+        if self._log_port.partition_count:
+            load = self._loads.get(self.partition_for(group_id))
+            if load is not None:
+                await asyncio.wait([load], timeout=_LOAD_WAIT_S)
+
+    def _shard(self, group_id: str) -> Shard:
+        is_led = self._log_port.partition_count > 0 and self._log_port.is_leader(self.partition_for(group_id))
+        if not is_led:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this group; look it up")
+        shard = self._shards.get(self.partition_for(group_id))
+        if shard is None or not shard.is_loaded:
+            self.update_leadership()
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the group is being loaded; try again")
+        return shard
+
+    def _named_shard(self, group_id: str) -> Shard:
+        """Members need a group with a name; offsets alone may be kept under the empty one."""
+        if group_id == "":
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group must have a name")
+        return self._shard(group_id)
+
+    # Members
+
+    def join(self, request: JoinRequest) -> asyncio.Future[JoinResult]:
+        """Raises KafkaError when the request is refused before it reaches a group."""
+        shard = self._named_shard(request.group_id)
+        limits = self._settings
+        if not limits.min_session_timeout_ms <= request.session_timeout_ms <= limits.max_session_timeout_ms:
+            raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
+        if request.member_id == "":
+            group = shard.find_or_create(request.group_id)
+        else:
+            group = _known(shard.find(request.group_id), ErrorCode.UNKNOWN_MEMBER_ID)
+        rebalance_timeout_ms = request.rebalance_timeout_ms
+        token, future = shard.park_join()
+        join = Join(
+            member_id=request.member_id,
+            instance_id=request.instance_id,
+            client_id=request.client_id,
+            client_host=request.client_host,
+            session_timeout_ms=request.session_timeout_ms,
+            # JoinGroup v0 has one timeout for both.
+            rebalance_timeout_ms=rebalance_timeout_ms
+            if rebalance_timeout_ms >= 0
+            else request.session_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=request.protocols,
+            new_member_id=f"{request.instance_id or request.client_id}-{uuid.uuid4()}",
+            requires_known_member_id=request.requires_known_member_id,
+            can_skip_assignment=request.can_skip_assignment,
+        )
+        group.join(join, token, self._timers.now_ms())
+        shard.perform(group)
+        return future
+
+    def sync(self, group_id: str, request: Sync) -> asyncio.Future[SyncResult]:
+        shard = self._named_shard(group_id)
+        group = _known(shard.find(group_id), ErrorCode.UNKNOWN_MEMBER_ID)
+        token, future = shard.park_sync()
+        group.sync(request, token, self._timers.now_ms())
+        shard.perform(group)
+        return future
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+        group = _known(self._named_shard(group_id).find(group_id), ErrorCode.UNKNOWN_MEMBER_ID)
+        return group.heartbeat(member_id, instance_id, generation, self._timers.now_ms())
+
+    async def leave(self, group_id: str, leavers: Sequence[Leaver]) -> list[ErrorCode]:
+        shard = self._named_shard(group_id)
+        group = _known(shard.find(group_id), ErrorCode.UNKNOWN_MEMBER_ID)
+        errors = group.leave(leavers, self._timers.now_ms())
+        write = shard.perform(group)
+        if write is not None:
+            # Whether or not it could be noted that the group is empty: who left has left.
+            await asyncio.shield(write)
+        return errors
+
+    # Offsets
+
+    async def commit(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        unknown_group_error: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Raises KafkaError when nothing of it may be committed."""
+        shard = self._shard(group_id)
+        group = shard.peek(group_id)
+        if group is None:
+            if generation >= 0:
+                raise KafkaError(unknown_group_error)
+        else:
+            error = group.commit_error(member_id, instance_id, generation, self._timers.now_ms())
+            if error is not None:
+                raise KafkaError(error)
+        results: dict[TopicPartition, ErrorCode] = {}
+        records: list[Record] = []
+        for place, committed in offsets.items():
+            if len(committed.metadata) > self._max_metadata_length:
+                results[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                results[place] = ErrorCode.NONE
+                records.append(offset_record(group_id, place.topic, place.partition, committed))
+        if records:
+            code = await shard.writer.write(records)
+            if code is not ErrorCode.NONE:
+                raise KafkaError(code)
+        return results
+
+    def offsets_of(self, group_id: str) -> OffsetTable:
+        """The committed offsets of a group, to look at; none for a group nobody has heard of."""
+        entry = self._shard(group_id).table.get(group_id)
+        return OffsetTable() if entry is None else entry.offsets
+
+    async def delete_offsets(
+        self, group_id: str, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Raises KafkaError when the group as a whole refuses."""
+        shard = self._named_shard(group_id)
+        results: dict[TopicPartition, ErrorCode] = {}
+
+        def build() -> list[Record]:
+            group = _known(shard.peek(group_id), ErrorCode.GROUP_ID_NOT_FOUND)
+            if group.state is GroupState.DEAD:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+            if group.members and not group.is_consumer_group:
+                raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+            records = []
+            entry = shard.table.get(group_id)
+            for place in places:
+                if group.is_subscribed_to(place.topic):
+                    results[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                    continue
+                results[place] = ErrorCode.NONE
+                if entry is not None and entry.offsets.get(*place) is not None:
+                    records.append(offset_tombstone(group_id, *place))
+            return records
+
+        code = await shard.writer.write_built(build)
+        if code is not ErrorCode.NONE:
+            raise KafkaError(code)
+        return results
+
+    async def on_topics_deleted(self, names: Iterable[str]) -> None:
+        """Forget what any group committed for topics that are gone."""
+        topics = frozenset(names)
+        if self._loads:
+            await asyncio.wait(self._loads.values())
+        writes = [
+            shard.writer.write_built(partial(_tombstones_for, shard, topics))
+            for shard in self._shards.values()
+        ]
+        await asyncio.gather(*writes)
+
+    # Administration
+
+    def describe(self, group_id: str) -> GroupDescription | None:
+        group = self._shard(group_id).peek(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return None
+        is_stable = group.state is GroupState.STABLE
+        name = group.protocol_name if is_stable else None
+        return GroupDescription(
+            group_id=group_id,
+            state=group.state,
+            protocol_type=group.protocol_type or "",
+            protocol_name=name or "",
+            members=tuple(
+                MemberDescription(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    metadata=member.metadata_for(name),
+                    assignment=member.assignment if is_stable else b"",
+                )
+                for member in group.members
+            ),
+        )
+
+    def list_groups(self) -> list[ListedGroup]:
+        """Raises KafkaError while a partition is being loaded, whose groups are not known yet."""
+        if not all(shard.is_loaded for shard in self._shards.values()):
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return [listed for shard in self._shards.values() for listed in shard.list_groups()]
+
+    async def delete_group(self, group_id: str) -> ErrorCode:
+        shard = self._shard(group_id)
+
+        def check(group: Group) -> None:
+            if group.state is GroupState.DEAD:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+            if group.state is not GroupState.EMPTY:
+                raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+
+        return await asyncio.shield(shard.delete(group_id, check))
+
+    # Expiry
+
+    def _schedule_expiry(self) -> None:
+        when_ms = self._timers.now_ms() + self._expiry_interval_ms
+        self._expiry_timer = self._timers.call_at(when_ms, self._on_expiry_timer)
+
+    def _on_expiry_timer(self) -> None:
+        if self._expiry is None or self._expiry.done():
+            self._expiry = asyncio.ensure_future(self.expire_offsets())
+        self._schedule_expiry()
+
+    async def expire_offsets(self) -> None:
+        """Delete offsets that were kept for long enough, and groups of which nothing is left."""
+        seen = 0
+        for shard in [shard for shard in self._shards.values() if shard.is_loaded]:
+            for listed in shard.list_groups():
+                expired, nothing_left = self._expired(shard, listed.group_id)
+                if nothing_left:
+                    await asyncio.shield(
+                        shard.delete(listed.group_id, partial(self._check_nothing_left, shard))
+                    )
+                elif expired:
+                    await shard.writer.write_built(partial(self._expiry_tombstones, shard, listed.group_id))
+                seen += 1
+                if seen % _GROUPS_BETWEEN_PAUSES == 0:
+                    await asyncio.sleep(0)
+
+    def _expired(self, shard: Shard, group_id: str) -> tuple[list[TopicPartition], bool]:
+        """The group's expired offsets, and whether nothing of the group is left beside them."""
+        group = shard.peek(group_id)
+        if group is None:
+            return [], False
+        entry = shard.table.get(group_id)
+        if entry is None:
+            return [], group.is_vacant
+        expired = expired_partitions(
+            entry.offsets, group, entry.state_timestamp_ms, self._clock.now_ms(), self._retention_ms
+        )
+        return expired, group.is_vacant and len(expired) == len(entry.offsets)
+
+    def _check_nothing_left(self, shard: Shard, group: Group) -> None:
+        if not self._expired(shard, group.group_id)[1]:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+
+    def _expiry_tombstones(self, shard: Shard, group_id: str) -> list[Record]:
+        return [offset_tombstone(group_id, *place) for place in self._expired(shard, group_id)[0]]
+
+
+def _known(group: Group | None, error: ErrorCode) -> Group:
+    if group is None:
+        raise KafkaError(error)
+    return group
+
+
+def _tombstones_for(shard: Shard, topics: frozenset[str]) -> list[Record]:
+    tombstones = []
+    for group_id in shard.table:
+        entry = shard.table.get(group_id)
+        assert entry is not None
+        for topic in topics.intersection(entry.offsets.topics):
+            for partition in entry.offsets.partitions_of(topic):
+                tombstones.append(offset_tombstone(group_id, topic, partition))
+    return tombstones
+
+
+def abs_java_hash(text: str) -> int:
+    """The absolute value of Java's String.hashCode, where that of the smallest number counts as 0."""
+    units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+    value = 0
+    for unit in units:
+        value = (31 * value + unit) & 0xFFFFFFFF
+    if value == 0x80000000:
+        return 0
+    return value if value < 0x80000000 else 0x100000000 - value

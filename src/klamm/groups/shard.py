@@ -1,0 +1,246 @@
+"""The groups of one __consumer_offsets partition: durable state, living groups, their timers and writes.
+
+A group lives as a state machine while it has, or may get, members; one that only has offsets is an entry of
+the table. Every living group has at most one timer, at its next deadline as last looked at. Heartbeats only
+move deadlines further away, so they do not touch the timer: when it fires too early it is set again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from klamm.groups.events import Answered, GroupSettings, GroupState, JoinResult, Persist, SyncResult, Token
+from klamm.groups.group import Group
+from klamm.groups.records import Record, group_record
+from klamm.groups.table import GroupEntry, GroupTable
+from klamm.groups.timers import TimerHandle, Timers
+from klamm.groups.writer import PartitionWriter
+from klamm.model.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+_REPLAYS_BETWEEN_PAUSES = 500
+"""Loading gives way to other work of the event loop after this many records: about five milliseconds."""
+
+
+class KeyedRecord(Protocol):
+    @property
+    def key(self) -> bytes | None: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+
+class LogPort(Protocol):
+    """__consumer_offsets, as the coordinator needs it."""
+
+    @property
+    def partition_count(self) -> int:
+        """0 while the topic does not exist."""
+
+    def is_leader(self, partition: int) -> bool: ...
+
+    async def append(self, partition: int, records: list[Record]) -> None:
+        """Return when the records are committed; raise KafkaError if they are not."""
+
+    def read_all(self, partition: int) -> AsyncIterator[Sequence[KeyedRecord]]:
+        """Every committed record, oldest first."""
+
+
+class WallClock(Protocol):
+    def now_ms(self) -> int: ...
+
+
+class ListedGroup(NamedTuple):
+    group_id: str
+    protocol_type: str
+    state: GroupState
+
+
+class _Timer(NamedTuple):
+    deadline_ms: int
+    handle: TimerHandle
+
+
+class Shard:
+    def __init__(
+        self, partition: int, log_port: LogPort, clock: WallClock, timers: Timers, settings: GroupSettings
+    ) -> None:
+        self.partition = partition
+        self.table = GroupTable()
+        self.writer = PartitionWriter(lambda records: log_port.append(partition, records), self.table.replay)
+        self.is_loaded = False
+        self._log_port = log_port
+        self._clock = clock
+        self._timers = timers
+        self._settings = settings
+        self._groups: dict[str, Group] = {}
+        self._group_timers: dict[str, _Timer] = {}
+        self._parked: dict[Token, asyncio.Future[Any]] = {}
+        self._next_token = 0
+        self._is_resigned = False
+
+    async def load(self) -> None:
+        replayed = 0
+        async for records in self._log_port.read_all(self.partition):
+            for record in records:
+                self.table.replay(record.key, record.value)
+                replayed += 1
+                if replayed % _REPLAYS_BETWEEN_PAUSES == 0:
+                    await asyncio.sleep(0)
+        if self._is_resigned:
+            return
+        for group_id in self.table:
+            entry = self.table.get(group_id)
+            if entry is not None and entry.snapshot is not None and entry.snapshot.members:
+                self._revive(group_id)
+        self.is_loaded = True
+        if replayed:
+            _LOGGER.info("Loaded __consumer_offsets-%d: %d records", self.partition, replayed)
+
+    def resign(self) -> None:
+        """Another broker coordinates these groups now, or this one stops."""
+        self._is_resigned = True
+        self.writer.close()
+        for group in list(self._groups.values()):
+            group.die(ErrorCode.NOT_COORDINATOR)
+            self.perform(group)
+        self._groups.clear()
+
+    # Groups
+
+    def find(self, group_id: str) -> Group | None:
+        group = self._groups.get(group_id)
+        if group is None and self.table.get(group_id) is not None:
+            return self._revive(group_id)
+        return group
+
+    def peek(self, group_id: str) -> Group | None:
+        """As `find`, to look only: a group at rest is not kept alive for it."""
+        group = self._groups.get(group_id)
+        entry = self.table.get(group_id)
+        return self._restored(group_id, entry) if group is None and entry is not None else group
+
+    def find_or_create(self, group_id: str) -> Group:
+        group = self.find(group_id)
+        if group is None:
+            group = self._groups[group_id] = Group(group_id, self._settings)
+        return group
+
+    def list_groups(self) -> list[ListedGroup]:
+        """All groups; those at rest are listed as they lie in the table, without bringing them to life."""
+        listed = [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state)
+            for group in self._groups.values()
+            if group.state is not GroupState.DEAD
+        ]
+        for group_id in self.table:
+            entry = self.table.get(group_id)
+            if group_id not in self._groups and entry is not None:
+                protocol_type = "" if entry.snapshot is None else entry.snapshot.protocol_type
+                listed.append(ListedGroup(group_id, protocol_type, GroupState.EMPTY))
+        return listed
+
+    def _revive(self, group_id: str) -> Group:
+        entry = self.table.get(group_id)
+        assert entry is not None
+        group = self._restored(group_id, entry)
+        self._groups[group_id] = group
+        self.perform(group)
+        return group
+
+    def _restored(self, group_id: str, entry: GroupEntry) -> Group:
+        if entry.snapshot is None:
+            return Group(group_id, self._settings)
+        return Group.restore(entry.snapshot, self._settings, self._timers.now_ms())
+
+    def delete(self, group_id: str, check: Callable[[Group], None]) -> asyncio.Future[ErrorCode]:
+        """Delete a group, if `check` raises nothing once all earlier writes are in. Meanwhile it is dead to
+        everybody; afterwards, done or failed, what the log says is what there is."""
+
+        def build() -> list[Record]:
+            group = self.find(group_id)
+            if group is None:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+            check(group)
+            group.die(ErrorCode.UNKNOWN_MEMBER_ID)
+            self.perform(group)
+            return self.table.deletion_of(group_id)
+
+        def forget(_: asyncio.Future[ErrorCode]) -> None:
+            group = self._groups.get(group_id)
+            if group is not None and group.state is GroupState.DEAD:
+                del self._groups[group_id]
+
+        outcome = self.writer.write_built(build)
+        outcome.add_done_callback(forget)
+        return outcome
+
+    # Effects
+
+    def park_join(self) -> tuple[Token, asyncio.Future[JoinResult]]:
+        future: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        return self._park(future), future
+
+    def park_sync(self) -> tuple[Token, asyncio.Future[SyncResult]]:
+        future: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
+        return self._park(future), future
+
+    def _park(self, future: asyncio.Future[Any]) -> Token:
+        self._next_token += 1
+        token = Token(self._next_token)
+        self._parked[token] = future
+        return token
+
+    def perform(self, group: Group) -> asyncio.Future[ErrorCode] | None:
+        """Do what the group wants done; the last of its writes, if there was one."""
+        last_write = None
+        for effect in group.take_effects():
+            if isinstance(effect, Answered):
+                future = self._parked.pop(effect.token)
+                if not future.done():  # a connection that closed has cancelled its requests
+                    future.set_result(effect.result)
+            else:
+                last_write = self._persist(group, effect)
+        if group.is_untouched and self.table.get(group.group_id) is None:
+            self._groups.pop(group.group_id, None)
+        self._set_timer(group)
+        return last_write
+
+    def _persist(self, group: Group, effect: Persist) -> asyncio.Future[ErrorCode]:
+        snapshot = effect.snapshot._replace(state_timestamp_ms=self._clock.now_ms())
+        outcome = self.writer.write([group_record(snapshot)])
+
+        def finish(done: asyncio.Future[ErrorCode]) -> None:
+            code = done.result()
+            now_ms = self._timers.now_ms()
+            if code is ErrorCode.NONE:
+                group.persisted(effect.ticket, now_ms)
+            else:
+                group.persist_failed(effect.ticket, code, now_ms)
+            self.perform(group)
+
+        outcome.add_done_callback(finish)
+        return outcome
+
+    # Timers
+
+    def _set_timer(self, group: Group) -> None:
+        deadline_ms = group.next_deadline_ms()
+        timer = self._group_timers.get(group.group_id)
+        if timer is not None:
+            if deadline_ms is not None and timer.deadline_ms <= deadline_ms:
+                return
+            timer.handle.cancel()
+            del self._group_timers[group.group_id]
+        if deadline_ms is not None:
+            handle = self._timers.call_at(deadline_ms, lambda: self._on_timer(group))
+            self._group_timers[group.group_id] = _Timer(deadline_ms, handle)
+
+    def _on_timer(self, group: Group) -> None:
+        self._group_timers.pop(group.group_id, None)
+        if group.state is not GroupState.DEAD:
+            group.on_time(self._timers.now_ms())
+        self.perform(group)

@@ -1,0 +1,142 @@
+"""Writes to one __consumer_offsets partition, one batch at a time, in the order they were asked for.
+
+What is asked for while a batch is on its way to the replicas travels together in the next one, so that a
+busy partition writes few large batches and an idle one adds no delay. A batch is replayed once it is
+committed, and only then are its writers told.
+
+Some records depend on all that was written before: tombstones for the offsets a group has. They are given as
+a function, which is called when everything before it has been replayed, and are written alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from klamm.groups.records import Record
+from klamm.model.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+MAX_QUEUED_WRITES = 20_000
+"""More than this many waiting means that the log stands still; clients are better told so."""
+MAX_BATCH_BYTES = 512 * 1024
+"""Well below the usual max.message.bytes. A single write may be larger and then travels alone."""
+
+_CODE_FOR_CLIENTS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+}
+"""What a failed append means to a group's client: codes that make it look for its coordinator again."""
+
+BuildRecords = Callable[[], list[Record]]
+
+
+class _Write(NamedTuple):
+    records: list[Record]
+    build: BuildRecords | None
+    outcome: asyncio.Future[ErrorCode]
+
+
+class PartitionWriter:
+    def __init__(
+        self,
+        append: Callable[[list[Record]], Awaitable[None]],
+        replay: Callable[[bytes, bytes | None], None],
+    ) -> None:
+        self._append = append
+        self._replay = replay
+        self._queue: deque[_Write] = deque()
+        self._under_way: list[_Write] = []
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def write(self, records: list[Record]) -> asyncio.Future[ErrorCode]:
+        """Done with NONE when the records are committed and replayed, else with what to tell the client."""
+        return self._enqueue(records, None)
+
+    def write_built(self, build: BuildRecords) -> asyncio.Future[ErrorCode]:
+        """As `write`; a KafkaError that `build` raises becomes the outcome."""
+        return self._enqueue([], build)
+
+    def _enqueue(self, records: list[Record], build: BuildRecords | None) -> asyncio.Future[ErrorCode]:
+        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        if self._is_closed:
+            outcome.set_result(ErrorCode.NOT_COORDINATOR)
+        elif len(self._queue) >= MAX_QUEUED_WRITES:
+            outcome.set_result(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        else:
+            self._queue.append(_Write(records, build, outcome))
+            if self._task is None:
+                self._task = asyncio.ensure_future(self._drain())
+        return outcome
+
+    def close(self) -> None:
+        """Stop replaying: whatever is still on its way is another coordinator's to answer for."""
+        self._is_closed = True
+        for write in (*self._under_way, *self._queue):
+            _settle(write, ErrorCode.NOT_COORDINATOR)
+        self._queue.clear()
+
+    async def _drain(self) -> None:
+        try:
+            while self._queue and not self._is_closed:
+                self._under_way = self._take_batch()
+                code = await self._commit([record for write in self._under_way for record in write.records])
+                for write in self._under_way:
+                    _settle(write, code)
+                self._under_way = []
+        finally:
+            self._task = None
+
+    def _take_batch(self) -> list[_Write]:
+        first = self._queue.popleft()
+        if first.build is not None:
+            try:
+                return [first._replace(records=first.build())]
+            except KafkaError as error:
+                _settle(first, error.code)
+                return []
+        batch = [first]
+        size = _size(first)
+        while self._queue and self._queue[0].build is None:
+            size += _size(self._queue[0])
+            if size > MAX_BATCH_BYTES:
+                break
+            batch.append(self._queue.popleft())
+        return batch
+
+    async def _commit(self, records: list[Record]) -> ErrorCode:
+        if not records:
+            return ErrorCode.NONE
+        try:
+            await self._append(records)
+        except KafkaError as error:
+            _LOGGER.warning("Writing to __consumer_offsets failed: %s", error)
+            return _CODE_FOR_CLIENTS.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR)
+        except Exception:
+            _LOGGER.exception("Writing to __consumer_offsets failed in a way nobody foresaw")
+            return ErrorCode.UNKNOWN_SERVER_ERROR
+        if self._is_closed:
+            return ErrorCode.NOT_COORDINATOR
+        for key, value in records:
+            self._replay(key, value)
+        return ErrorCode.NONE
+
+
+def _settle(write: _Write, code: ErrorCode) -> None:
+    if not write.outcome.done():
+        write.outcome.set_result(code)
+
+
+def _size(write: _Write) -> int:
+    return sum(len(key) + len(value or b"") for key, value in write.records)

@@ -1,0 +1,162 @@
+"""A log in memory and a clock that tests move, for the coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
+
+from klamm.config.broker_config import BrokerConfig
+from klamm.groups.coordinator import GroupCoordinator, JoinRequest
+from klamm.groups.events import JoinResult, Subscription, Sync, SyncResult
+from klamm.groups.offsets import CommittedOffset
+from klamm.groups.records import Record
+from klamm.model.errors import KafkaError
+from tests.groups.scenario import subscription
+
+
+class KeyValue(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+
+
+class FakeLog:
+    """Partitions as lists. `hold` makes appends wait, `error` makes them fail."""
+
+    def __init__(self, partition_count: int = 3) -> None:
+        self.partition_count = partition_count
+        self.partitions: list[list[KeyValue]] = [[] for _ in range(partition_count)]
+        self.led = set(range(partition_count))
+        self.batches: list[list[Record]] = []
+        self.error: KafkaError | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.load_gate = asyncio.Event()
+        self.load_gate.set()
+
+    def is_leader(self, partition: int) -> bool:
+        return partition in self.led
+
+    async def append(self, partition: int, records: list[Record]) -> None:
+        self.batches.append(records)
+        await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        self.partitions[partition].extend(KeyValue(key, value) for key, value in records)
+
+    async def read_all(self, partition: int) -> AsyncIterator[Sequence[KeyValue]]:
+        await self.load_gate.wait()
+        records = self.partitions[partition]
+        for start in range(0, len(records), 7):
+            yield records[start : start + 7]
+
+    def compact(self) -> None:
+        """As the cleaner leaves a partition in the end: the last record of each key, and no tombstones."""
+        for records in self.partitions:
+            last = {record.key: record for record in records}
+            kept = [record for record in records if last[record.key] is record and record.value is not None]
+            records[:] = kept
+
+
+class FakeTimer:
+    def __init__(self, when_ms: int, callback: Callable[[], None]) -> None:
+        self.when_ms = when_ms
+        self.callback = callback
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class FakeTime:
+    """Wall clock and timers at once."""
+
+    def __init__(self) -> None:
+        self.time_ms = 1_000_000
+        self._timers: list[FakeTimer] = []
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def call_at(self, when_ms: int, callback: Callable[[], None]) -> FakeTimer:
+        timer = FakeTimer(when_ms, callback)
+        self._timers.append(timer)
+        return timer
+
+    @property
+    def pending(self) -> list[FakeTimer]:
+        return [timer for timer in self._timers if not timer.is_cancelled]
+
+    async def advance(self, amount_ms: int) -> None:
+        end_ms = self.time_ms + amount_ms
+        while due := [timer for timer in self.pending if timer.when_ms <= end_ms]:
+            timer = min(due, key=lambda each: each.when_ms)
+            self._timers.remove(timer)
+            self.time_ms = max(self.time_ms, timer.when_ms)
+            timer.callback()
+            await settle()
+        self.time_ms = end_ms
+
+
+async def settle() -> None:
+    """Let everything that can run without further events run."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+class Coordination:
+    """A coordinator on fakes, and short ways to talk to it."""
+
+    def __init__(self, log: FakeLog | None = None, **config: str) -> None:
+        self.log = log or FakeLog()
+        self.time = FakeTime()
+        settings = {"group.initial.rebalance.delay.ms": "0"}
+        settings.update({name.replace("_", "."): value for name, value in config.items()})
+        self.config = BrokerConfig(settings)
+        self.coordinator = self._new()
+
+    def _new(self) -> GroupCoordinator:
+        return GroupCoordinator(self.log, self.time, self.config, self.time)
+
+    async def start(self) -> None:
+        self.coordinator.start()
+        await settle()
+
+    async def restart(self) -> None:
+        self.coordinator.stop()
+        await settle()
+        self.coordinator = self._new()
+        await self.start()
+
+    def join(self, group_id: str = "g", member_id: str = "", **changes: object) -> asyncio.Future[JoinResult]:
+        request = JoinRequest(
+            group_id=group_id,
+            member_id=member_id,
+            instance_id=None,
+            client_id="client",
+            client_host="/127.0.0.1",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            protocol_type="consumer",
+            protocols=(Subscription("range", subscription("t")),),
+            requires_known_member_id=False,
+            can_skip_assignment=False,
+        )
+        return self.coordinator.join(request._replace(**changes))  # type: ignore[arg-type]
+
+    async def joined(self, group_id: str = "g", **changes: object) -> JoinResult:
+        """A group of one member, stable, with the assignment `x`."""
+        result = await self.join(group_id, **changes)
+        synced = await self.sync(group_id, result, {result.member_id: b"x"})
+        assert synced.assignment == b"x", synced
+        return result
+
+    def sync(
+        self, group_id: str, joined: JoinResult, assignments: dict[str, bytes]
+    ) -> asyncio.Future[SyncResult]:
+        sync = Sync(joined.member_id, None, joined.generation, None, None, assignments)
+        return self.coordinator.sync(group_id, sync)
+
+    def committed(self, offset: int, **changes: object) -> CommittedOffset:
+        committed = CommittedOffset(offset, 5, "note", self.time.time_ms)
+        return committed._replace(**changes)  # type: ignore[arg-type]
