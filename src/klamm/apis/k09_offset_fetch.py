@@ -1,0 +1,141 @@
+"""OffsetFetch (key 9), versions 1 to 10.
+
+A partition for which nothing is committed, or a group nobody has heard of, has offset -1 and no error. Null
+topics ask for everything. Up to version 7 a request is about one group, from 8 on about many; 9 adds the
+member, which groups of the classic protocol do not check; 10 names topics by id. `require_stable` has nothing
+to wait for as long as there are no transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.cluster.image import ClusterImage
+from klamm.groups.offsets import CommittedOffset, OffsetTable
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import ZERO_TOPIC_ID
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+_FIRST_VERSION_WITH_GROUPS = 8
+_FIRST_VERSION_WITH_TOPIC_IDS = 10
+_FIRST_VERSION_WITH_ERROR_CODE = 2
+_NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_timestamp_ms=-1)
+
+
+@api(ApiKey.OFFSET_FETCH)
+def handle(broker: Broker, request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
+    if request.version >= _FIRST_VERSION_WITH_GROUPS:
+        uses_ids = request.version >= _FIRST_VERSION_WITH_TOPIC_IDS
+        return OffsetFetchResponse(
+            groups=[_fetch(broker, group, uses_ids=uses_ids) for group in request.message.groups]
+        )
+    return _in_old_form(_fetch(broker, _in_new_form(request.message), uses_ids=False), request.version)
+
+
+def _fetch(broker: Broker, wanted: OffsetFetchRequestGroup, *, uses_ids: bool) -> OffsetFetchResponseGroup:
+    image = broker.cluster.image
+    code = ErrorCode.NONE
+    try:
+        offsets = broker.groups.offsets_of(wanted.group_id)
+    except KafkaError as error:
+        code = error.code
+        offsets = OffsetTable()
+    if wanted.topics is None:
+        topics = list(_all_topics(image, offsets, uses_ids=uses_ids))
+    else:
+        topics = [_fetch_topic(image, offsets, topic, uses_ids=uses_ids) for topic in wanted.topics]
+    return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics, error_code=code)
+
+
+def _fetch_topic(
+    image: ClusterImage, offsets: OffsetTable, wanted: OffsetFetchRequestTopics, *, uses_ids: bool
+) -> OffsetFetchResponseTopics:
+    name = image.topic_names_by_id.get(wanted.topic_id) if uses_ids else wanted.name
+    code = ErrorCode.NONE if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
+    partitions = [
+        _partition(
+            index, offsets.get(name, index) if name is not None else None, _topic_id(image, name), code
+        )
+        for index in wanted.partition_indexes
+    ]
+    return OffsetFetchResponseTopics(name=wanted.name, topic_id=wanted.topic_id, partitions=partitions)
+
+
+def _all_topics(
+    image: ClusterImage, offsets: OffsetTable, *, uses_ids: bool
+) -> Iterator[OffsetFetchResponseTopics]:
+    for name in offsets.topics:
+        topic_id = _topic_id(image, name)
+        if uses_ids and topic_id == ZERO_TOPIC_ID:
+            continue  # a topic that is gone cannot be named
+        partitions = [
+            _partition(index, offsets.get(name, index), topic_id) for index in offsets.partitions_of(name)
+        ]
+        yield OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions)
+
+
+def _topic_id(image: ClusterImage, name: str | None) -> bytes:
+    topic = image.topics.get(name) if name is not None else None
+    return ZERO_TOPIC_ID if topic is None else topic.topic_id
+
+
+def _partition(
+    index: int, committed: CommittedOffset | None, topic_id: bytes, code: ErrorCode = ErrorCode.NONE
+) -> OffsetFetchResponsePartitions:
+    if committed is None or not committed.is_for(topic_id):
+        committed = _NOTHING
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        error_code=code,
+    )
+
+
+def _in_new_form(message: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+    topics = message.topics
+    if topics is not None:
+        return OffsetFetchRequestGroup(
+            group_id=message.group_id,
+            topics=[
+                OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+                for topic in topics
+            ],
+        )
+    return OffsetFetchRequestGroup(group_id=message.group_id, topics=None)
+
+
+def _in_old_form(group: OffsetFetchResponseGroup, version: int) -> OffsetFetchResponse:
+    """Version 1 has no error code for the whole: each partition carries it."""
+    group_code = ErrorCode.NONE if version >= _FIRST_VERSION_WITH_ERROR_CODE else group.error_code
+    topics = [
+        OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                OffsetFetchResponsePartition(
+                    partition_index=partition.partition_index,
+                    committed_offset=partition.committed_offset,
+                    committed_leader_epoch=partition.committed_leader_epoch,
+                    metadata=partition.metadata,
+                    error_code=partition.error_code or group_code,
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in group.topics
+    ]
+    return OffsetFetchResponse(topics=topics, error_code=group.error_code)

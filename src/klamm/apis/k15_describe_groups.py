@@ -1,0 +1,70 @@
+"""DescribeGroups (key 15), versions 0 to 6.
+
+What the members told each other is shown while the group is stable. A group nobody has heard of is "Dead",
+without an error up to version 5, with GROUP_ID_NOT_FOUND from 6 on. Version 3 adds the operations the caller
+may perform, which without access control are all of them; 4 brings static names.
+"""
+
+from __future__ import annotations
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.groups.coordinator import GroupDescription
+from klamm.groups.events import GroupState
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k15_describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+_FIRST_VERSION_WITH_NOT_FOUND = 6
+_ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+"""Read, delete, describe, describe and alter configuration."""
+
+
+@api(ApiKey.DESCRIBE_GROUPS)
+def handle(broker: Broker, request: Request[DescribeGroupsRequest]) -> DescribeGroupsResponse:
+    groups = [_describe(broker, group_id, request.version) for group_id in request.message.groups]
+    if request.message.include_authorized_operations:
+        for group in groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = _ALL_GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
+    try:
+        description = broker.groups.describe(group_id)
+    except KafkaError as error:
+        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+    if description is not None:
+        return _response(description)
+    dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    if version >= _FIRST_VERSION_WITH_NOT_FOUND:
+        dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        dead.error_message = f"there is no group {group_id!r}"
+    return dead
+
+
+def _response(description: GroupDescription) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=ErrorCode.NONE,
+        group_id=description.group_id,
+        group_state=description.state.value,
+        protocol_type=description.protocol_type,
+        protocol_data=description.protocol_name,
+        members=[
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in description.members
+        ],
+    )

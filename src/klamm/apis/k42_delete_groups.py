@@ -1,0 +1,33 @@
+"""DeleteGroups (key 42), versions 0 to 2.
+
+A group without members goes, with its offsets; one with members is NON_EMPTY_GROUP, one nobody has heard of
+GROUP_ID_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k42_delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
+
+@api(ApiKey.DELETE_GROUPS)
+async def handle(broker: Broker, request: Request[DeleteGroupsRequest]) -> DeleteGroupsResponse:
+    results = [
+        DeletableGroupResult(group_id=group_id, error_code=await _delete(broker, group_id))
+        for group_id in dict.fromkeys(request.message.groups_names)
+    ]
+    return DeleteGroupsResponse(results=results)
+
+
+async def _delete(broker: Broker, group_id: str) -> ErrorCode:
+    try:
+        return await broker.groups.delete_group(group_id)
+    except KafkaError as error:
+        return error.code
