@@ -57,7 +57,8 @@ def read_epochs(path: str) -> list[tuple[int, int]]:
 
 
 def write_partition_metadata(path: str, topic_id: TopicId) -> None:
-    write_atomically(path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}\n".encode())
+    """Not synced: a log does that before the first of its records is, so that topics are quick to make."""
+    write_atomically(path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}\n".encode(), sync=False)
 
 
 def read_partition_metadata(path: str) -> TopicId | None:

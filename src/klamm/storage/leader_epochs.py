@@ -36,6 +36,11 @@ class LeaderEpochs:
         return self._entries
 
     @property
+    def is_dirty(self) -> bool:
+        """Is there something that the file does not know?"""
+        return self._is_dirty
+
+    @property
     def latest(self) -> int:
         return self._entries[-1][0] if self._entries else UNDEFINED_EPOCH
 

@@ -34,7 +34,7 @@ from klamm.storage.checkpoints import (
     write_partition_metadata,
 )
 from klamm.storage.files import LogDirFailure as LogDirFailure
-from klamm.storage.files import remove_if_there, sync_directory
+from klamm.storage.files import remove_if_there, sync_directory, sync_file
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_loading import LoadedLog, LogLoader
 from klamm.storage.open_files import OpenFiles
@@ -42,7 +42,7 @@ from klamm.storage.page_cache import WouldBlock as WouldBlock
 from klamm.storage.retention import count_expired
 from klamm.storage.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, Segment, segment_file
 from klamm.storage.segment import FileSlice as FileSlice
-from klamm.storage.segment_exchange import DeletedFiles, put_in_place, stage, unstage, unstage
+from klamm.storage.segment_exchange import DeletedFiles, put_in_place, stage, unstage
 from klamm.storage.snapshots import Snapshots
 from klamm.storage.time_lookup import TimestampOffset, find_first_at_or_after, find_max_timestamp
 
@@ -63,6 +63,7 @@ class Log:
         "_active",
         "_deleted_files",
         "_flush_lock",
+        "_is_new",
         "_last_append_ms",
         "_last_flush_ms",
         "_lock",
@@ -111,6 +112,7 @@ class Log:
         self._deleted_files = DeletedFiles()
         self._last_append_ms = now_ms
         self._topic_id: TopicId | None = None
+        self._is_new = False
         self._last_flush_ms = now_ms
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
@@ -162,6 +164,7 @@ class Log:
         """Write down whose log this is; blocks."""
         write_partition_metadata(f"{self._path}/{PARTITION_METADATA_FILE}", topic_id)
         self._topic_id = topic_id
+        self._is_new = True
 
     # Writing.
 
@@ -403,6 +406,8 @@ class Log:
                 end = self.log_end_offset if upto is None else min(upto, self.log_end_offset)
                 segments = self._segments
                 last_append_ms = self._last_append_ms
+            if end <= self.recovery_point and not self._snapshots.has_pending and not self.epochs.is_dirty:
+                return
             try:
                 self._sync(segments, end)
             except LogDirFailure as error:
@@ -416,6 +421,11 @@ class Log:
             self._last_flush_ms = last_append_ms
 
     def _sync(self, segments: Sequence[Segment], end: int) -> None:
+        if self._is_new:
+            sync_file(f"{self._path}/{PARTITION_METADATA_FILE}")
+            sync_directory(self._path)
+            sync_directory(os.path.dirname(self._path))
+            self._is_new = False
         self.epochs.save()
         for place, segment in enumerate(segments):
             is_last = place + 1 == len(segments)
@@ -471,6 +481,10 @@ class Log:
         self._snapshots.prune(segment.base_offset for segment in self._segments)
         return count
 
+    @property
+    def has_deleted_files(self) -> bool:
+        return bool(self._deleted_files)
+
     def remove_deleted_files(self, now_ms: int) -> int | None:
         """Remove files of deleted segments that are due; returns when the next ones are, if any are left."""
         return self._deleted_files.remove_due(now_ms)
@@ -490,7 +504,7 @@ class Log:
                 return False
             self._deleted_files.take_over(replaced, now_ms + self.config.file_delete_delay_ms)
             put_in_place(cleaned)
-            self._segments = sorted([*kept, cleaned], key=_BASE_OFFSET)
+            self._segments = sorted([*kept, cleaned.in_place()], key=_BASE_OFFSET)
         sync_directory(self._path)
         self._snapshots.prune(segment.base_offset for segment in self._segments)
         return True
@@ -502,7 +516,8 @@ class Log:
                 with self._lock:
                     if self.log_end_offset > self.recovery_point:
                         self._active.seal()
-                    self._snapshots.take(self.log_end_offset, self.producers)
+                    if self.producers or self.size_bytes:
+                        self._snapshots.take(self.log_end_offset, self.producers)
                 self.flush()
         finally:
             for segment in self._segments:

@@ -1,0 +1,327 @@
+"""The log directories of a broker: which logs there are, where a new one goes, what is remembered.
+
+Each directory is locked while a broker uses it, says whose it is (`meta.properties`), and holds the
+checkpoints of its logs. A broker that stops in good order leaves `.kafka_cleanshutdown`; the next start
+takes it away, and without it every log is recovered. A directory whose disk fails goes offline with its
+logs; the others go on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicId, TopicPartition, new_topic_id, topic_id_text
+from klamm.storage.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    CorruptCheckpoint,
+    read_offsets,
+    write_offsets,
+)
+from klamm.storage.files import read_small_file, sync_directory, write_atomically
+from klamm.storage.log import Log
+from klamm.storage.log_config import LogConfig
+from klamm.storage.open_files import OpenFiles
+
+META_FILE = "meta.properties"
+LOCK_FILE = ".lock"
+DELETE_SUFFIX = "-delete"
+RECOVERY_THREADS = 4
+"""Recovery reads and checksums outside the interpreter's lock; more threads only crowd the disk."""
+
+SYNC_THREADS = 16
+"""File systems join the fsyncs that wait at the same time into one."""
+
+
+class LogDirError(Exception):
+    """A log directory that cannot be used at all; the sentence says why and what to do."""
+
+
+class LogDir:
+    """One directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_offline = False
+        self.had_clean_shutdown = False
+        self.broker_epoch = -1
+        """That of the broker that stopped in good order."""
+        self.logs: dict[TopicPartition, Log] = {}
+        self._lock_fd = -1
+
+    def file(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+    def lock(self) -> None:
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            fd = os.open(self.file(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise LogDirError(f"cannot use the data directory {self.path}: {error.strerror}") from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise LogDirError(
+                f"the data directory {self.path} is in use by another broker; stop that one or choose another"
+            ) from error
+        self._lock_fd = fd
+
+    def unlock(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def identify(self, node_id: int, cluster_id: str) -> None:
+        """Check that the directory is ours, or write that it is."""
+        data = read_small_file(self.file(META_FILE))
+        if data is None:
+            text = (
+                f"#\nversion=1\nnode.id={node_id}\ncluster.id={cluster_id}\n"
+                f"directory.id={topic_id_text(new_topic_id())}\n"
+            )
+            write_atomically(self.file(META_FILE), text.encode())
+            return
+        found = dict(
+            line.split("=", 1)
+            for line in data.decode(errors="replace").splitlines()
+            if "=" in line and not line.startswith("#")
+        )
+        for key, ours in (("cluster.id", cluster_id), ("node.id", str(node_id))):
+            if found.get(key, ours) != ours:
+                raise LogDirError(
+                    f"{self.file(META_FILE)} says {key}={found[key]}, this broker has {ours}; "
+                    "start it with its own data directory"
+                )
+
+    def disk_space(self) -> tuple[int, int]:
+        """(bytes in all, bytes that we may still use) of the file system."""
+        status = os.statvfs(self.path)
+        return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+
+    def take_clean_shutdown_marker(self) -> None:
+        data = read_small_file(self.file(CLEAN_SHUTDOWN_FILE))
+        self.had_clean_shutdown = data is not None
+        if data is None:
+            return
+        try:
+            self.broker_epoch = int(json.loads(data or b"{}").get("brokerEpoch", -1))
+        except (ValueError, AttributeError):
+            self.broker_epoch = -1
+        os.unlink(self.file(CLEAN_SHUTDOWN_FILE))
+        sync_directory(str(self.path))  # else a power cut could bring it back
+
+    def leave_clean_shutdown_marker(self, broker_epoch: int) -> None:
+        text = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
+        write_atomically(self.file(CLEAN_SHUTDOWN_FILE), text.encode())
+
+    def partition_directories(self) -> Iterator[TopicPartition]:
+        """The partitions that have a directory here; what a deletion left is removed."""
+        with os.scandir(self.path) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for name in sorted(names):
+            if name.endswith(DELETE_SUFFIX):
+                shutil.rmtree(self.file(name), ignore_errors=True)
+                continue
+            topic, dash, partition = name.rpartition("-")
+            if dash and topic and partition.isdigit():
+                yield TopicPartition(topic, int(partition))
+
+
+class LogDirs:
+    def __init__(
+        self,
+        paths: Iterable[Path | str],
+        *,
+        now_ms: Callable[[], int],
+        report: Callable[[str], None],
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        self.directories = [LogDir(Path(path).absolute()) for path in paths]
+        self.open_files = open_files or OpenFiles()
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        """As they were checkpointed, after `load_logs`."""
+        self._now_ms = now_ms
+        self._report = report
+        self._lock = threading.Lock()
+
+    def lock(self) -> None:
+        """Take the directories, or LogDirError if one is in use or not usable."""
+        try:
+            for directory in self.directories:
+                directory.lock()
+        except BaseException:
+            self.unlock()
+            raise
+
+    def identify(self, node_id: int, cluster_id: str) -> None:
+        """Make sure that the directories belong to this broker, or LogDirError."""
+        for directory in self.directories:
+            directory.identify(node_id, cluster_id)
+
+    def unlock(self) -> None:
+        for directory in self.directories:
+            directory.unlock()
+
+    @property
+    def online(self) -> Sequence[LogDir]:
+        return [directory for directory in self.directories if not directory.is_offline]
+
+    @property
+    def logs(self) -> dict[TopicPartition, Log]:
+        return {tp: log for directory in self.online for tp, log in directory.logs.items()}
+
+    # Starting and stopping.
+
+    def load_logs(self, config_of: Callable[[str], LogConfig]) -> dict[TopicPartition, Log]:
+        """Open every log, `config_of` its topic's name; recovers them unless the last stop was clean."""
+        for directory in self.directories:
+            try:
+                self._load_directory(directory, config_of)
+            except OSError as error:
+                self.take_offline(directory.path, error)
+        if not self.online:
+            raise LogDirError("no data directory can be used; see above")
+        return self.logs
+
+    def _load_directory(self, directory: LogDir, config_of: Callable[[str], LogConfig]) -> None:
+        directory.take_clean_shutdown_marker()
+        recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_FILE)
+        log_starts = self._read_checkpoint(directory, LOG_START_FILE)
+        self.high_watermarks |= self._read_checkpoint(directory, HIGH_WATERMARK_FILE)
+        clean = directory.had_clean_shutdown
+
+        def load(topic_partition: TopicPartition) -> Log:
+            return Log.open(
+                directory.file(str(topic_partition)),
+                topic_partition,
+                config_of(topic_partition.topic),
+                open_files=self.open_files,
+                recovery_point=recovery_points.get(topic_partition, 0),
+                log_start_offset=log_starts.get(topic_partition, 0),
+                clean=clean,
+                now_ms=self._now_ms(),
+                report=self._report,
+            )
+
+        found = list(directory.partition_directories())
+        if not clean and found:
+            self._report(f"{directory.path} was not closed cleanly: recovering {len(found)} logs")
+        taken = self.logs.keys() & set(found)
+        if taken:
+            raise LogDirError(f"{min(taken)} is in two data directories; remove the copy that is older")
+        if clean:
+            logs = [load(topic_partition) for topic_partition in found]
+        else:
+            with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="klamm-recovery") as pool:
+                logs = list(pool.map(load, found))
+        directory.logs = dict(zip(found, logs, strict=True))
+
+    def _read_checkpoint(self, directory: LogDir, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(directory.file(name))
+        except CorruptCheckpoint as error:
+            self._report(f"{error}; going on without it")
+            return {}
+
+    def close(self, *, clean: bool = True, broker_epoch: int = -1) -> None:
+        """Flush and close every log; if all went well, the next start needs no recovery."""
+        for directory in self.online:
+            try:
+                with ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="klamm-closing") as pool:
+                    list(pool.map(lambda log: log.close(clean=clean), directory.logs.values()))
+                if clean:
+                    self._write_checkpoints(directory)
+                    directory.leave_clean_shutdown_marker(broker_epoch)
+            except (OSError, KafkaError) as error:
+                self._report(f"{directory.path} could not be closed cleanly: {error}")
+        self.unlock()
+
+    # Logs that come and go.
+
+    def create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
+        """A new log, in the directory that has the fewest."""
+        with self._lock:
+            if not self.online:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
+            directory = min(self.online, key=lambda candidate: len(candidate.logs))
+            try:
+                log = Log.open(
+                    directory.file(str(topic_partition)),
+                    topic_partition,
+                    config,
+                    open_files=self.open_files,
+                    clean=False,
+                    now_ms=self._now_ms(),
+                    report=self._report,
+                )
+                log.assign_topic_id(topic_id)
+            except OSError as error:
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {topic_partition}: {error}"
+                ) from error
+            directory.logs = {**directory.logs, topic_partition: log}
+            return log
+
+    def delete_log(self, log: Log) -> None:
+        """Forget a log and remove its directory; its name is free at once."""
+        with self._lock:
+            for directory in self.directories:
+                if directory.logs.get(log.topic_partition) is log:
+                    kept = dict(directory.logs)
+                    del kept[log.topic_partition]
+                    directory.logs = kept
+            log.rename_for_delete()
+        log.delete()
+
+    def take_offline(self, path: Path, error: OSError) -> list[Log]:
+        """The disk below `path` cannot be relied on: its logs, which are returned, take no more writes."""
+        affected = []
+        for directory in self.directories:
+            if directory.path == path and not directory.is_offline:
+                directory.is_offline = True
+                self._report(f"{path} is offline until the next start: {error}")
+                for log in directory.logs.values():
+                    log.failure = log.failure or f"{path} is offline"
+                    affected.append(log)
+        return affected
+
+    # Checkpoints; these block.
+
+    def write_checkpoints(self) -> None:
+        """Recovery points and log start offsets of all logs."""
+        for directory in self.online:
+            self._write_checkpoints(directory)
+
+    def _write_checkpoints(self, directory: LogDir) -> None:
+        recovery_points = {tp: log.recovery_point for tp, log in directory.logs.items()}
+        write_offsets(directory.file(RECOVERY_POINT_FILE), recovery_points)
+        self._write_log_starts(directory)
+
+    def write_log_start_checkpoints(self) -> None:
+        for directory in self.online:
+            self._write_log_starts(directory)
+
+    def _write_log_starts(self, directory: LogDir) -> None:
+        """Only those that the first segment does not tell."""
+        starts = {
+            tp: log.log_start_offset
+            for tp, log in directory.logs.items()
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+        write_offsets(directory.file(LOG_START_FILE), starts)
+
+    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        for directory in self.online:
+            known = {tp: high_watermarks[tp] for tp in directory.logs if tp in high_watermarks}
+            write_offsets(directory.file(HIGH_WATERMARK_FILE), known)
