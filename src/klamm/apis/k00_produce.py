@@ -79,18 +79,21 @@ class _Produce:
         try:
             partition = self._find_partition(topic, data.index)
             config = partition.log.config
+            records = memoryview(b"") if data.records is None else data.records
             header = validate_produced(
-                data.records if data.records is not None else memoryview(b""),
+                records,
                 max_message_bytes=config.max_message_bytes,
                 zstd_allowed=self.request.version >= _FIRST_VERSION_WITH_ZSTD,
             )
             if header.is_transactional:
-                raise KafkaError(ErrorCode.INVALID_TXN_STATE, "there is no transaction to write this batch to")
+                raise KafkaError(
+                    ErrorCode.INVALID_TXN_STATE, "there is no transaction to write this batch to"
+                )
             if must_open(header, config):
                 # The receive buffer is not ours any more once this function returns: keep a copy.
-                self.unopened.append((partition, bytearray(data.records), response))
+                self.unopened.append((partition, bytearray(records), response))
             else:
-                self._append_batch(partition, data.records, header, response)
+                self._append_batch(partition, records, header, response)
         except KafkaError as error:
             _refuse(response, error)
         return response
@@ -100,7 +103,8 @@ class _Produce:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1, not {self.acks}")
         if self.request.message.transactional_id is not None:
             raise KafkaError(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not available on this broker"
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "transactions are not available on this broker",
             )
         if self.request.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
             partition = self.broker.replicas.get_by_id(topic.topic_id, index)
@@ -166,7 +170,5 @@ def _refuse(response: PartitionProduceResponse, error: KafkaError) -> None:
     response.base_offset = -1
     if isinstance(error, NullKey):
         response.record_errors = [
-            BatchIndexAndErrorMessage(
-                batch_index=error.record_index, batch_index_error_message=error.message
-            )
+            BatchIndexAndErrorMessage(batch_index=error.record_index, batch_index_error_message=error.message)
         ]

@@ -59,7 +59,9 @@ async def _look_up(
     response = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     try:
         if asked.timestamp < 0 and version < _FIRST_VERSION_OF.get(asked.timestamp, 2**15):
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} has no meaning here")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} has no meaning here"
+            )
         partition = broker.replicas.get(topic, asked.partition_index)
         partition.check_online()
         partition.check_leader_epoch(asked.current_leader_epoch)

@@ -6,8 +6,8 @@ null asks for all. A directory that failed answers KAFKA_STORAGE_ERROR. No direc
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from pathlib import Path
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
@@ -29,10 +29,10 @@ async def handle(broker: Broker, request: Request[DescribeLogDirsRequest]) -> De
     wanted = None
     if request.message.topics is not None:
         wanted = {(topic.topic, index) for topic in request.message.topics for index in topic.partitions}
-    sizes: dict[Path, Sizes] = defaultdict(lambda: defaultdict(list))
+    sizes: dict[str, Sizes] = defaultdict(lambda: defaultdict(list))
     for partition in broker.replicas:
         if wanted is None or (partition.topic, partition.index) in wanted:
-            sizes[partition.log.directory.parent][partition.topic].append(
+            sizes[os.path.dirname(partition.log.directory)][partition.topic].append(
                 DescribeLogDirsPartition(
                     partition_index=partition.index, partition_size=partition.log.size_bytes
                 )
@@ -41,7 +41,7 @@ async def handle(broker: Broker, request: Request[DescribeLogDirsRequest]) -> De
     return DescribeLogDirsResponse(results=results)
 
 
-def _describe(broker: Broker, sizes: dict[Path, Sizes]) -> list[DescribeLogDirsResult]:
+def _describe(broker: Broker, sizes: dict[str, Sizes]) -> list[DescribeLogDirsResult]:
     results = []
     for log_dir in broker.log_dirs.directories:
         result = DescribeLogDirsResult(log_dir=str(log_dir.path))
@@ -51,7 +51,7 @@ def _describe(broker: Broker, sizes: dict[Path, Sizes]) -> list[DescribeLogDirsR
             result.total_bytes, result.usable_bytes = log_dir.disk_space()
             result.topics = [
                 DescribeLogDirsTopic(name=topic, partitions=partitions)
-                for topic, partitions in sorted(sizes[log_dir.path].items())
+                for topic, partitions in sorted(sizes[str(log_dir.path)].items())
             ]
         results.append(result)
     return results

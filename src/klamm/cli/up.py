@@ -12,22 +12,16 @@ import typer
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
-DEFAULT_DATA_DIR = "klamm-data"
 
 
 def up(
-    host: Annotated[
-        str | None, typer.Option(help=f"Address to listen on.  [default: {DEFAULT_HOST}]", show_default=False)
-    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default=DEFAULT_HOST)] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            min=0, max=65535, help=f"Port; 0 takes a free one.  [default: {DEFAULT_PORT}]", show_default=False
-        ),
+        typer.Option(min=0, max=65535, help="Port; 0 takes a free one.", show_default=str(DEFAULT_PORT)),
     ] = None,
     data_dir: Annotated[
-        Path | None,
-        typer.Option(help=f"Where the logs live.  [default: ./{DEFAULT_DATA_DIR}]", show_default=False),
+        Path | None, typer.Option(help="Where the logs live.", show_default="./klamm-data")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A properties or TOML file with Kafka's setting names.")
@@ -36,16 +30,25 @@ def up(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; may be repeated.")
     ] = None,
 ) -> None:
-    """Start a broker. Settings: flags win over KLAMM_* variables, these over the file."""
-    from klamm.cli.run_broker import CannotStart, run_broker
+    """Start a broker. Flags win over KLAMM_* variables, these over the file, the file over defaults."""
+    # Imported here: `klamm --help` needs no broker.
+    from klamm.cli.run_broker import LOG_LEVEL_VARIABLE, run_broker
+    from klamm.node.broker import CannotStart
 
     logging.basicConfig(
-        level=os.environ.get("KLAMM_LOG_LEVEL", "INFO").upper(),
+        level=os.environ.get(LOG_LEVEL_VARIABLE, "INFO").upper(),
         format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
         stream=sys.stderr,
     )
     try:
-        run_broker(host=host, port=port, data_dir=data_dir, config_file=config, settings=set_ or [])
+        run_broker(
+            host=DEFAULT_HOST if host is None else host,
+            port=DEFAULT_PORT if port is None else port,
+            is_address_given=host is not None or port is not None,
+            data_dir=data_dir,
+            config_file=config,
+            settings=set_ or [],
+        )
     except CannotStart as error:
         typer.echo(f"klamm: {error}", err=True)
         raise typer.Exit(1) from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from klamm.cluster.image import PartitionImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.records.batch import BatchHeader
@@ -62,6 +63,14 @@ class Partition:
     def last_stable_offset(self) -> int:
         """Where read_committed consumers stop: the high watermark, as there are no open transactions."""
         return self.high_watermark
+
+    def take_over(self, state: PartitionImage) -> None:
+        """Follow what the cluster's image says of this partition."""
+        self.replicas = state.replicas
+        self.isr = state.isr
+        if state.leader_epoch > self.leader_epoch:
+            self.leader_epoch = state.leader_epoch
+            self.notify_changed()
 
     def check_online(self) -> None:
         if self.is_offline:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from klamm.cluster.image import ClusterImage, TopicImage
 from klamm.model.errors import ErrorCode, KafkaError
@@ -31,18 +32,23 @@ WORKER_THREADS = 4
 """Threads for blocking work: cold reads, fsyncs, opening batches, look-ups by time."""
 
 
+class TopicSettings(NamedTuple):
+    """What a topic's configuration means for its partitions."""
+
+    log: LogConfig
+    min_insync_replicas: int
+
+
 class Replicas:
     def __init__(
         self,
         node_id: int,
         log_dirs: LogDirs,
-        log_config: Callable[[TopicImage], LogConfig],
-        min_insync_replicas: Callable[[TopicImage], int],
+        settings_of: Callable[[TopicImage], TopicSettings],
     ) -> None:
         self._node_id = node_id
         self._log_dirs = log_dirs
-        self._log_config = log_config
-        self._min_insync_replicas = min_insync_replicas
+        self._settings_of = settings_of
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._topic_names: dict[bytes, str] = {}
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
@@ -86,24 +92,24 @@ class Replicas:
         """Take over the logs found on disk at start, then make what the image has and the disk lacks."""
         for topic_partition, log in loaded.items():
             topic = image.topics.get(topic_partition.topic)
-            if topic is not None and log.topic_id == topic.topic_id:
-                self._add(topic, topic_partition.partition, log)
-            else:
+            if topic is None or log.topic_id != topic.topic_id:
                 logger.warning(
-                    "%s is on disk but its topic was deleted while the broker was away: deleting it",
+                    "%s is on disk, but its topic was deleted while the broker was away: deleting it",
                     topic_partition,
                 )
                 await self.run_in_thread(self._log_dirs.delete_log, log)
-        await self._create_missing(image, image.topics.values())
+            else:
+                self._add(topic, topic_partition.partition, log)
+        for topic in image.topics.values():
+            await self._follow(topic)
 
     async def apply(self, old: ClusterImage, new: ClusterImage) -> None:
         """Follow a change of the image; when this returns the new partitions can be used."""
         await self._delete_gone(old, new)
-        changed = [topic for name, topic in new.topics.items() if old.topics.get(name) is not topic]
-        await self._create_missing(new, changed)
-        broker_defaults_changed = old.broker_configs != new.broker_configs
-        for topic in new.topics.values() if broker_defaults_changed else changed:
-            self._take_over(topic)
+        broker_defaults_changed = old.broker_configs is not new.broker_configs
+        for name, topic in new.topics.items():
+            if broker_defaults_changed or old.topics.get(name) is not topic:
+                await self._follow(topic)
 
     async def _delete_gone(self, old: ClusterImage, new: ClusterImage) -> None:
         for name, topic in old.topics.items():
@@ -117,62 +123,45 @@ class Replicas:
                     partition.take_offline()
                     await self.run_in_thread(self._log_dirs.delete_log, partition.log)
 
-    async def _create_missing(self, image: ClusterImage, topics: Iterable[TopicImage]) -> None:
+    async def _follow(self, topic: TopicImage) -> None:
+        """Make the logs that the topic lacks here, and take over its settings and its state."""
+        settings = self._settings_of(topic)
         missing = [
-            (topic, index)
-            for topic in topics
+            index
             for index, state in enumerate(topic.partitions)
             if self._node_id in state.replicas and (topic.name, index) not in self._partitions
         ]
         if missing:
-            for topic, index, log in await self.run_in_thread(self._create_logs, missing):
+            logs = await self.run_in_thread(self._create_logs, topic, missing, settings.log)
+            for index, log in zip(missing, logs, strict=True):
                 self._add(topic, index, log)
+        for index, state in enumerate(topic.partitions):
+            partition = self._partitions.get((topic.name, index))
+            if partition is not None:
+                partition.log.config = settings.log
+                partition.min_insync_replicas = settings.min_insync_replicas
+                partition.take_over(state)
 
-    def _create_logs(self, missing: list[tuple[TopicImage, int]]) -> list[tuple[TopicImage, int, Log]]:
+    def _create_logs(self, topic: TopicImage, indexes: list[int], config: LogConfig) -> list[Log]:
         return [
-            (
-                topic,
-                index,
-                self._log_dirs.create_log(
-                    TopicPartition(topic.name, index), topic.topic_id, self._log_config(topic)
-                ),
-            )
-            for topic, index in missing
+            self._log_dirs.create_log(TopicPartition(topic.name, index), topic.topic_id, config)
+            for index in indexes
         ]
 
     def _add(self, topic: TopicImage, index: int, log: Log) -> None:
-        partition = Partition(topic.name, index, topic.topic_id, log)
-        self._partitions[topic.name, index] = partition
+        self._partitions[topic.name, index] = Partition(topic.name, index, topic.topic_id, log)
         self._topic_names[topic.topic_id] = topic.name
-        self._take_over_state(topic, partition)
-
-    def _take_over(self, topic: TopicImage) -> None:
-        config = self._log_config(topic)
-        for index in range(len(topic.partitions)):
-            partition = self._partitions.get((topic.name, index))
-            if partition is not None:
-                partition.log.config = config
-                self._take_over_state(topic, partition)
-
-    def _take_over_state(self, topic: TopicImage, partition: Partition) -> None:
-        state = topic.partitions[partition.index]
-        partition.replicas = state.replicas
-        partition.isr = state.isr
-        partition.min_insync_replicas = self._min_insync_replicas(topic)
-        if state.leader_epoch > partition.leader_epoch:
-            partition.leader_epoch = state.leader_epoch
-            partition.notify_changed()
 
     # ---- failures and the end
 
     def _on_flush_failure(self, log: Log, error: OSError) -> None:
-        self.take_directory_offline(log.directory.parent, error)
+        self.take_directory_offline(os.path.dirname(log.directory), error)
 
-    def take_directory_offline(self, log_dir: object, error: OSError) -> None:
+    def take_directory_offline(self, log_dir: str, error: Exception) -> None:
         """A disk that failed an fsync cannot be trusted: its partitions stop, the broker goes on."""
         logger.error("log directory %s failed and is offline until the next start: %s", log_dir, error)
         for partition in self._partitions.values():
-            if partition.log.directory.parent == log_dir and not partition.is_offline:
+            if os.path.dirname(partition.log.directory) == log_dir and not partition.is_offline:
                 partition.take_offline()
 
     def shut_down(self) -> None:

@@ -40,7 +40,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._connections_per_host: Counter[str] = Counter()
         self._sweep: asyncio.TimerHandle | None = None
-        self.max_request_bytes: int = config()["socket.request.max.bytes"]
+        self.max_request_bytes = config().int_("socket.request.max.bytes")
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -109,11 +109,11 @@ class Server:
 
     def _admit(self, sock: socket.socket, host: str, listener_name: str) -> None:
         config = self._config()
-        if len(self._connections) >= config["max.connections"]:
+        if len(self._connections) >= config.int_("max.connections"):
             logger.warning("refusing a connection of %s: max.connections is reached", host)
             sock.close()
             return
-        if self._connections_per_host[host] >= config["max.connections.per.ip"]:
+        if self._connections_per_host[host] >= config.int_("max.connections.per.ip"):
             logger.warning("refusing a connection of %s: max.connections.per.ip is reached", host)
             sock.close()
             return
@@ -126,7 +126,7 @@ class Server:
 
     def _close_idle(self) -> None:
         loop = asyncio.get_running_loop()
-        limit_s = self._config()["connections.max.idle.ms"] / 1000
+        limit_s = self._config().int_("connections.max.idle.ms") / 1000
         if limit_s >= 0:
             for connection in tuple(self._connections):
                 if loop.time() - connection.last_active > limit_s and not connection.is_busy:

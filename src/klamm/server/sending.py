@@ -79,7 +79,7 @@ class Outbox:
     def _send_joined(self) -> bool:
         """Send the run of small chunks at the head in one call."""
         chunks = self._chunks
-        joined: list[bytes | memoryview] = []
+        joined: list[bytes | bytearray | memoryview] = []
         size = 0
         flags = 0
         while chunks and size < JOIN_MAX_BYTES:
@@ -88,8 +88,9 @@ class Outbox:
                 if len(chunk) >= SENDFILE_MIN_BYTES:
                     flags = socket.MSG_MORE
                     break
-                chunk = chunk.read()
-            joined.append(chunk)
+                joined.append(chunk.read())
+            else:
+                joined.append(chunk)
             size += len(chunk)
             chunks.popleft()
         data = joined[0] if len(joined) == 1 else b"".join(joined)

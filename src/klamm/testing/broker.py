@@ -41,7 +41,10 @@ class Broker:
     """A broker in a thread. `config` takes Kafka's names; `data_dir` is kept when it is given."""
 
     def __init__(
-        self, config: Mapping[str, str | int | float | bool] | None = None, *, data_dir: Path | str | None = None
+        self,
+        config: Mapping[str, str | int | float | bool] | None = None,
+        *,
+        data_dir: Path | str | None = None,
     ) -> None:
         settings = dict(TEST_DEFAULTS)
         settings.update({name: _text(value) for name, value in (config or {}).items()})

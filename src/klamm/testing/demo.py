@@ -86,7 +86,10 @@ def main() -> int:
 
 def _start() -> Broker | None:
     for port in (PREFERRED_PORT, 0):
-        settings = {"listeners": f"PLAINTEXT://127.0.0.1:{port}", "offsets.topic.num.partitions": 50}
+        settings: dict[str, str | int] = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "offsets.topic.num.partitions": 50,
+        }
         try:
             return Broker(settings).start()
         except CannotStart as error:
@@ -134,7 +137,8 @@ def _feed(bootstrap: str, stop: threading.Event, on_ready: Callable[[], None]) -
         connection.call(
             CreateTopicsRequest(
                 topics=[
-                    CreatableTopic(name=name, num_partitions=PARTITIONS, replication_factor=1) for name in TOPICS
+                    CreatableTopic(name=name, num_partitions=PARTITIONS, replication_factor=1)
+                    for name in TOPICS
                 ],
                 timeout_ms=10_000,
             )
@@ -170,7 +174,9 @@ def _produce(
     data = PartitionProduceData(index=tick % PARTITIONS, records=build_batch(records))
     response = connection.call(
         ProduceRequest(
-            acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData(topic_id=topic_id, partition_data=[data])]
+            acks=-1,
+            timeout_ms=10_000,
+            topic_data=[TopicProduceData(topic_id=topic_id, partition_data=[data])],
         )
     )
     code = response.responses[0].partition_responses[0].error_code

@@ -1,0 +1,173 @@
+"""One broker: every part made, joined, started and stopped in order. Only this folder knows them all."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+
+from klamm.apis.broker import Clock, ProducerIds
+from klamm.apis.registry import load_handlers
+from klamm.cluster.image import ClusterImage, TopicImage, broker_image
+from klamm.cluster.service import ClusterService
+from klamm.config.loading import BrokerConfig
+from klamm.config.topic_keys import topic_config
+from klamm.coordination.sqlite import SqliteStore
+from klamm.coordination.store import StoreError
+from klamm.groups.coordinator import GroupCoordinator
+from klamm.node.clock import SystemClock
+from klamm.node.housekeeping import Housekeeping
+from klamm.node.limits import raise_descriptor_limit
+from klamm.node.offsets_log import TOPIC as OFFSETS_TOPIC
+from klamm.node.offsets_log import OffsetsLog
+from klamm.node.producer_ids import ProducerIdBlocks
+from klamm.replication.fetch_sessions import FetchSessions
+from klamm.replication.replicas import Replicas, TopicSettings
+from klamm.server.dispatch import Dispatcher
+from klamm.server.listener import CannotListen, Server
+from klamm.storage.cleaner import CleanerSettings, LogCleaner
+from klamm.storage.log_config import LogConfig
+from klamm.storage.log_dirs import LogDirError, LogDirs
+
+logger = logging.getLogger("klamm.node")
+
+STORE_FILE = "klamm-metadata.sqlite"
+"""Topics, settings and producer id blocks, in the first log directory."""
+
+GC_THRESHOLD = 50_000
+"""Requests make and drop many small objects; the default threshold would look for cycles all the time."""
+
+
+class CannotStart(Exception):
+    """The broker cannot start; the text says why, and what to do, in one line."""
+
+
+class BrokerNode:
+    """What handlers know as `apis.broker.Broker`."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+        self._static_config = config
+        self.clock: Clock = clock or SystemClock()
+        self.node_id = config.int_("node.id")
+        self.bootstrap = ""
+        self.log_dirs = LogDirs(config.list_("log.dirs"), now_ms=self.clock.now_ms, report=logger.info)
+        self._store_path = self.log_dirs.directories[0].path / STORE_FILE
+        self._store = SqliteStore(self._store_path)
+        self.cluster = ClusterService(self._store, config)
+        self.producer_ids: ProducerIds = ProducerIdBlocks(self.cluster)
+        self._server = Server(Dispatcher(self, load_handlers()), lambda: self.config)
+        self._stop_requested = asyncio.Event()
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.cluster.config
+
+    async def start(self) -> None:
+        """Be ready to serve when this returns; raises CannotStart, holding nothing."""
+        raise_descriptor_limit()
+        try:
+            self.log_dirs.lock()
+            await self._start_parts()
+        except (LogDirError, CannotListen) as error:
+            self._abandon_start()
+            raise CannotStart(str(error)) from error
+        except BaseException:
+            self._abandon_start()
+            raise
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
+
+    async def _start_parts(self) -> None:
+        config = self._static_config
+        sockets = {
+            listener.name: self._server.bind(listener.host, listener.port) for listener in config.listeners
+        }
+        image = await self._load_cluster({name: sock.getsockname()[1] for name, sock in sockets.items()})
+        self.log_dirs.identify(self.node_id, image.cluster_id)
+        await self._load_logs(image)
+        self._start_services()
+        first = image.brokers[self.node_id].endpoints[config.listeners[0].name]
+        self.bootstrap = f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
+        for name, sock in sockets.items():
+            self._server.start_accepting(sock, name)
+
+    async def _load_cluster(self, bound_ports: dict[str, int]) -> ClusterImage:
+        try:
+            await self._store.open()
+            return await self.cluster.load(broker_image(self._static_config, bound_ports))
+        except StoreError as error:
+            raise CannotStart(f"the metadata in {self._store_path} cannot be read: {error}") from error
+
+    async def _load_logs(self, image: ClusterImage) -> None:
+        self.replicas = Replicas(self.node_id, self.log_dirs, self._settings_of)
+        configs = {name: self._settings_of(topic).log for name, topic in image.topics.items()}
+        loaded = await self.replicas.run_in_thread(
+            self.log_dirs.load_logs, lambda topic: configs.get(topic, LogConfig())
+        )
+        await self.replicas.adopt(image, loaded)
+        await self.cluster.finish_deletions()
+        self.cluster.subscribe(self._on_image)
+
+    def _start_services(self) -> None:
+        config = self.config
+        self.fetch_sessions = FetchSessions(
+            config.int_("max.incremental.fetch.session.cache.slots"), lambda: random.getrandbits(31)
+        )
+        self.groups = GroupCoordinator(
+            OffsetsLog(self.cluster, self.replicas, self.clock), self.clock, config
+        )
+        self.groups.start()
+        self._housekeeping = Housekeeping(self.replicas, self.log_dirs, self.clock, lambda: self.config)
+        self._housekeeping.start()
+        self._cleaner = asyncio.create_task(self._make_cleaner().run())
+
+    def _make_cleaner(self) -> LogCleaner:
+        return LogCleaner(
+            lambda: [partition.log for partition in self.replicas if not partition.is_offline],
+            lambda: CleanerSettings.from_config(self.config),
+            now_ms=self.clock.now_ms,
+            report=logger.info,
+            on_directory_failure=self.replicas.take_directory_offline,
+        )
+
+    def request_stop(self) -> None:
+        """Have `run_until_stopped` shut down; safe to call from a signal handler of the loop."""
+        self._stop_requested.set()
+
+    async def run_until_stopped(self) -> None:
+        await self._stop_requested.wait()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Shut down cleanly: nothing is lost, and the next start needs no recovery."""
+        self._server.stop_accepting()
+        self._server.close_connections()
+        self.groups.stop()
+        self._cleaner.cancel()
+        await asyncio.gather(self._cleaner, self._housekeeping.stop(), return_exceptions=True)
+        await self._housekeeping.write_checkpoints()
+        await self.replicas.run_in_thread(self.log_dirs.close)
+        await self._store.close()
+        self.replicas.shut_down()
+
+    def _abandon_start(self) -> None:
+        self._server.stop_accepting()
+        self.log_dirs.unlock()
+
+    # ---- following the cluster's image
+
+    async def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
+        await self.replicas.apply(old, new)
+        if (OFFSETS_TOPIC in old.topics) != (OFFSETS_TOPIC in new.topics):
+            self.groups.update_leadership()
+        deleted = [name for name in old.topics if name not in new.topics]
+        if deleted:
+            await self.groups.on_topics_deleted(deleted)
+
+    def _settings_of(self, topic: TopicImage) -> TopicSettings:
+        values = topic_config(self.config, topic.config)
+        min_insync_replicas = values["min.insync.replicas"]
+        assert isinstance(min_insync_replicas, int)
+        return TopicSettings(LogConfig.from_topic_values(values), min_insync_replicas)

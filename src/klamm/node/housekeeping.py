@@ -1,0 +1,116 @@
+"""What a broker does now and then: retention, flushing by time, checkpoints, forgetting old producers.
+
+Each task is a loop with an interval of its own. Logs are gone through one by one in a worker thread, so that
+neither the event loop nor requests for blocking work wait long for a round over thousands of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from klamm.apis.broker import Clock
+from klamm.config.loading import BrokerConfig
+from klamm.replication.partition import Partition
+from klamm.replication.replicas import Replicas
+from klamm.storage.log_dirs import LogDirs
+
+logger = logging.getLogger("klamm.node")
+
+DELETED_FILES_INTERVAL_MS = 5_000
+LONGEST_SLEEP_S = 3600.0
+"""Intervals may be set to centuries; timers may not."""
+
+_NEVER_MS = 2**62
+
+
+class Housekeeping:
+    def __init__(
+        self, replicas: Replicas, log_dirs: LogDirs, clock: Clock, config: Callable[[], BrokerConfig]
+    ) -> None:
+        self._replicas = replicas
+        self._log_dirs = log_dirs
+        self._clock = clock
+        self._config = config
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        for key, task in (
+            ("log.retention.check.interval.ms", self.delete_expired),
+            ("log.flush.offset.checkpoint.interval.ms", self.write_checkpoints),
+            ("log.flush.start.offset.checkpoint.interval.ms", self._write_log_starts),
+            ("replica.high.watermark.checkpoint.interval.ms", self._write_high_watermarks),
+            ("log.flush.scheduler.interval.ms", self.flush_due),
+            ("producer.id.expiration.check.interval.ms", self._expire_producers),
+        ):
+            self._repeat(lambda key=key: self._config().int_(key), task)  # type: ignore[misc]
+        self._repeat(lambda: DELETED_FILES_INTERVAL_MS, self._remove_deleted_files)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _repeat(self, interval_ms: Callable[[], int], work: Callable[[], Awaitable[None]]) -> None:
+        async def loop() -> None:
+            waited_s = 0.0
+            while True:
+                interval_s = interval_ms() / 1000
+                sleep_s = min(interval_s - waited_s, LONGEST_SLEEP_S)
+                await asyncio.sleep(sleep_s)
+                waited_s += sleep_s
+                if waited_s >= interval_s:
+                    waited_s = 0.0
+                    try:
+                        await work()
+                    except Exception:
+                        logger.exception("housekeeping failed; it is tried again in %.0f s", interval_s)
+
+        self._tasks.append(asyncio.get_running_loop().create_task(loop()))
+
+    # ---- the tasks
+
+    async def delete_expired(self) -> None:
+        """Retention by time and size, and segments that lie below the log's start."""
+        now_ms = self._clock.now_ms()
+        for partition in self._online():
+            deleted = await self._replicas.run_in_thread(partition.log.delete_expired, now_ms)
+            if deleted:
+                logger.info("retention deleted %d segments of %s", deleted, partition.topic_partition)
+
+    async def flush_due(self) -> None:
+        """Flush the logs whose flush.ms has passed."""
+        now_ms = self._clock.now_ms()
+        for partition in self._online():
+            if partition.log.config.flush_ms < _NEVER_MS and partition.log.needs_flush(now_ms):
+                await self._replicas.flusher.flush(partition.log)
+
+    async def write_checkpoints(self) -> None:
+        """Note down where recovery would begin, where logs start, and the high watermarks."""
+        await self._replicas.run_in_thread(self._log_dirs.write_checkpoints)
+        await self._write_high_watermarks()
+
+    async def _write_log_starts(self) -> None:
+        await self._replicas.run_in_thread(self._log_dirs.write_log_start_checkpoints)
+
+    async def _write_high_watermarks(self) -> None:
+        high_watermarks = {
+            partition.topic_partition: partition.high_watermark for partition in self._replicas
+        }
+        await self._replicas.run_in_thread(self._log_dirs.write_high_watermarks, high_watermarks)
+
+    async def _expire_producers(self) -> None:
+        now_ms = self._clock.now_ms()
+        expiration_ms = self._config().int_("producer.id.expiration.ms")
+        for partition in self._online():
+            partition.log.expire_producers(now_ms, expiration_ms)
+
+    async def _remove_deleted_files(self) -> None:
+        now_ms = self._clock.now_ms()
+        for partition in self._replicas:
+            if partition.log.has_deleted_files:
+                await self._replicas.run_in_thread(partition.log.remove_deleted_files, now_ms)
+
+    def _online(self) -> list[Partition]:
+        return [partition for partition in self._replicas if not partition.is_offline]

@@ -1,0 +1,76 @@
+"""`__consumer_offsets` as the group coordinator sees it: append records, replay them at start."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+from klamm.apis.broker import Clock
+from klamm.cluster.service import ClusterService
+from klamm.records.batch import parse_header
+from klamm.records.builder import build_batch, number_records
+from klamm.records.reader import Record, iter_records
+from klamm.replication.partition import Partition
+from klamm.replication.replicas import Replicas
+
+TOPIC = "__consumer_offsets"
+
+READ_BYTES = 4 * 1024 * 1024
+"""Replayed at a time, so that a large partition does not have to fit in memory."""
+
+
+class OffsetsLog:
+    def __init__(self, cluster: ClusterService, replicas: Replicas, clock: Clock) -> None:
+        self._cluster = cluster
+        self._replicas = replicas
+        self._clock = clock
+
+    @property
+    def partition_count(self) -> int:
+        topic = self._cluster.image.topics.get(TOPIC)
+        return 0 if topic is None else len(topic.partitions)
+
+    def is_leader(self, partition: int) -> bool:
+        return self._replicas.find(TOPIC, partition) is not None
+
+    def topic_exists(self, name: str) -> bool:
+        return name in self._cluster.image.topics
+
+    async def append(self, partition: int, records: list[tuple[bytes, bytes | None]]) -> None:
+        """Append as one batch; done when it is committed."""
+        now_ms = self._clock.now_ms()
+        batch = build_batch(number_records(records, now_ms))
+        log = self._replicas.get(TOPIC, partition)
+        log.append(memoryview(batch), parse_header(batch), now_ms)
+        if log.log.needs_flush(now_ms):
+            await self._replicas.flusher.flush(log.log)
+
+    async def read_all(self, partition: int) -> AsyncIterator[list[Record]]:
+        """Every record of the partition, oldest first."""
+        source = self._replicas.get(TOPIC, partition)
+        offset = source.log.log_start_offset
+        while offset < source.high_watermark:
+            records, offset = await self._replicas.run_in_thread(_read_some, source, offset)
+            yield records
+
+
+def _read_some(partition: Partition, offset: int) -> tuple[list[Record], int]:
+    """Records from `offset` on, and the offset behind them."""
+    piece = partition.read(offset, READ_BYTES, must_return_one=True, may_block=True)
+    if piece is None:
+        return [], partition.high_watermark
+    records: list[Record] = []
+    next_offset = offset
+    for batch in _batches(memoryview(piece.read())):
+        header = parse_header(batch)
+        next_offset = header.last_offset + 1
+        if not header.is_control:
+            records += (record for record in iter_records(batch) if record.offset >= offset)
+    return records, next_offset
+
+
+def _batches(data: memoryview) -> Iterator[memoryview]:
+    position = 0
+    while position < len(data):
+        size = parse_header(data, position).size
+        yield data[position : position + size]
+        position += size
