@@ -61,7 +61,7 @@ def idle_comparisons(bench: Bench, kind: BrokerKind) -> Iterator[Comparison]:
             yield Comparison(
                 f"idle beside the load, {case(count)}",
                 {kind.name: functools.partial(measure_beside, bench, alone, crowded)},
-                rounds=1 if bench.is_quick else bench.rounds,
+                rounds=bench.long_rounds,
                 writes_bytes=bench.writes_bytes,
             )
             yield Comparison(
@@ -100,7 +100,7 @@ def measure_beside(bench: Bench, alone: Broker, crowded: Broker) -> Figures:
 
 def measure_idle(bench: Bench, broker: Broker) -> Figures:
     time.sleep(SETTLE_SECONDS)
-    seconds = 2.0 if bench.is_quick else 10.0
+    seconds = 2.0 if bench.is_quick else 6.0
     before = processes.cpu_seconds(broker.pid)
     time.sleep(seconds)
     return {

@@ -77,7 +77,12 @@ class KlammBroker:
         with self._log_path.open("wb") as log:
             started = time.perf_counter()
             self._process = subprocess.Popen(
-                arguments, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                arguments,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # What the user has set for a broker of their own must not reach this one.
+                env={key: value for key, value in os.environ.items() if not key.startswith("KLAMM_")},
             )
         self.pid = self._process.pid
         processes.place_server(self.pid)

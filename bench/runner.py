@@ -71,7 +71,7 @@ class Bench:
 
     @property
     def budget(self) -> Budget:
-        return Budget(0.4, 256_000_000) if self.is_quick else Budget(1.5, 640_000_000)
+        return Budget(0.4, 256_000_000) if self.is_quick else Budget(1.2, 640_000_000)
 
     @property
     def writes_bytes(self) -> int:

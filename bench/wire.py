@@ -117,10 +117,6 @@ def topic_error(answer: bytes) -> int:
     return int(code)
 
 
-def api_versions_request() -> bytes:
-    return _framed(struct.pack(">hhi", 18, 0, 0) + _string(CLIENT_ID))
-
-
 def _record(offset_delta: int, value: bytes) -> bytes:
     body = b"\x00\x00" + _varint(offset_delta) + b"\x01" + _varint(len(value)) + value + b"\x00"
     return _varint(len(body)) + body
