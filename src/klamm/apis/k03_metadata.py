@@ -1,0 +1,231 @@
+"""Metadata (key 3), versions 0 to 13.
+
+Tells which brokers there are, under the addresses of the listener that the question came by, and who leads
+which partition. No topics means all in version 0 and none later, where null means all. Topics can be asked
+for by id from version 12 on.
+
+A topic that is not there is created when the client and `auto.create.topics.enable` allow it. Kafka answers
+such a first question with an error and lets the client come back; here the topic is made first, so the first
+answer has it.
+
+Answers about all of thousands of partitions are frequent, so a topic's part of the answer is made once and
+kept until the topic changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.cluster.controller import NewTopic
+from klamm.cluster.image import NO_LEADER, OFFSETS_TOPIC, ClusterImage, PartitionImage, TopicImage
+from klamm.cluster.permissions import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from klamm.cluster.service import ClusterService
+from klamm.cluster.topic_names import check_topic_name
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import ZERO_TOPIC_ID
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+FIRST_VERSION_WITH_NULL_FOR_ALL = 1
+FIRST_VERSION_WITH_TOPIC_IDS = 12
+
+
+@api(ApiKey.METADATA)
+def handle(
+    broker: Broker, request: Request[MetadataRequest]
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    asked = request.message.topics
+    if asked is None or (not asked and request.version < FIRST_VERSION_WITH_NULL_FOR_ALL):
+        answers = _answers_of(broker.cluster)
+        return _response(
+            broker, request, answers.all_topics(broker.cluster.image, _operations(request.message))
+        )
+    missing = _names_to_create(broker, request)
+    if missing:
+        return _create_and_answer(broker, request, asked, missing)
+    return _answer(broker, request, asked, {})
+
+
+async def _create_and_answer(
+    broker: Broker, request: Request[MetadataRequest], asked: list[MetadataRequestTopic], missing: list[str]
+) -> MetadataResponse:
+    errors: dict[str, ErrorCode] = {}
+    results: Iterable[TopicImage | KafkaError] = await broker.cluster.create_topics(
+        [NewTopic(name) for name in missing if name != OFFSETS_TOPIC]
+    )
+    for name, result in zip((name for name in missing if name != OFFSETS_TOPIC), results, strict=True):
+        if isinstance(result, KafkaError):
+            errors[name] = result.code
+    if OFFSETS_TOPIC in missing:
+        try:
+            await broker.cluster.ensure_offsets_topic()
+        except KafkaError as error:
+            errors[OFFSETS_TOPIC] = error.code
+    return _answer(broker, request, asked, errors)
+
+
+def _names_to_create(broker: Broker, request: Request[MetadataRequest]) -> list[str]:
+    """The topics asked for by name that are not there and that the asking shall create."""
+    if not request.message.allow_auto_topic_creation or not broker.config.bool_("auto.create.topics.enable"):
+        return []
+    topics = broker.cluster.image.topics
+    names = [
+        topic.name
+        for topic in request.message.topics or ()
+        if topic.name is not None and topic.topic_id == ZERO_TOPIC_ID and topic.name not in topics
+    ]
+    return [name for name in dict.fromkeys(names) if _is_legal(name)] if names else []
+
+
+def _is_legal(name: str) -> bool:
+    try:
+        check_topic_name(name)
+    except KafkaError:
+        return False
+    return True
+
+
+def _answer(
+    broker: Broker,
+    request: Request[MetadataRequest],
+    asked: list[MetadataRequestTopic],
+    creation_errors: dict[str, ErrorCode],
+) -> MetadataResponse:
+    image = broker.cluster.image
+    answers = _answers_of(broker.cluster)
+    operations = _operations(request.message)
+    topics: dict[tuple[str | None, bytes], MetadataResponseTopic] = {}
+    for topic in asked:
+        key = (topic.name, topic.topic_id)
+        if key in topics:
+            continue
+        name = topic.name
+        by_id = topic.topic_id != ZERO_TOPIC_ID
+        if request.version < FIRST_VERSION_WITH_TOPIC_IDS and (by_id or name is None):
+            topics[key] = _failed(name or "", topic.topic_id, ErrorCode.INVALID_REQUEST)
+            continue
+        if by_id:
+            name = image.topic_names_by_id.get(topic.topic_id)
+        found = image.topics.get(name) if name is not None else None
+        if found is not None:
+            topics[key] = answers.topic(image, found, operations)
+        elif by_id:
+            topics[key] = _failed(None, topic.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            topics[key] = _failed(name, ZERO_TOPIC_ID, _why_missing(name or "", creation_errors))
+    return _response(broker, request, list(topics.values()))
+
+
+def _why_missing(name: str, creation_errors: dict[str, ErrorCode]) -> ErrorCode:
+    if not _is_legal(name):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return creation_errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _failed(name: str | None, topic_id: bytes, code: ErrorCode) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id)
+
+
+def _operations(message: MetadataRequest) -> int:
+    return TOPIC_OPERATIONS if message.include_topic_authorized_operations else NOT_ASKED
+
+
+def _response(
+    broker: Broker, request: Request[MetadataRequest], topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    image = broker.cluster.image
+    brokers = []
+    for each in image.brokers.values():
+        endpoint = each.endpoints.get(request.listener_name)
+        if endpoint is not None:
+            brokers.append(
+                MetadataResponseBroker(
+                    node_id=each.id, host=endpoint.host, port=endpoint.port, rack=each.rack
+                )
+            )
+    asked_operations = request.message.include_cluster_authorized_operations
+    return MetadataResponse(
+        brokers=brokers,
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        topics=topics,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked_operations else NOT_ASKED,
+    )
+
+
+class TopicAnswers:
+    """The parts of answers that topics are, made once for each topic, its operations and the living brokers.
+
+    An image that has not changed shares its objects with the one before, so identity says what still holds.
+    """
+
+    def __init__(self) -> None:
+        self._brokers: object = None
+        self._topics: dict[tuple[str, int], tuple[TopicImage, MetadataResponseTopic]] = {}
+        self._all: dict[int, tuple[ClusterImage, list[MetadataResponseTopic]]] = {}
+
+    def all_topics(self, image: ClusterImage, operations: int) -> list[MetadataResponseTopic]:
+        kept = self._all.get(operations)
+        if kept is not None and kept[0] is image:
+            return kept[1]
+        self._forget_deleted(image)
+        topics = [self.topic(image, topic, operations) for topic in image.topics.values()]
+        self._all[operations] = (image, topics)
+        return topics
+
+    def topic(self, image: ClusterImage, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+        if image.brokers is not self._brokers:
+            self._brokers = image.brokers
+            self._topics.clear()
+        kept = self._topics.get((topic.name, operations))
+        if kept is not None and kept[0] is topic:
+            return kept[1]
+        answer = MetadataResponseTopic(
+            error_code=ErrorCode.NONE,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.is_internal,
+            partitions=[_partition(image, index, each) for index, each in enumerate(topic.partitions)],
+            topic_authorized_operations=operations,
+        )
+        self._topics[topic.name, operations] = (topic, answer)
+        return answer
+
+    def _forget_deleted(self, image: ClusterImage) -> None:
+        for key in [key for key in self._topics if key[0] not in image.topics]:
+            del self._topics[key]
+
+
+def _partition(image: ClusterImage, index: int, partition: PartitionImage) -> MetadataResponsePartition:
+    is_led = partition.leader in image.brokers
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=partition.leader if is_led else NO_LEADER,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=[each for each in partition.replicas if each not in image.brokers],
+    )
+
+
+_ANSWERS: WeakKeyDictionary[ClusterService, TopicAnswers] = WeakKeyDictionary()
+"""Kept per broker, since tests run several in one process."""
+
+
+def _answers_of(cluster: ClusterService) -> TopicAnswers:
+    answers = _ANSWERS.get(cluster)
+    if answers is None:
+        answers = _ANSWERS[cluster] = TopicAnswers()
+    return answers

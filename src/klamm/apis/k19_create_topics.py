@@ -1,0 +1,88 @@
+"""CreateTopics (key 19), versions 2 to 7.
+
+Each topic is created whole or answered with its own error; when the answer leaves, the topic can be used.
+-1 partitions or replicas take the broker's defaults. From version 5 on the answer has the topic's size and
+configuration, from version 7 on its id. `validate_only` does everything but create. The request's timeout is
+not used: creating takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.cluster.controller import NewTopic
+from klamm.cluster.image import TopicImage
+from klamm.config.describe import describe_topic
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import ZERO_TOPIC_ID
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k19_create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+
+@api(ApiKey.CREATE_TOPICS)
+async def handle(broker: Broker, request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
+    validate_only = request.message.validate_only
+    times_named = Counter(topic.name for topic in request.message.topics)
+    results: dict[str, TopicImage | KafkaError] = {}
+    wanted: list[NewTopic] = []
+    for topic in request.message.topics:
+        try:
+            if times_named[topic.name] > 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"the request names the topic {topic.name} more than once"
+                )
+            wanted.append(_new_topic(topic))
+        except KafkaError as error:
+            results[topic.name] = error
+    created = await broker.cluster.create_topics(wanted, validate_only=validate_only)
+    results.update(zip((topic.name for topic in wanted), created, strict=True))
+    return CreateTopicsResponse(
+        topics=[_result(broker, name, results[name], validate_only) for name in times_named]
+    )
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    config: dict[str, str] = {}
+    for setting in topic.configs:
+        if setting.value is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{setting.name} of {topic.name} has no value")
+        config[setting.name] = setting.value
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [(each.partition_index, each.broker_ids) for each in topic.assignments],
+        config,
+    )
+
+
+def _result(
+    broker: Broker, name: str, result: TopicImage | KafkaError, validate_only: bool
+) -> CreatableTopicResult:
+    if isinstance(result, KafkaError):
+        return CreatableTopicResult(name=name, error_code=result.code, error_message=result.message)
+    return CreatableTopicResult(
+        name=name,
+        topic_id=ZERO_TOPIC_ID if validate_only else result.topic_id,
+        error_message=None,
+        num_partitions=len(result.partitions),
+        replication_factor=result.replication_factor,
+        configs=[
+            CreatableTopicConfigs(
+                name=key.row.name,
+                value=key.text,
+                read_only=key.read_only,
+                config_source=key.source,
+                is_sensitive=key.row.sensitive,
+            )
+            for key in describe_topic(broker.config, result.config)
+        ],
+    )

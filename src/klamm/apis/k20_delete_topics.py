@@ -1,0 +1,81 @@
+"""DeleteTopics (key 20), versions 1 to 6.
+
+By name, and from version 6 on by name or id. When the answer leaves, the topics are gone for every client and
+their files are on the way out. With `delete.topic.enable=false` every topic is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import ZERO_TOPIC_ID
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k20_delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+FIRST_VERSION_WITH_IDS = 6
+FIRST_VERSION_THAT_KNOWS_DELETION_DISABLED = 3
+
+
+@api(ApiKey.DELETE_TOPICS)
+async def handle(broker: Broker, request: Request[DeleteTopicsRequest]) -> DeleteTopicsResponse:
+    message = request.message
+    if request.version >= FIRST_VERSION_WITH_IDS:
+        asked = message.topics
+    else:
+        asked = [DeleteTopicState(name=name) for name in message.topic_names]
+    if not broker.config.bool_("delete.topic.enable"):
+        knows_code = request.version >= FIRST_VERSION_THAT_KNOWS_DELETION_DISABLED
+        code = ErrorCode.TOPIC_DELETION_DISABLED if knows_code else ErrorCode.INVALID_REQUEST
+        error = KafkaError(code, "this broker does not delete topics: delete.topic.enable is false")
+        return DeleteTopicsResponse(responses=[_failed(topic, error) for topic in asked])
+
+    responses: list[DeletableTopicResult] = []
+    names: list[str] = []
+    times_named = Counter(_name_of(broker, topic) for topic in asked)
+    for topic in asked:
+        try:
+            name = _checked_name(broker, topic)
+            if times_named[name] > 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"the request names the topic {name} more than once"
+                )
+            names.append(name)
+        except KafkaError as error:
+            responses.append(_failed(topic, error))
+    for name, result in zip(names, await broker.cluster.delete_topics(names), strict=True):
+        if isinstance(result, KafkaError):
+            responses.append(_failed(DeleteTopicState(name=name), result))
+        else:
+            responses.append(DeletableTopicResult(name=name, topic_id=result.topic_id))
+    return DeleteTopicsResponse(responses=responses)
+
+
+def _name_of(broker: Broker, topic: DeleteTopicState) -> str | None:
+    if topic.topic_id != ZERO_TOPIC_ID:
+        return broker.cluster.image.topic_names_by_id.get(topic.topic_id)
+    return topic.name
+
+
+def _checked_name(broker: Broker, topic: DeleteTopicState) -> str:
+    by_id = topic.topic_id != ZERO_TOPIC_ID
+    if by_id == (topic.name is not None):
+        problem = "both the name and the id of a topic" if by_id else "neither the name nor the id of a topic"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the request has {problem}")
+    name = _name_of(broker, topic)
+    if name is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    return name
+
+
+def _failed(topic: DeleteTopicState, error: KafkaError) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=error.message
+    )

@@ -1,0 +1,60 @@
+"""IncrementalAlterConfigs (key 44), versions 0 and 1.
+
+SET, DELETE, APPEND and SUBTRACT single keys of topics, of this broker, of all brokers (the empty name) and of
+groups. Each resource is altered whole or answered with its own error. A key that a running broker cannot
+change is refused with INVALID_CONFIG. What is altered holds at once and survives a restart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.config.alterations import Alteration, AlterOperation
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k44_incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+@api(ApiKey.INCREMENTAL_ALTER_CONFIGS)
+async def handle(
+    broker: Broker, request: Request[IncrementalAlterConfigsRequest]
+) -> IncrementalAlterConfigsResponse:
+    message = request.message
+    times_named = Counter((each.resource_type, each.resource_name) for each in message.resources)
+    responses = []
+    for resource in message.resources:
+        response = AlterConfigsResourceResponse(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            if times_named[resource.resource_type, resource.resource_name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this resource more than once")
+            await broker.cluster.alter_config(
+                resource.resource_type,
+                resource.resource_name,
+                [_alteration(config) for config in resource.configs],
+                validate_only=message.validate_only,
+            )
+        except KafkaError as error:
+            response.error_code = error.code
+            response.error_message = error.message
+        responses.append(response)
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+def _alteration(config: AlterableConfig) -> Alteration:
+    try:
+        operation = AlterOperation(config.config_operation)
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{config.config_operation} is no operation on {config.name}; 0 to 3 are",
+        ) from None
+    return Alteration(config.name, operation, config.value)

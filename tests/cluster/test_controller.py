@@ -1,0 +1,257 @@
+"""The controller's rules, without a store: what is changed, and what is refused with which code."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.cluster.config_changes import ResourceType, alter_config
+from klamm.cluster.controller import Controller, NewPartitions, NewTopic
+from klamm.cluster.image import ALL_BROKERS, ClusterImage
+from klamm.cluster.placement import place_replicas
+from klamm.cluster.topic_names import check_topic_name, colliding_name
+from klamm.config.alterations import Alteration, AlterOperation
+from klamm.config.loading import BrokerConfig
+from klamm.coordination.store import Create, Delete, Set
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition, new_topic_id
+
+from .scenario import broker
+
+
+def image_of(*brokers):
+    return ClusterImage(
+        cluster_id="c",
+        controller_id=1,
+        brokers={each.id: each for each in brokers or (broker(1),)},
+        topics={},
+        topic_names_by_id={},
+        broker_configs={},
+        group_configs={},
+    )
+
+
+THREE = image_of(broker(1), broker(2), broker(3))
+CONTROLLER = Controller(BrokerConfig({"num.partitions": "2"}), controller_epoch=5)
+
+
+def create(image, *args, **kwargs):
+    return CONTROLLER.create_topic(image, NewTopic(*args, **kwargs), topic_id=new_topic_id(), start=0)
+
+
+def test_a_topic_gets_the_defaults_and_one_node_for_everything():
+    change = create(image_of(), "orders")
+    topic = change.image.topics["orders"]
+    assert len(topic.partitions) == 2 and topic.replication_factor == 1
+    assert topic.partitions[0] == ((1,), (1,), 1, 0, 0)
+    assert change.image.topic_names_by_id == {topic.topic_id: "orders"}
+    assert [operation.path for operation in change.operations] == [
+        "/brokers/topics/orders",
+        "/brokers/topics/orders/partitions",
+        "/brokers/topics/orders/partitions/0",
+        "/brokers/topics/orders/partitions/0/state",
+        "/brokers/topics/orders/partitions/1",
+        "/brokers/topics/orders/partitions/1/state",
+        "/config/topics/orders",
+    ]
+    assert all(isinstance(operation, Create) for operation in change.operations)
+    assert b'"controller_epoch":5' in change.operations[3].value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"name": "there"}, ErrorCode.TOPIC_ALREADY_EXISTS),
+        ({"name": "a/b"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"name": "there_too"}, ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ({"partition_count": 0}, ErrorCode.INVALID_PARTITIONS),
+        ({"partition_count": -2}, ErrorCode.INVALID_PARTITIONS),
+        ({"replication_factor": 0}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": -2}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"replication_factor": 4}, ErrorCode.INVALID_REPLICATION_FACTOR),
+        ({"assignment": [(0, [1])], "partition_count": 1}, ErrorCode.INVALID_REQUEST),
+        ({"assignment": [(0, [1])], "replication_factor": 1}, ErrorCode.INVALID_REQUEST),
+        ({"assignment": [(0, [1]), (0, [2])]}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignment": [(1, [1])]}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignment": [(0, [])]}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignment": [(0, [1, 1])]}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignment": [(0, [9])]}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"assignment": [(0, [1, 2]), (1, [1])]}, ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        ({"config": {"retention.sm": "1"}}, ErrorCode.INVALID_CONFIG),
+        ({"config": {"retention.ms": "x"}}, ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_topics_that_cannot_be_are_refused(arguments, code):
+    image = create(create(THREE, "there").image, "there.too").image
+    with pytest.raises(KafkaError) as caught:
+        create(image, **{"name": "new", **arguments})
+    assert caught.value.code is code
+    assert caught.value.message
+
+
+def test_replicas_go_where_the_client_says():
+    change = create(THREE, "t", assignment=[(1, [3, 1]), (0, [2, 3])])
+    partitions = change.image.topics["t"].partitions
+    assert [(each.replicas, each.leader) for each in partitions] == [((2, 3), 2), ((3, 1), 3)]
+
+
+def test_partitions_are_added_behind_the_old_ones():
+    image = create(THREE, "t", assignment=[(0, [1, 2])]).image
+    change = CONTROLLER.create_partitions(image, NewPartitions("t", 3), start=0)
+    grown = change.image.topics["t"]
+    assert grown.partitions[0] is image.topics["t"].partitions[0]
+    assert [len(each.replicas) for each in grown.partitions] == [2, 2, 2]
+    assert isinstance(change.operations[0], Set)
+    assert [each.path for each in change.operations[1:]] == [
+        "/brokers/topics/t/partitions/1",
+        "/brokers/topics/t/partitions/1/state",
+        "/brokers/topics/t/partitions/2",
+        "/brokers/topics/t/partitions/2/state",
+    ]
+    manual = CONTROLLER.create_partitions(image, NewPartitions("t", 2, [[3, 2]]), start=0)
+    assert manual.image.topics["t"].partitions[1].replicas == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        (NewPartitions("none", 3), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (NewPartitions("t", 2), ErrorCode.INVALID_PARTITIONS),
+        (NewPartitions("t", 1), ErrorCode.INVALID_PARTITIONS),
+        (NewPartitions("t", -1), ErrorCode.INVALID_PARTITIONS),
+        (NewPartitions("t", 4, [[1]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewPartitions("t", 3, [[1, 2]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (NewPartitions("t", 3, [[9]]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_partitions_that_cannot_be_added_are_refused(wanted, code):
+    image = create(THREE, "t").image
+    with pytest.raises(KafkaError) as caught:
+        CONTROLLER.create_partitions(image, wanted, start=0)
+    assert caught.value.code is code
+
+
+def test_deleting_undoes_creating_and_leaves_a_mark():
+    created = create(image_of(), "t", config={"retention.ms": "5"})
+    deleted = CONTROLLER.delete_topic(created.image, "t", is_marked=False)
+    assert deleted.image == image_of()
+    paths = {operation.path for operation in created.operations}
+    assert {each.path for each in deleted.operations if isinstance(each, Delete)} == paths
+    assert isinstance(deleted.operations[-1], Create)
+    assert deleted.operations[-1].path == "/admin/delete_topics/t"
+    with pytest.raises(KafkaError) as caught:
+        CONTROLLER.delete_topic(image_of(), "t", is_marked=False)
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_leader_epochs_rise_only_where_asked():
+    image = create(create(image_of(), "a").image, "b").image
+    change = CONTROLLER.raise_leader_epochs(image, [TopicPartition("a", 1)])
+    assert [each.leader_epoch for each in change.image.topics["a"].partitions] == [0, 1]
+    assert change.image.topics["b"] is image.topics["b"]
+    assert [(each.path, each.version) for each in change.operations] == [
+        ("/brokers/topics/a/partitions/1/state", 0)
+    ]
+
+
+def alteration(name, value, operation=AlterOperation.SET):
+    return [Alteration(name, operation, value)]
+
+
+def test_broker_settings_hold_for_one_or_for_all():
+    config = BrokerConfig()
+    change = alter_config(
+        image_of(), config, ResourceType.BROKER, ALL_BROKERS, alteration("message.max.bytes", "9")
+    )
+    assert change.operations[0].path == "/config/brokers/<default>"
+    change = alter_config(
+        change.image, config, ResourceType.BROKER, "1", alteration("message.max.bytes", "8")
+    )
+    assert change.operations[0].path == "/config/brokers/1"
+    assert change.image.broker_configs == {
+        ALL_BROKERS: {"message.max.bytes": "9"},
+        "1": {"message.max.bytes": "8"},
+    }
+    removal = alteration("message.max.bytes", None, AlterOperation.DELETE)
+    change = alter_config(change.image, config, ResourceType.BROKER, "1", removal)
+    assert isinstance(change.operations[0], Delete)
+    assert list(change.image.broker_configs) == [ALL_BROKERS]
+
+
+@pytest.mark.parametrize(
+    ("resource_type", "name", "alterations", "code", "words"),
+    [
+        (2, "none", alteration("retention.ms", "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "none"),
+        (2, "t", alteration("retention.sm", "1"), ErrorCode.INVALID_CONFIG, "retention.ms"),
+        (2, "t", alteration("retention.ms", "-9"), ErrorCode.INVALID_CONFIG, "from -1"),
+        (2, "t", alteration("retention.ms", None), ErrorCode.INVALID_REQUEST, "needs a value"),
+        (2, "t", alteration("retention.ms", "1") * 2, ErrorCode.INVALID_REQUEST, "twice"),
+        (2, "t", alteration("retention.ms", "1", AlterOperation.APPEND), ErrorCode.INVALID_CONFIG, "lists"),
+        (
+            2,
+            "t",
+            alteration("min.compaction.lag.ms", "9") + alteration("max.compaction.lag.ms", "8"),
+            40,
+            "9",
+        ),
+        (4, "1", alteration("log.dirs", "x"), ErrorCode.INVALID_CONFIG, "while the broker runs"),
+        (4, "", alteration("node.id", "7"), ErrorCode.INVALID_CONFIG, "while the broker runs"),
+        (4, "1", alteration("no.such.key", "7"), ErrorCode.INVALID_CONFIG, "unknown"),
+        (4, "2", alteration("message.max.bytes", "7"), ErrorCode.INVALID_REQUEST, "broker 1"),
+        (4, "x", alteration("message.max.bytes", "7"), ErrorCode.INVALID_REQUEST, "broker 1"),
+        (4, "1", alteration("log.cleaner.min.compaction.lag.ms", str(2**63 - 1)), ErrorCode.NONE, ""),
+        (8, "1", alteration("root", "INFO"), ErrorCode.INVALID_REQUEST, "type 8"),
+        (32, "", alteration("consumer.session.timeout.ms", "50000"), ErrorCode.INVALID_REQUEST, "empty"),
+        (32, "g", alteration("consumer.session.timeout.ms", "1"), ErrorCode.INVALID_CONFIG, "45000"),
+    ],
+)
+def test_alterations_are_refused_with_a_reason(resource_type, name, alterations, code, words):
+    image = create(image_of(), "t").image
+    if code is ErrorCode.NONE:
+        alter_config(image, BrokerConfig(), resource_type, name, alterations)
+        return
+    with pytest.raises(KafkaError) as caught:
+        alter_config(image, BrokerConfig(), resource_type, name, alterations)
+    assert caught.value.code == code
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "a\n", "x" * 250, "a:b"])
+def test_illegal_topic_names(name):
+    with pytest.raises(KafkaError) as caught:
+        check_topic_name(name)
+    assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 249, "...", "a.b_c-D9", "__consumer_offsets"])
+def test_legal_topic_names(name):
+    check_topic_name(name)
+
+
+def test_names_collide_only_in_dots_and_underscores():
+    assert colliding_name("a.b", ["x", "a_b"]) == "a_b"
+    assert colliding_name("a_b", ["a.b"]) == "a.b"
+    assert colliding_name("a.b", ["a.b", "a-b", "a.b.c"]) is None
+    assert colliding_name("ab", ["a.b"]) is None
+
+
+@given(
+    st.dictionaries(st.integers(0, 50), st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=12),
+    st.integers(1, 40),
+    st.integers(0, 1 << 20),
+    st.data(),
+)
+def test_any_placement_is_valid_balanced_and_spread_over_racks(racks, partition_count, start, data):
+    factor = data.draw(st.integers(1, len(racks)))
+    placed = place_replicas(racks, partition_count, factor, start=start)
+    assert len(placed) == partition_count
+    led = {broker_id: 0 for broker_id in racks}
+    for replicas in placed:
+        assert len(replicas) == factor == len(set(replicas))
+        assert set(replicas) <= set(racks)
+        led[replicas[0]] += 1
+        if None not in racks.values():
+            distinct = len(set(racks.values()))
+            assert len({racks[each] for each in replicas}) == min(factor, distinct)
+    assert max(led.values()) - min(led.values()) <= 1

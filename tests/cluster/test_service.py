@@ -1,0 +1,359 @@
+"""The service over a real store: what lasts, what subscribers see, what happens when the store fails."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from klamm.cluster import layout
+from klamm.cluster.config_changes import ResourceType
+from klamm.cluster.controller import MAX_NEW_PARTITIONS, NewPartitions, NewTopic
+from klamm.cluster.image import ALL_BROKERS, OFFSETS_TOPIC, BrokerImage, Endpoint, TopicImage, broker_image
+from klamm.config.alterations import Alteration, AlterOperation
+from klamm.config.loading import BrokerConfig
+from klamm.config.topic_keys import topic_config
+from klamm.coordination.store import NoNode, Set, Unavailable
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition
+
+from .scenario import broker, run
+
+
+def set_(name, value):
+    return [Alteration(name, AlterOperation.SET, value)]
+
+
+def test_everything_is_the_same_after_a_restart(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        await service.create_topics(
+            [NewTopic("a", 3), NewTopic("b", 1, config={"retention.ms": "5"}), NewTopic("gone", 2)]
+        )
+        await service.create_partitions([NewPartitions("a", 5)])
+        await service.delete_topics(["gone"])
+        await service.alter_config(ResourceType.TOPIC, "a", set_("cleanup.policy", "compact"))
+        await service.alter_config(ResourceType.BROKER, ALL_BROKERS, set_("message.max.bytes", "77"))
+        await service.alter_config(ResourceType.BROKER, "1", set_("log.retention.ms", "99"))
+        group = "any/thing . ü"
+        await service.alter_config(ResourceType.GROUP, group, set_("consumer.session.timeout.ms", "50000"))
+        await service.alter_config(ResourceType.GROUP, "..", set_("consumer.session.timeout.ms", "50000"))
+        await service.raise_leader_epochs([TopicPartition("a", 4)])
+        await service.ensure_offsets_topic()
+        image = service.image
+        assert len(image.topics["a"].partitions) == 5
+        assert image.topics["a"].partitions[4].leader_epoch == 1
+
+        again = await cluster.start()
+        assert again.image == image
+        assert set(again.image.group_configs) == {group, ".."}
+        assert again.config["message.max.bytes"] == 77 and again.config["log.retention.ms"] == 99
+        assert again.unfinished_deletions == frozenset()
+        assert topic_config(again.config, again.image.topics["a"].config)["retention.ms"] == 99
+
+    run(tmp_path, scenario)
+
+
+def test_a_recreated_topic_has_another_id_and_starts_afresh(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        (first,) = await service.create_topics([NewTopic("t", 3, config={"retention.ms": "5"})])
+        await service.delete_topics(["t"])
+        assert first.topic_id not in service.image.topic_names_by_id
+        (second,) = await service.create_topics([NewTopic("t", 1)])
+        assert second.topic_id != first.topic_id
+        assert len(second.partitions) == 1 and second.config == {}
+
+    run(tmp_path, scenario)
+
+
+def test_each_topic_of_a_request_succeeds_or_fails_alone_and_in_order(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        wanted = ["a", "b/", "c", "a", "c.d", "c_d"]
+        results = await service.create_topics([NewTopic(name) for name in wanted])
+        assert [result.code if isinstance(result, KafkaError) else result.name for result in results] == [
+            "a",
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            "c",
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            "c.d",
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ]
+        assert set(service.image.topics) == {"a", "c", "c.d"}
+        results = await service.delete_topics(["a", "none", "c"])
+        assert [isinstance(result, TopicImage) for result in results] == [True, False, True]
+        assert set(service.image.topics) == {"c.d"}
+
+    run(tmp_path, scenario)
+
+
+def test_validate_only_changes_nothing(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        await service.create_topics([NewTopic("t")])
+        image = service.image
+        (topic,) = await service.create_topics([NewTopic("new", 4)], validate_only=True)
+        assert len(topic.partitions) == 4
+        await service.create_partitions([NewPartitions("t", 4)], validate_only=True)
+        await service.alter_config(ResourceType.TOPIC, "t", set_("retention.ms", "1"), validate_only=True)
+        await service.replace_config(ResourceType.TOPIC, "t", [("retention.ms", "1")], validate_only=True)
+        assert service.image is image
+        assert (await cluster.start()).image == image
+
+    run(tmp_path, scenario)
+
+
+def test_replacing_a_configuration_drops_what_is_not_named(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        await service.create_topics([NewTopic("t", config={"retention.ms": "1", "flush.ms": "2"})])
+        await service.replace_config(ResourceType.TOPIC, "t", [("flush.ms", "3"), ("segment.ms", "4")])
+        assert service.image.topics["t"].config == {"flush.ms": "3", "segment.ms": "4"}
+
+    run(tmp_path, scenario)
+
+
+def test_too_many_partitions_in_one_request_are_refused(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start({"num.partitions": "100"})
+        half = MAX_NEW_PARTITIONS // 2
+        results = await service.create_topics([NewTopic("a", half), NewTopic("b", half), NewTopic("c")])
+        assert {result.code for result in results} == {ErrorCode.POLICY_VIOLATION}
+        await service.create_topics([NewTopic("a", 1)])
+        (result,) = await service.create_partitions([NewPartitions("a", MAX_NEW_PARTITIONS + 2)])
+        assert result.code is ErrorCode.POLICY_VIOLATION
+        assert set(service.image.topics) == {"a"}
+
+    run(tmp_path, scenario)
+
+
+def test_creating_and_deleting_wait_for_subscribers_in_order(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        seen = []
+        gate = asyncio.Event()
+
+        async def slow(old, new):
+            assert service.image is new
+            await gate.wait()
+            seen.append((sorted(old.topics), sorted(new.topics)))
+
+        service.subscribe(slow)
+        service.subscribe(lambda old, new: None)
+        creation = asyncio.create_task(service.create_topics([NewTopic("a")]))
+        other = asyncio.create_task(service.create_topics([NewTopic("b")]))
+        while "a" not in service.image.topics:  # noqa: ASYNC110 (the store is in another thread)
+            await asyncio.sleep(0.001)
+        assert not creation.done() and "b" not in service.image.topics
+        gate.set()
+        await asyncio.gather(creation, other)
+        await service.delete_topics(["a"])
+        assert seen == [([], ["a"]), (["a"], ["a", "b"]), (["a", "b"], ["b"])]
+
+    run(tmp_path, scenario)
+
+
+def test_a_change_is_finished_though_its_caller_is_cancelled(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        creation = asyncio.create_task(service.create_topics([NewTopic("a")]))
+        await asyncio.sleep(0)
+        creation.cancel()
+        await asyncio.gather(creation, return_exceptions=True)
+        await service.create_topics([NewTopic("b")])
+        assert set(service.image.topics) == {"a", "b"}
+        assert (await cluster.start()).image == service.image
+
+    run(tmp_path, scenario)
+
+
+def test_a_deletion_whose_files_could_not_be_removed_is_remembered(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        await service.create_topics([NewTopic("t")])
+        failing = True
+
+        async def fail(old, new):
+            if failing and "t" not in new.topics:
+                raise OSError("the disk is gone")
+
+        service.subscribe(fail)
+        (result,) = await service.delete_topics(["t"])
+        assert result.code is ErrorCode.KAFKA_STORAGE_ERROR and "the disk is gone" in str(result)
+        assert "t" not in service.image.topics and service.unfinished_deletions == {"t"}
+
+        again = await cluster.start()
+        assert again.unfinished_deletions == {"t"}
+        # A new topic of that name can come and go meanwhile.
+        await again.create_topics([NewTopic("t")])
+        assert isinstance((await again.delete_topics(["t"]))[0], TopicImage)
+        await again.finish_deletions()
+        assert again.unfinished_deletions == frozenset()
+        assert (await cluster.start()).unfinished_deletions == frozenset()
+
+    run(tmp_path, scenario)
+
+
+def test_a_controller_that_has_been_replaced_changes_nothing(tmp_path):
+    async def scenario(cluster):
+        old = await cluster.start()
+        new = await cluster.start()
+        (result,) = await old.create_topics([NewTopic("a")])
+        assert result.code is ErrorCode.NOT_CONTROLLER
+        assert "a" not in old.image.topics
+        await new.create_topics([NewTopic("a")])
+        with pytest.raises(KafkaError) as caught:
+            await old.alter_config(ResourceType.TOPIC, "a", set_("retention.ms", "1"))
+        assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(tmp_path, scenario)
+
+
+class Lossy:
+    """A store that does what it is told and then does not answer."""
+
+    def __init__(self, store):
+        self._store = store
+        self.loses_answers = False
+        self.loses_requests = False
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    async def txn(self, operations):
+        if self.loses_requests:
+            raise Unavailable("no answer")
+        revision = await self._store.txn(operations)
+        if self.loses_answers:
+            raise Unavailable("no answer")
+        return revision
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_after_an_unknown_outcome_the_image_is_what_the_store_says(tmp_path, applied):
+    async def scenario(cluster):
+        service = await cluster.start()
+        lossy = service._committer.store = Lossy(service._committer.store)
+        lossy.loses_answers, lossy.loses_requests = applied, not applied
+        (result,) = await service.create_topics([NewTopic("a")])
+        assert result.code is ErrorCode.REQUEST_TIMED_OUT and result.code.retriable
+        lossy.loses_answers = lossy.loses_requests = False
+        seen = []
+        service.subscribe(lambda old, new: seen.append(sorted(new.topics)))
+        (result,) = await service.create_topics([NewTopic("a")])
+        assert isinstance(result, KafkaError) == applied
+        assert seen == ([["a"]] if applied else [[], ["a"]])
+        assert (await cluster.start()).image == service.image
+
+    run(tmp_path, scenario)
+
+
+def test_broker_settings_hold_at_once(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start({"log.retention.hours": "1"})
+        assert service.config["log.retention.ms"] == 3_600_000
+        await service.alter_config(ResourceType.BROKER, ALL_BROKERS, set_("log.retention.ms", "5"))
+        assert service.config["log.retention.ms"] == 5
+        removal = [Alteration("log.retention.ms", AlterOperation.DELETE, None)]
+        await service.alter_config(ResourceType.BROKER, ALL_BROKERS, removal)
+        assert service.config["log.retention.ms"] == 3_600_000
+
+    run(tmp_path, scenario)
+
+
+def test_producer_id_blocks_never_overlap(tmp_path):
+    async def scenario(cluster):
+        services = [await cluster.start(), await cluster.start()]
+        blocks = await asyncio.gather(
+            *(service.next_producer_id_block() for service in services for _ in range(3))
+        )
+        ids = [producer_id for block in blocks for producer_id in block]
+        assert len(ids) == len(set(ids)) == 6000
+        third = await cluster.start()
+        assert (await third.next_producer_id_block()).start not in ids
+
+    run(tmp_path, scenario)
+
+
+def test_the_offsets_topic_is_made_once_and_compacted(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start({"offsets.topic.num.partitions": "7"})
+        first, second = await asyncio.gather(service.ensure_offsets_topic(), service.ensure_offsets_topic())
+        assert first is second is service.image.topics[OFFSETS_TOPIC]
+        assert len(first.partitions) == 7 and first.replication_factor == 1 and first.is_internal
+        assert topic_config(service.config, first.config)["cleanup.policy"] == ("compact",)
+
+    run(tmp_path, scenario)
+
+
+def test_the_cluster_id_is_made_once(tmp_path):
+    async def scenario(cluster):
+        first, second = await cluster.start(), await cluster.start()
+        assert first.image.cluster_id == second.image.cluster_id
+        assert len(first.image.cluster_id) == 22
+
+    run(tmp_path, scenario)
+
+
+def test_the_broker_is_seen_under_its_advertised_addresses():
+    config = BrokerConfig(
+        {
+            "listeners": "A://h:0",
+            "listener.security.protocol.map": "A:PLAINTEXT",
+            "node.id": "7",
+            "broker.rack": "east",
+        }
+    )
+    assert broker_image(config, {"A": 5}) == BrokerImage(7, {"A": Endpoint("h", 5)}, "east")
+
+
+def test_a_second_broker_can_be_registered(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        await service.register_broker(broker(2, "west"))
+        (topic,) = await service.create_topics([NewTopic("t", 4, 2)])
+        assert {each.leader for each in topic.partitions} == {1, 2}
+
+    run(tmp_path, scenario)
+
+
+def test_a_damaged_node_is_named(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        await service.create_topics([NewTopic("t")])
+        store = await cluster.store()
+        await store.txn([Set(layout.topic_path("t"), b"{}")])
+        with pytest.raises(Exception, match="/brokers/topics/t"):
+            await cluster.start()
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_is_in_the_store_whole_or_not_at_all(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        await service.create_topics([NewTopic("t", 3)])
+        store = await cluster.store()
+        assert await store.list(layout.partitions_path("t")) == ["0", "1", "2"]
+        await service.delete_topics(["t"])
+        for path in (layout.topic_path("t"), layout.topic_config_path("t"), layout.deleted_topic_path("t")):
+            with pytest.raises(NoNode):
+                await store.get(path)
+
+    run(tmp_path, scenario)
+
+
+def test_four_thousand_partitions_are_created_and_loaded_quickly(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        await service.create_topics([NewTopic(f"topic-{number}", 40) for number in range(100)])
+        started = time.perf_counter()
+        again = await cluster.start()
+        seconds = time.perf_counter() - started
+        assert sum(len(topic.partitions) for topic in again.image.topics.values()) == 4000
+        # About 0.15 s on a quiet machine; the bound allows for a busy one.
+        assert seconds < 2.0, f"loading took {seconds:.2f} s"
+
+    run(tmp_path, scenario)
