@@ -1,0 +1,53 @@
+"""Asks handlers as a client would: over the codecs, on a real cluster service."""
+
+from __future__ import annotations
+
+import inspect
+
+from klamm.apis.registry import Request
+from klamm.protocol.apis import API_VERSIONS
+from klamm.protocol.codec import decode, encode
+
+from .scenario import run
+
+NOT_ASKED = -(2**31)
+
+
+class Connection:
+    client_host = "127.0.0.1"
+
+    def __init__(self, listener_name):
+        self.listener_name = listener_name
+
+
+class FakeBroker:
+    """What handlers of this file reach of a broker."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.node_id = 1
+
+    @property
+    def config(self):
+        return self.cluster.config
+
+    async def ask(self, module, message, version, listener_name="PLAINTEXT"):
+        """The answer as a client would decode it, both ways over the wire."""
+        received, _ = decode(type(message), version, memoryview(encode(message, version)))
+        answer = module.handle(self, Request(received, version, "test", Connection(listener_name)))
+        if inspect.iscoroutine(answer):
+            answer = await answer
+        decoded, _ = decode(type(answer), version, memoryview(encode(answer, version)))
+        return decoded
+
+
+def versions_of(key):
+    spec = API_VERSIONS[key]
+    return range(spec.min_version, spec.max_version + 1)
+
+
+def scenario_with_broker(tmp_path, work, settings=None):
+    async def scenario(cluster):
+        await work(FakeBroker(await cluster.start(settings)))
+
+    run(tmp_path, scenario)
