@@ -51,6 +51,7 @@ class FakeDispatcher:
         if letter == b"p":
             return self.parked.setdefault(correlation_id, asyncio.get_running_loop().create_future())
         if letter == b"s":
+            self.serial_gates[correlation_id] = asyncio.Event()
             return self._serve_serially(correlation_id, rest)
         if letter == b"n":
             return NO_RESPONSE
@@ -65,7 +66,7 @@ class FakeDispatcher:
         raise RuntimeError("as told")
 
     async def _serve_serially(self, correlation_id: int, rest: bytes) -> bytes:
-        await self.serial_gates.setdefault(correlation_id, asyncio.Event()).wait()
+        await self.serial_gates[correlation_id].wait()
         self.serial_done.append(correlation_id)
         return rest
 
