@@ -100,7 +100,7 @@ def encode_request_frame(
 ) -> list[Any]:
     """Size, header and body as chunks to send; record sets are chunks of their own."""
     header = encode_request_header(key, version, correlation_id, client_id)
-    chunks = encode_chunks(request, version)
+    chunks = encode_chunks(request, version) or [b""]
     size = len(header) + sum(map(len, chunks))
     chunks[0] = _CORRELATION_ID.pack(size) + header + chunks[0]
     return chunks
