@@ -47,7 +47,7 @@ class CleanerSettings(NamedTuple):
         )
 
 
-class LogsChanged(Exception):
+class SegmentsLost(Exception):
     """The log lost segments that were being compacted."""
 
 
@@ -167,20 +167,20 @@ class LogCleaner:
         started_ms = self._now_ms()
         segments = {segment.base_offset: segment for segment in cleanable.segments}
 
-        async def put_in_place(cleaned: CleanedSegment) -> None:
+        async def take(cleaned: CleanedSegment) -> None:
             replaced = [segments[base_offset] for base_offset in cleaned.replaced]
-            await asyncio.to_thread(_exchange, log, cleaned, replaced, self._now_ms())
+            await asyncio.to_thread(put_in_place, log, cleaned, replaced, self._now_ms())
 
         plan = plan_for(cleanable, started_ms, self._settings().map_limit_bytes)
         try:
-            summary = await self._process.clean(plan, put_in_place)
+            summary = await self._process.clean(plan, take)
             known.first_dirty_offset = summary.end_offset
             await asyncio.to_thread(self._write_checkpoint, str(log.directory.parent))
         except LogDirFailure as error:
             await asyncio.to_thread(_remove_leftovers, str(log.directory))
             self._on_directory_failure(str(log.directory.parent), error)
             return None
-        except (CleanerFailure, LogsChanged, OSError) as error:
+        except (CleanerFailure, SegmentsLost, OSError) as error:
             await asyncio.to_thread(_remove_leftovers, str(log.directory))
             self._note_failure(known, error)
             return None
@@ -213,18 +213,19 @@ class LogCleaner:
         write_offsets(f"{log_dir}/{CLEANER_OFFSET_FILE}", offsets)
 
 
-def _exchange(log: Log, cleaned: CleanedSegment, replaced: list[Segment], now_ms: int) -> None:
-    fresh = Segment(
+def put_in_place(log: Log, cleaned: CleanedSegment, replaced: list[Segment], now_ms: int) -> None:
+    """Make a segment that compaction has written part of the log; blocks."""
+    segment = Segment(
         str(log.directory),
         cleaned.base_offset,
         log.open_files,
         size=cleaned.size,
         index_entries=cleaned.index_entries,
         time_index_entries=cleaned.time_index_entries,
-        created_ms=max(segment.created_ms for segment in replaced),
+        created_ms=max(old.created_ms for old in replaced),
     )
-    if not log.replace_segments(fresh, replaced, now_ms):
-        raise LogsChanged("the log lost segments that were being compacted")
+    if not log.replace_segments(segment, replaced, now_ms):
+        raise SegmentsLost("the log lost segments that were being compacted")
 
 
 def _remove_leftovers(directory: str) -> None:
