@@ -1,0 +1,61 @@
+"""What all tests share: which broker they talk to, and what happens when a tool is not there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NoReturn
+
+import pytest
+
+from tests.peers.apache_kafka import ApacheKafka
+from tests.peers.kafka_jars import PeerMissing
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--peer",
+        choices=["klamm", "kafka"],
+        default="klamm",
+        help="the broker under the client suites: Klamm, or Apache Kafka to check the suites themselves",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"client suites run against: {_broker_name(config)}"
+
+
+def _broker_name(config: pytest.Config) -> str:
+    return os.environ.get("KLAMM_TEST_BOOTSTRAP") or str(config.getoption("--peer"))
+
+
+def cannot_run(problem: PeerMissing) -> NoReturn:
+    """Skip a test whose tool is missing, by name. In CI everything must be there, so it fails instead."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{problem} (with CI=true nothing is skipped)", pytrace=False)
+    pytest.skip(str(problem))
+
+
+@pytest.fixture(scope="session")
+def is_klamm(request: pytest.FixtureRequest) -> bool:
+    """Whether the broker under the client suites is Klamm; some tests look at its files."""
+    return _broker_name(request.config) == "klamm"
+
+
+@pytest.fixture(scope="session")
+def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of the broker that the client suites talk to: one for the whole session."""
+    if address := os.environ.get("KLAMM_TEST_BOOTSTRAP"):
+        yield address
+    elif request.config.getoption("--peer") == "kafka":
+        try:
+            kafka = ApacheKafka()
+        except PeerMissing as problem:
+            cannot_run(problem)
+        with kafka:
+            yield kafka.bootstrap
+    else:
+        from klamm.testing import Broker
+
+        with Broker() as broker:
+            yield broker.bootstrap
