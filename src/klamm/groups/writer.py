@@ -105,7 +105,10 @@ class PartitionWriter:
                 return [first._replace(records=first.build())]
             except KafkaError as error:
                 _settle(first, error.code)
-                return []
+            except Exception:
+                _LOGGER.exception("Working out records for __consumer_offsets failed")
+                _settle(first, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return []
         batch = [first]
         size = _size(first)
         while self._queue and self._queue[0].build is None:
@@ -120,16 +123,16 @@ class PartitionWriter:
             return ErrorCode.NONE
         try:
             await self._append(records)
+            if self._is_closed:
+                return ErrorCode.NOT_COORDINATOR
+            for key, value in records:
+                self._replay(key, value)
         except KafkaError as error:
             _LOGGER.warning("Writing to __consumer_offsets failed: %s", error)
             return _CODE_FOR_CLIENTS.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR)
         except Exception:
             _LOGGER.exception("Writing to __consumer_offsets failed in a way nobody foresaw")
             return ErrorCode.UNKNOWN_SERVER_ERROR
-        if self._is_closed:
-            return ErrorCode.NOT_COORDINATOR
-        for key, value in records:
-            self._replay(key, value)
         return ErrorCode.NONE
 
 
