@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,6 +99,13 @@ async def contents_on_loop(log: Log) -> list[Content]:
 
 def last_of_each_key(before: Iterable[Content]) -> set[Content]:
     return set({key: (offset, key, value) for offset, key, value in before if key is not None}.values())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that another process or task brings about."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -98,6 +98,11 @@ class LogCleaner:
         finally:
             await self._process.close()
 
+    @property
+    def process_id(self) -> int | None:
+        """Of the process that compacts; None while there is none."""
+        return self._process.process_id
+
     async def close(self) -> None:
         """For who uses `clean_now` without `run`."""
         await self._process.close()
@@ -169,7 +174,7 @@ class LogCleaner:
 
         async def take(cleaned: CleanedSegment) -> None:
             replaced = [segments[base_offset] for base_offset in cleaned.replaced]
-            await asyncio.to_thread(put_in_place, log, cleaned, replaced, self._now_ms())
+            await _to_its_end(asyncio.to_thread(put_in_place, log, cleaned, replaced, self._now_ms()))
 
         plan = plan_for(cleanable, started_ms, self._settings().map_limit_bytes)
         try:
@@ -211,6 +216,16 @@ class LogCleaner:
             if str(known.log.directory.parent) == log_dir and known.log.failure is None:
                 offsets[topic_partition] = known.first_dirty_offset
         write_offsets(f"{log_dir}/{CLEANER_OFFSET_FILE}", offsets)
+
+
+async def _to_its_end(work: Coroutine[None, None, None]) -> None:
+    """If cancelled, end only when `work`, which is in a thread, is done: nobody may tidy up before."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def put_in_place(log: Log, cleaned: CleanedSegment, replaced: list[Segment], now_ms: int) -> None:

@@ -33,7 +33,7 @@ class CleanerFailure(Exception):
 
 class CleanerProcess:
     def __init__(self, silence_limit_s: float = SILENCE_LIMIT_S) -> None:
-        self._silence_limit_s = silence_limit_s
+        self.silence_limit_s = silence_limit_s
         self._process: Process | None = None
         self._is_busy = False
 
@@ -80,10 +80,10 @@ class CleanerProcess:
     async def _answer(self, process: Process) -> dict[str, Any]:
         assert process.stdout is not None
         try:
-            line = await asyncio.wait_for(process.stdout.readline(), self._silence_limit_s)
+            line = await asyncio.wait_for(process.stdout.readline(), self.silence_limit_s)
         except TimeoutError:
             raise CleanerFailure(
-                f"the compaction process was silent for {self._silence_limit_s:.0f} s"
+                f"the compaction process was silent for {self.silence_limit_s:.0f} s"
             ) from None
         if not line.endswith(b"\n"):
             raise CleanerFailure(f"the compaction process ended with code {await process.wait()}")
