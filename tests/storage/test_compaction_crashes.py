@@ -144,3 +144,19 @@ def test_a_crash_before_any_file_operation_leaves_old_or_new(
     assert tuple(before) in outcomes
     assert tuple(after) in outcomes
     assert len(outcomes) > 2, "between two exchanges some segments are old and some new"
+
+
+def test_an_index_without_its_log_file_replaces_nothing(tmp_path: Path) -> None:
+    """Left when a crash interrupts the dropping of a result that was not needed any more."""
+    log = make_log(tmp_path)
+    log.close()
+    before = contents(log)
+    for suffix in (".index", ".timeindex"):
+        Path(log.segments[2].path(suffix + ".swap")).write_bytes(bytes(24))
+    reopened = open_log(tmp_path, log.config)
+    assert contents(reopened) == before
+    assert not [name for name in os.listdir(log.directory) if name.endswith(".swap")]
+    for offset, _, _ in before:
+        assert reopened.read(offset, 1, reopened.log_end_offset, must_return_one=True, may_block=True)
+    sizes = {name: os.stat(log.directory / name).st_size for name in os.listdir(log.directory)}
+    assert sizes[f"{log.segments[2].base_offset:020d}.timeindex"] == 12

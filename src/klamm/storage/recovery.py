@@ -106,9 +106,14 @@ def _complete_interrupted_operations(directory: str, names: list[str], report: R
     if cleaned:
         report(f"{directory}: dropped an unfinished compaction")
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX) and int(name[:20]) < first_cleaned]
+    with_log = {name[:20] for name in swaps if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)}
     for name in swaps:
-        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+        if name[:20] not in with_log:
+            # The log file is in place, or was dropped; an index that may be another's is built anew instead.
+            remove_if_there(f"{directory}/{name}")
+        elif name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
             _remove_replaced_segments(directory, name, names)
+    swaps = [name for name in swaps if name[:20] in with_log]
     for name in swaps:
         os.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP_SUFFIX)}")
     if swaps:
