@@ -26,7 +26,8 @@ def sync_fd(fd: int, path: str) -> None:
 
 
 def sync_file(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """Bring the file to the disk, making it if need be."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         sync_fd(fd, path)
     finally:

@@ -514,10 +514,13 @@ class Log:
         try:
             if clean and self.failure is None:
                 with self._lock:
-                    if self.log_end_offset > self.recovery_point:
-                        self._active.seal()
+                    active, was_sealed = self._active, self._active.is_sealed
+                    if not was_sealed:
+                        active.seal()
                     if self.producers or self.size_bytes:
                         self._snapshots.take(self.log_end_offset, self.producers)
+                if not was_sealed:
+                    active.sync()
                 self.flush()
         finally:
             for segment in self._segments:

@@ -150,7 +150,9 @@ def open_segments(directory: str, listing: Listing, open_files: OpenFiles, now_m
 
 
 def has_damaged_index(segment: Segment, listing: Listing) -> bool:
-    """A cheap look at an older segment: are its index files there, of whole entries, not empty?"""
+    """A cheap look at a segment: are its index files there, of whole entries, not empty?"""
+    if segment.size == 0:
+        return False
     index_size = listing.index_sizes.get(segment.base_offset, -1)
     time_index_size = listing.time_index_sizes.get(segment.base_offset, -1)
     return (
@@ -158,7 +160,7 @@ def has_damaged_index(segment: Segment, listing: Listing) -> bool:
         or time_index_size < 0
         or index_size % offset_index.ENTRY_BYTES != 0
         or time_index_size % time_index.ENTRY_BYTES != 0
-        or (segment.size > 0 and time_index_size == 0)
+        or time_index_size == 0
     )
 
 
@@ -206,6 +208,8 @@ def _walk_from(
     on_batch: OnBatch | None = None,
 ) -> WalkResult:
     """Walk from an index entry (or the start) to the end, keeping the indexes on the way."""
+    entries_before = len(segment.offset_index)
+    last_time = segment.time_index.last_entry()
     segment.max_timestamp = NO_TIMESTAMP
     segment.max_timestamp_offset = segment.base_offset
     if entry is not None:
@@ -233,6 +237,9 @@ def _walk_from(
                 on_batch(header)
     except BrokenChain as error:
         broken = error
+    segment.is_sealed = len(segment.offset_index) == entries_before and segment.max_timestamp == (
+        last_time[0] if last_time else NO_TIMESTAMP
+    )
     return WalkResult(next_offset, start, broken)
 
 

@@ -15,7 +15,7 @@ import struct
 
 from klamm.records.batch import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, parse_header
 from klamm.storage import offset_index, time_index
-from klamm.storage.files import sync_fd
+from klamm.storage.files import remove_if_there, sync_fd
 from klamm.storage.offset_index import OffsetIndex
 from klamm.storage.open_files import FileHandle, OpenFiles
 from klamm.storage.page_cache import WouldBlock, is_resident, read_blocking, read_nowait, warm
@@ -82,6 +82,7 @@ class Segment:
         "first_timestamp",
         "handle",
         "is_deleted",
+        "is_sealed",
         "max_timestamp",
         "max_timestamp_offset",
         "offset_index",
@@ -113,6 +114,8 @@ class Segment:
         self.recently_used = False
         self.is_deleted = False
         """No longer part of the log; what lies under its names may be the segment that replaced it."""
+        self.is_sealed = True
+        """Do the index files know everything?"""
         self.offset_index = OffsetIndex(self.path(INDEX_SUFFIX + suffix), index_entries)
         self.time_index = TimeIndex(self.path(TIME_INDEX_SUFFIX + suffix), time_index_entries)
         self.bytes_since_index = 0
@@ -132,14 +135,14 @@ class Segment:
         preallocate_bytes: int = 0,
         suffix: str = "",
     ) -> Segment:
-        """A new, empty segment; leftovers under its names are emptied."""
+        """A new, empty segment. Its index files are made with their first entries, or when it is sealed:
+        making files is slow, and a log rolls on the event loop."""
         segment = cls(directory, base_offset, open_files, created_ms=created_ms, suffix=suffix)
-        create = os.O_RDWR | os.O_CREAT | os.O_TRUNC
-        handle = FileHandle(segment.path(LOG_SUFFIX + suffix), create)
+        for leftover in (segment.offset_index.path, segment.time_index.path):
+            remove_if_there(leftover)
+        handle = FileHandle(segment.path(LOG_SUFFIX + suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         if preallocate_bytes:
             os.posix_fallocate(handle.fd, 0, preallocate_bytes)
-        FileHandle(segment.offset_index.path, create)
-        FileHandle(segment.time_index.path, create)
         segment.handle = handle
         open_files.admit(segment)
         return segment
@@ -178,6 +181,7 @@ class Segment:
             raise
         if position == 0:
             self.first_timestamp = max_timestamp
+        self.is_sealed = False
         self.note_batch(position, size, last_offset, max_timestamp, index_interval_bytes)
         self.size = position + size
 
@@ -207,9 +211,12 @@ class Segment:
             self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.offset_index.flush()
         self.time_index.flush()
+        for path in (self.offset_index.path, self.time_index.path):
+            FileHandle(path, os.O_RDWR | os.O_CREAT)  # one without entries is there, too
         handle = self.handle or self.open_handle()
         if os.fstat(handle.fd).st_size != self.size:
             os.ftruncate(handle.fd, self.size)
+        self.is_sealed = True
 
     def sync(self) -> None:
         """Bring log and indexes to the disk; blocks."""
