@@ -1,0 +1,262 @@
+"""The house rules, read from the source: who may import whom, and what no file may hold.
+
+Each rule is a function from sources to complaints, so that the tests at the end can show it a fault and see
+it complain: a rule that cannot fail holds nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from klamm.apis.registry import load_handlers
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PACKAGE = REPOSITORY / "src/klamm"
+
+# A folder may import itself and the folders above it in this list.
+FOLDERS = (
+    "model",
+    "config",
+    "records",
+    "protocol",
+    "security",
+    "client",
+    "storage",
+    "coordination",
+    "cluster",
+    "replication",
+    "groups",
+    "transactions",
+    "apis",
+    "server",
+    "node",
+    "testing",
+    "ingest",
+    "pipelines",
+    "console",
+    "cli",
+)
+
+# Parts that take events and return changes. They get time and chance from outside, or tests could not
+# steer them.
+CORES = (
+    "protocol/",
+    "records/",
+    "groups/group.py",
+    "groups/member.py",
+    "groups/offsets.py",
+    "cluster/controller.py",
+    "cluster/placement.py",
+    "cluster/image.py",
+)
+OUTSIDE_WORLD = frozenset({"asyncio", "socket", "time", "random", "threading", "selectors", "uvloop"})
+
+MOST_LINES = 600
+TEXT_SUFFIXES = frozenset({"", ".py", ".md", ".toml", ".txt", ".json", ".js", ".java", ".xml", ".properties"})
+# Written in pieces, so that this file does not complain about itself.
+MACHINE_WORDS = ("/" + "work/", "/" + "root/", "/" + "home/", "/opt/" + "wheels", '"re' + 'solved":')
+MACHINE_TEXT = re.compile("|".join(MACHINE_WORDS))
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of ours: its path from the repository's root, and its text."""
+
+    path: str
+    text: str
+
+    @property
+    def in_package(self) -> str:
+        """The path below src/klamm, or nothing."""
+        return self.path.removeprefix("src/klamm/") if self.path.startswith("src/klamm/") else ""
+
+
+# ---- the rules
+
+
+def wrong_imports(source: Source) -> Iterator[str]:
+    folder = source.in_package.split("/")[0]
+    if "/" not in source.in_package:
+        return
+    if folder not in FOLDERS:
+        yield f"{source.path}: the folder {folder} is not in the list of folders"
+        return
+    allowed = FOLDERS[: FOLDERS.index(folder) + 1]
+    for module, line in imported_modules(source):
+        parts = module.split(".")
+        if parts[0] == "klamm" and len(parts) > 1 and parts[1] not in allowed:
+            yield f"{source.path}:{line}: {folder} may not import {module}, which lies below it"
+
+
+def outside_world_in_cores(source: Source) -> Iterator[str]:
+    if not source.in_package.startswith(CORES):
+        return
+    for module, line in imported_modules(source):
+        if module.split(".")[0] in OUTSIDE_WORLD:
+            yield f"{source.path}:{line}: a core may not import {module}"
+
+
+def too_many_lines(source: Source) -> Iterator[str]:
+    lines = source.text.count("\n")
+    if source.path.endswith(".py") and lines > MOST_LINES:
+        yield f"{source.path}: {lines} lines; split it by noun ({MOST_LINES} at most)"
+
+
+def missing_docstring(source: Source) -> Iterator[str]:
+    # A file of tests may let their names speak.
+    if not source.path.endswith(".py") or not source.text.strip() or "/test_" in source.path:
+        return
+    if not ast.get_docstring(parsed(source.text)):
+        yield f"{source.path}: no docstring says what the module is for"
+
+
+def missing_annotations_import(source: Source) -> Iterator[str]:
+    if not source.path.endswith(".py"):
+        return
+    body = [node for node in parsed(source.text).body if not _is_docstring(node)]
+    only_names_others = all(isinstance(node, ast.ImportFrom) for node in body)
+    future = [node for node in body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    if not only_names_others and not future:
+        yield f"{source.path}: `from __future__ import annotations` is missing"
+
+
+def unfinished_work(source: Source) -> Iterator[str]:
+    if source.path.endswith(".py"):
+        for line, comment in comments(source.text):
+            if UNFINISHED.search(comment):
+                yield f"{source.path}:{line}: do it, or say why not in a sentence: {comment}"
+
+
+def machine_text(source: Source) -> Iterator[str]:
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if MACHINE_TEXT.search(line):
+            yield f"{source.path}:{number}: this belongs to one machine: {line.strip()[:100]}"
+
+
+RULES = (
+    wrong_imports,
+    outside_world_in_cores,
+    too_many_lines,
+    missing_docstring,
+    missing_annotations_import,
+    unfinished_work,
+    machine_text,
+)
+
+
+# ---- reading sources
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def imported_modules(source: Source) -> Iterator[tuple[str, int]]:
+    """Every module a file imports, wherever in the file, relative imports resolved."""
+    package = ["klamm", *source.in_package.split("/")[:-1]]
+    for node in ast.walk(parsed(source.text)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            # `from klamm import storage` imports a folder by its name.
+            names = [f"{module}.{alias.name}" for alias in node.names] if module == "klamm" else [module]
+            for name in names:
+                yield name, node.lineno
+
+
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+@cache
+def all_sources() -> tuple[Source, ...]:
+    """All files that are, or are about to be, in the repository."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if listed.returncode == 0:
+        paths = [Path(line) for line in listed.stdout.splitlines()]
+    else:  # an archive without its history
+        folders = ("src", "tests", "bench", "docs", "scripts")
+        paths = [path.relative_to(REPOSITORY) for one in folders for path in (REPOSITORY / one).rglob("*")]
+    return tuple(
+        Source(path.as_posix(), (REPOSITORY / path).read_text(errors="replace"))
+        for path in sorted(set(paths))
+        if path.suffix in TEXT_SUFFIXES and (REPOSITORY / path).is_file() and "__pycache__" not in path.parts
+    )
+
+
+# ---- the tests
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule_holds(rule: object) -> None:
+    complaints = [line for source in all_sources() for line in rule(source)]  # type: ignore[operator]
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_every_api_module_is_named_by_its_key_and_served() -> None:
+    """A file of apis/ that registers a handler is named after its key, and a file named so registers."""
+    files = {path.stem for path in (PACKAGE / "apis").glob("*.py") if "@api(" in path.read_text()}
+    served = {f"k{key.value:02d}_{key.name.lower()}" for key in load_handlers()}
+    assert files - {"registry"} == served
+    named_by_key = {path.stem for path in (PACKAGE / "apis").glob("k[0-9]*.py")}
+    assert named_by_key == served, "a file named after a key must serve it"
+
+
+def test_every_folder_of_the_package_has_its_place() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders <= set(FOLDERS), f"give them a place in FOLDERS: {folders - set(FOLDERS)}"
+
+
+FAULTS = [
+    (wrong_imports, "src/klamm/storage/x.py", "from klamm.cluster.image import ClusterImage\n"),
+    (wrong_imports, "src/klamm/model/x.py", "def late():\n    import klamm.config.rows\n"),
+    (wrong_imports, "src/klamm/records/x.py", "from klamm import storage\n"),
+    (wrong_imports, "src/klamm/records/x.py", "from ..storage import log\n"),
+    (wrong_imports, "src/klamm/attic/x.py", "import os\n"),
+    (outside_world_in_cores, "src/klamm/groups/group.py", "import time\n"),
+    (outside_world_in_cores, "src/klamm/protocol/messages/k00_produce.py", "from asyncio import sleep\n"),
+    (outside_world_in_cores, "src/klamm/cluster/controller.py", "import random as chance\n"),
+    (too_many_lines, "tests/x.py", "x = 1\n" * (MOST_LINES + 1)),
+    (missing_docstring, "tests/x.py", "x = 1\n"),
+    (missing_annotations_import, "tests/x.py", '"""Says it."""\nx: int = 1\n'),
+    (unfinished_work, "src/klamm/x.py", "x = 1  # TO" + "DO: more\n"),
+    (machine_text, "docs/x.md", "look into /" + "work/main\n"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), FAULTS, ids=lambda value: getattr(value, "__name__", None))
+def test_rule_complains(rule: object, path: str, text: str) -> None:
+    assert list(rule(Source(path, text)))  # type: ignore[operator]
+
+
+def test_rules_accept_what_is_right() -> None:
+    text = '"""Says it."""\n\nfrom __future__ import annotations\n\nfrom klamm.model.ids import TopicId\n'
+    source = Source("src/klamm/storage/x.py", text)
+    assert not [line for rule in RULES for line in rule(source)]
