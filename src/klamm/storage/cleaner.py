@@ -144,6 +144,8 @@ class LogCleaner:
                     cleanables.append(examine(log, remembered.first_dirty_offset, stable_offset, now_ms))
                 except FileNotFoundError:
                     continue  # retention was faster
+        for unclaimed in self._checkpoints.values():
+            unclaimed.clear()  # of logs that are gone; one that comes under the same name is another
         return choose(cleanables)
 
     def _recall(self, log: Log) -> _Remembered:
