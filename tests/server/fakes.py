@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from klamm.apis.registry import NO_RESPONSE, CloseConnection, ConnectionHandle
 from klamm.protocol.errors import MalformedMessage
 from klamm.server.connection import Connection
-from klamm.server.receiving import LargeBuffers
+from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
 
 MAX_REQUEST_BYTES = 10_000_000
 
@@ -76,6 +76,7 @@ class FakeServer:
 
     def __init__(self, limit_bytes: int = 1 << 30) -> None:
         self.dispatcher: Any = FakeDispatcher()
+        self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.large_buffers = LargeBuffers(limit_bytes)
         self.max_request_bytes = MAX_REQUEST_BYTES
         self.forgotten: list[Connection] = []

@@ -24,7 +24,6 @@ from klamm.protocol.framing import SIZE_BYTES, frame_size
 from klamm.server.dispatch import Dispatcher, Route
 from klamm.server.receiving import (
     LARGE_FRAME_BYTES,
-    SHARED_BUFFER_BYTES,
     LargeBuffers,
     ReceiveMemoryExceeded,
 )
@@ -39,13 +38,12 @@ MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """Answers that a client has not taken, or that wait for an earlier one; beyond this nothing more is read
 from it."""
 
-_shared_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
-
 
 class ServerLimits(Protocol):
     """What a connection needs to know of the server it belongs to."""
 
     dispatcher: Dispatcher
+    receive_buffer: memoryview
     large_buffers: LargeBuffers
 
     max_request_bytes: int
@@ -175,13 +173,14 @@ class Connection:
 
     def _receive_shared(self) -> None:
         carried = len(self._carried)
+        buffer = self._server.receive_buffer
         if carried:
-            _shared_buffer[:carried] = self._carried
-        count = self._socket.recv_into(_shared_buffer[carried:] if carried else _shared_buffer)
+            buffer[:carried] = self._carried
+        count = self._socket.recv_into(buffer[carried:] if carried else buffer)
         if count == 0:
             self.close()
             return
-        self._handle_frames(_shared_buffer, carried + count)
+        self._handle_frames(buffer, carried + count)
 
     def _receive_large(self, view: memoryview) -> None:
         count = self._socket.recv_into(view[self._large_filled :])

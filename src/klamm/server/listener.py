@@ -13,7 +13,7 @@ from collections.abc import Callable
 from klamm.config.loading import BrokerConfig
 from klamm.server.connection import Connection
 from klamm.server.dispatch import Dispatcher
-from klamm.server.receiving import LargeBuffers
+from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
 
 logger = logging.getLogger("klamm.server")
 
@@ -34,6 +34,7 @@ class Server:
 
     def __init__(self, dispatcher: Dispatcher, config: Callable[[], BrokerConfig]) -> None:
         self.dispatcher = dispatcher
+        self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.large_buffers = LargeBuffers()
         self._config = config
         self._listening: list[socket.socket] = []
@@ -51,6 +52,7 @@ class Server:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._set_buffer_sizes(sock)
             sock.bind((host, port))
             sock.listen(1024)
         except OSError as error:
@@ -59,6 +61,16 @@ class Server:
         sock.setblocking(False)
         self._listening.append(sock)
         return sock
+
+    def _set_buffer_sizes(self, sock: socket.socket) -> None:
+        """The connections that a listening socket accepts inherit its sizes."""
+        for option, key in (
+            (socket.SO_SNDBUF, "socket.send.buffer.bytes"),
+            (socket.SO_RCVBUF, "socket.receive.buffer.bytes"),
+        ):
+            size = self._config().int_(key)
+            if size != -1:
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
 
     def start_accepting(self, sock: socket.socket, listener_name: str) -> None:
         asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock, listener_name)

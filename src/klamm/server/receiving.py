@@ -1,6 +1,6 @@
 """Where received bytes go before they are frames.
 
-Small frames, that is nearly all of them, are received into one buffer that every connection of the loop
+Small frames, that is nearly all of them, are received into one buffer that every connection of a server
 shares: it is filled and consumed within one callback, so ten thousand idle connections hold no buffer at
 all. A frame that is longer than what has arrived of it gets a buffer of its own from `LargeBuffers`. Those
 are anonymous maps: memory becomes resident only as bytes really arrive, however much a length announces.
