@@ -269,6 +269,16 @@ async def test_sessions_start_anew_after_a_restart() -> None:
 
 
 @run_async
+async def test_members_that_do_not_come_back_after_a_restart_expire() -> None:
+    it = await started()
+    await it.joined()
+    await it.restart()
+    await it.time.advance(10_000)
+    description = it.coordinator.describe("g")
+    assert description is not None and description.state is GroupState.EMPTY
+
+
+@run_async
 async def test_records_that_are_not_ours_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     log = FakeLog()
     it = Coordination(log)

@@ -278,6 +278,9 @@ async def test_describe(version: int) -> None:
     assert known.authorized_operations == -(2**31)
     assert unknown.group_state == "Dead"
     assert unknown.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE)
+    broker.coordination.log.led.clear()
+    (moved, _) = (await broker.ask(k15_describe_groups, request, version)).groups
+    assert moved.error_code == ErrorCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize("version", range(6))

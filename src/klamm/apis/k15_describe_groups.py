@@ -20,7 +20,7 @@ from klamm.protocol.messages.k15_describe_groups import (
     DescribeGroupsResponse,
 )
 
-_FIRST_VERSION_WITH_NOT_FOUND = 6
+_FIRST_VERSION_WITH_MESSAGE = 6
 _ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """Read, delete, describe, describe and alter configuration."""
 
@@ -39,14 +39,26 @@ def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
     try:
         description = broker.groups.describe(group_id)
     except KafkaError as error:
-        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+        return _refusal(group_id, "", error.code, error.message, version)
     if description is not None:
         return _response(description)
-    dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
-    if version >= _FIRST_VERSION_WITH_NOT_FOUND:
-        dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        dead.error_message = f"there is no group {group_id!r}"
-    return dead
+    dead = GroupState.DEAD.value
+    if version < _FIRST_VERSION_WITH_MESSAGE:
+        return DescribedGroup(error_code=ErrorCode.NONE, group_id=group_id, group_state=dead)
+    sentence = f"there is no group {group_id!r}"
+    return _refusal(group_id, dead, ErrorCode.GROUP_ID_NOT_FOUND, sentence, version)
+
+
+def _refusal(
+    group_id: str, state: str, code: ErrorCode, sentence: str | None, version: int
+) -> DescribedGroup:
+    has_message = version >= _FIRST_VERSION_WITH_MESSAGE
+    return DescribedGroup(
+        error_code=code,
+        error_message=sentence if has_message else None,
+        group_id=group_id,
+        group_state=state,
+    )
 
 
 def _response(description: GroupDescription) -> DescribedGroup:
