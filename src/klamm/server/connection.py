@@ -369,12 +369,13 @@ class Connection:
             if self._is_reading:
                 self._is_reading = False
                 self._loop.remove_reader(self._socket.fileno())
-        elif not self._is_reading:
+            return
+        if not self._is_reading:
             self._is_reading = True
             self._loop.add_reader(self._socket.fileno(), self._on_readable)
-            if len(self._carried) >= SIZE_BYTES and self._large_view is None:
-                # Whole frames may be waiting here that the socket will never announce again.
-                self._loop.call_soon(self._handle_carried)
+        if self._carried and self._large_view is None and _holds_frame(self._carried):
+            # A frame that back-pressure held up, and that the socket will never announce again.
+            self._loop.call_soon(self._handle_carried)
 
     def _handle_carried(self) -> None:
         if self.is_closed or self._must_wait() or self._large_view is not None:
@@ -390,3 +391,10 @@ def _encode(route: Route, correlation_id: int, response: Any) -> list[Any]:
     except Exception:
         logger.exception("the answer of API key %d version %d cannot be written", route.key, route.version)
         raise CloseConnection("internal error") from None
+
+
+def _holds_frame(carried: bytes) -> bool:
+    """Whether these bytes begin with a frame that can be handled (or refused) without receiving more."""
+    return len(carried) >= SIZE_BYTES and len(carried) - SIZE_BYTES >= int.from_bytes(
+        carried[:SIZE_BYTES], "big", signed=True
+    )
