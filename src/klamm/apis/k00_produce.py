@@ -29,7 +29,7 @@ from klamm.protocol.messages.k00_produce import (
 )
 from klamm.records.batch import BatchHeader
 from klamm.records.validation import validate_produced
-from klamm.replication.opening import NullKey, must_open, open_and_rewrite
+from klamm.replication.opening import NullKey, must_open
 from klamm.replication.partition import Partition
 from klamm.storage.log import AppendResult
 
@@ -132,7 +132,7 @@ class _Produce:
         for partition, batch, response in self.unopened:
             try:
                 config = partition.log.config
-                rewritten = await self.broker.replicas.run_in_thread(open_and_rewrite, batch, config)
+                rewritten = await self.broker.replicas.open_batch(batch, config)
                 view = memoryview(rewritten)
                 header = validate_produced(view, max_message_bytes=config.max_message_bytes)
                 self._append_batch(partition, view, header, response)

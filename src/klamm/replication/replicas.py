@@ -18,6 +18,7 @@ from klamm.cluster.image import ClusterImage, TopicImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.replication.flusher import Flusher
+from klamm.replication.opening import open_and_rewrite
 from klamm.replication.partition import Partition
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
@@ -52,6 +53,7 @@ class Replicas:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._topic_names: dict[bytes, str] = {}
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
+        self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
         self.flusher = Flusher(self._executor, self._on_flush_failure)
 
     def __iter__(self) -> Iterator[Partition]:
@@ -85,6 +87,15 @@ class Replicas:
     async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
+
+    async def open_batch(self, batch: bytearray, config: LogConfig) -> bytearray:
+        """`open_and_rewrite` in a thread of its own, one batch at a time.
+
+        A small batch may open to hundreds of megabytes: that must not be multiplied by the number of threads,
+        nor keep cold reads and fsyncs waiting.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._opener, open_and_rewrite, batch, config)
 
     # ---- following the image
 
@@ -165,4 +176,5 @@ class Replicas:
                 partition.take_offline()
 
     def shut_down(self) -> None:
+        self._opener.shutdown(wait=True)
         self._executor.shutdown(wait=True)
