@@ -114,6 +114,16 @@ async def test_a_client_that_does_not_read_is_not_read_from() -> None:
             assert await server.receive() == (number, bytes(size))
 
 
+async def test_frames_held_up_are_handled_when_the_answers_left_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing more comes from the socket, so nothing but the connection itself can remember them."""
+    monkeypatch.setattr(connection_module, "MAX_UNSENT_BYTES", 100)
+    async with fake_server() as server:
+        await server.send(b"".join(frame(number, "z", b"200") for number in range(10)))
+        assert [await server.receive() for _ in range(10)] == [(number, bytes(200)) for number in range(10)]
+
+
 async def test_answers_that_wait_for_an_earlier_one_count_as_unsent() -> None:
     async with fake_server() as server:
         size = 1_000_000
