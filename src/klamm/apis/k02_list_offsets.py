@@ -37,6 +37,7 @@ _FIRST_VERSION_OF = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _READ_COMMITTED = 1
+_FIRST_VERSION_WITH_LEADER_EPOCH = 4
 _NOT_FOUND = (-1, -1, -1)
 
 
@@ -65,9 +66,11 @@ async def _look_up(
         partition = broker.replicas.get(topic, asked.partition_index)
         partition.check_online()
         partition.check_leader_epoch(asked.current_leader_epoch)
-        response.offset, response.timestamp, response.leader_epoch = await _find(
+        response.offset, response.timestamp, leader_epoch = await _find(
             broker, partition, asked.timestamp, is_read_committed
         )
+        if version >= _FIRST_VERSION_WITH_LEADER_EPOCH:
+            response.leader_epoch = leader_epoch
     except KafkaError as error:
         response.error_code = error.code
     return response
