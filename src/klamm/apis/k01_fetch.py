@@ -37,6 +37,7 @@ from klamm.replication.fetching import FetchResult, ParkedFetch, PartitionAnswer
 from klamm.replication.partition import Partition
 from klamm.storage.log import WouldBlock
 
+_FIRST_VERSION_WITH_CURRENT_LEADER = 12
 _FIRST_VERSION_WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
 _NO_RECORDS = b""
@@ -113,7 +114,8 @@ class _Fetch:
         self.message = request.message
         self.fetch = fetch
         self.uses_topic_ids = uses_topic_ids
-        self.max_bytes = min(request.message.max_bytes, MAX_RESPONSE_BYTES)
+        most_bytes = min(broker.config.int_("fetch.max.bytes"), MAX_RESPONSE_BYTES)
+        self.max_bytes = min(request.message.max_bytes, most_bytes)
         # Who asks for more than an answer may hold is not kept waiting for it.
         self.min_bytes = min(request.message.min_bytes, self.max_bytes)
         self.is_read_committed = request.message.isolation_level == _READ_COMMITTED
@@ -181,7 +183,10 @@ class _Fetch:
         )
         if answer.error is not None:
             data.error_code = answer.error.code
-            if answer.error.code in (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            if self.request.version >= _FIRST_VERSION_WITH_CURRENT_LEADER and answer.error.code in (
+                ErrorCode.FENCED_LEADER_EPOCH,
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ):
                 partition = answer.target.partition
                 if partition is not None:
                     data.current_leader = LeaderIdAndEpoch(
