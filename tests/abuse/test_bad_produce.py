@@ -279,7 +279,7 @@ def test_a_compacted_topic_needs_keys(
     "codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD], ids=lambda c: c.name.lower()
 )
 def test_compression_bombs(abused: Abused, connection: WireConnection, compacted: str, codec: Codec) -> None:
-    """A compacted topic must open its batches. Several clients send ones that open to hundreds of megabytes."""
+    """A compacted topic must open its batches. Several clients send ones that open to far more."""
     abused.allowed_growth_bytes = 700 * MEGABYTE
     megabytes = 90 if codec in (Codec.SNAPPY, Codec.LZ4) else 400
     bomb = assemble_batch(

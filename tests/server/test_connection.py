@@ -8,6 +8,7 @@ import struct
 
 import pytest
 
+from klamm.server import connection as connection_module
 from klamm.server.connection import MAX_REQUESTS_IN_FLIGHT, MAX_UNSENT_BYTES
 from klamm.server.receiving import LARGE_FRAME_BYTES, SHARED_BUFFER_BYTES
 from tests.server.fakes import MAX_REQUEST_BYTES, eventually, fake_server, frame
