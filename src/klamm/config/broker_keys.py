@@ -56,8 +56,8 @@ _NETWORK_ROWS = [
     ConfigRow(
         "socket.send.buffer.bytes",
         ConfigType.INT,
-        102_400,
-        "SO_SNDBUF of client connections; -1 leaves it to the system.",
+        -1,
+        "SO_SNDBUF of connections; -1, unlike Kafka's 102400, leaves it to the system, which adapts it.",
         Importance.HIGH,
         minimum=1,
         also_allowed=(-1,),
@@ -65,18 +65,11 @@ _NETWORK_ROWS = [
     ConfigRow(
         "socket.receive.buffer.bytes",
         ConfigType.INT,
-        102_400,
-        "SO_RCVBUF of client connections; -1 leaves it to the system.",
+        -1,
+        "SO_RCVBUF of connections; -1, unlike Kafka's 102400, leaves it to the system, which adapts it.",
         Importance.HIGH,
         minimum=1,
         also_allowed=(-1,),
-    ),
-    ConfigRow(
-        "socket.listen.backlog.size",
-        ConfigType.INT,
-        50,
-        "How many connections may wait to be accepted.",
-        minimum=1,
     ),
     ConfigRow(
         "connections.max.idle.ms",
@@ -182,14 +175,6 @@ _TOPIC_ROWS = [
         Importance.HIGH,
         minimum=1,
     ),
-    ConfigRow(
-        "num.recovery.threads.per.data.dir",
-        ConfigType.INT,
-        2,
-        "How many logs of a directory are loaded and recovered at the same time when the broker starts.",
-        Importance.HIGH,
-        minimum=1,
-    ),
 ]
 
 _GROUP_ROWS = [
@@ -222,14 +207,6 @@ _GROUP_ROWS = [
         "The longest text that may be committed with an offset.",
         Importance.HIGH,
         minimum=0,
-    ),
-    ConfigRow(
-        "offsets.commit.timeout.ms",
-        ConfigType.INT,
-        5000,
-        "How long a commit waits for its replicas before it fails.",
-        Importance.HIGH,
-        minimum=1,
     ),
     ConfigRow(
         "offsets.retention.minutes",
@@ -312,6 +289,24 @@ _ACCEPTED_ROWS = [
         ConfigType.INT,
         8,
         "Has no effect, for the same reason as num.network.threads.",
+        Importance.HIGH,
+        minimum=1,
+        honoured=False,
+    ),
+    ConfigRow(
+        "num.recovery.threads.per.data.dir",
+        ConfigType.INT,
+        2,
+        "Has no effect: logs are loaded and recovered by a fixed number of threads.",
+        Importance.HIGH,
+        minimum=1,
+        honoured=False,
+    ),
+    ConfigRow(
+        "offsets.commit.timeout.ms",
+        ConfigType.INT,
+        5000,
+        "How long a commit waits for its replicas. Has no effect yet: every partition has one replica.",
         Importance.HIGH,
         minimum=1,
         honoured=False,

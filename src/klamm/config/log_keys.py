@@ -162,9 +162,10 @@ LOG_ROWS = [
         "log.cleaner.threads",
         ConfigType.INT,
         1,
-        "How many logs are compacted at the same time.",
+        "How many logs are compacted at the same time. Has no effect: it is one at a time.",
         update_mode=UpdateMode.CLUSTER_WIDE,
         minimum=0,
+        honoured=False,
     ),
     ConfigRow(
         "log.cleaner.dedupe.buffer.size",
