@@ -130,6 +130,15 @@ def test_a_tombstone_past_the_map_gets_no_date() -> None:
     assert compact(batches, map_limit_bytes=limit_bytes) == batches
 
 
+def test_a_tombstone_in_a_batch_that_the_map_reaches_into_gets_no_date() -> None:
+    """Its other records are not in the map yet; the next compaction dates the whole batch."""
+    limit_bytes = 2 * MAP_ENTRY_BYTES
+    batches = [batch(0, (b"a", b"1")), batch(1, (b"b", None), (b"c", None))]
+    assert compact(batches, map_limit_bytes=limit_bytes) == batches
+    (_, dated) = compact(batches, first_dirty=2, map_limit_bytes=limit_bytes)
+    assert parse_header(dated).delete_horizon_ms == T0 + DAY_MS
+
+
 def test_records_without_a_key_go() -> None:
     assert contents(compact([batch(0, (None, b"1"), (b"a", b"2"), (None, None))])) == [(1, b"a", b"2")]
 
@@ -163,8 +172,9 @@ def test_what_is_not_understood_stays_and_counts_for_nothing(option: str) -> Non
     assert compact(batches, now_ms=T0 + 10 * DAY_MS) == batches
 
 
-def test_a_damaged_batch_stays_as_it_is() -> None:
-    damaged = bytearray(batch(1, (b"a", b"2"), codec=Codec.GZIP))
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_damaged_batch_stays_as_it_is(codec: Codec) -> None:
+    damaged = bytearray(batch(1, (b"a", b"2"), codec=codec))
     damaged[-3] ^= 0xFF
     batches = [batch(0, (b"a", b"1")), bytes(damaged)]
     offset_map = build_offset_map(parsed(batches), 0, PLENTY)

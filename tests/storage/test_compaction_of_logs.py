@@ -152,6 +152,19 @@ async def test_it_reads_the_same_while_it_is_compacted(tmp_path: Path) -> None:
     assert os.pread(held.file.fd, held.length, held.position) == held_bytes
 
 
+async def test_a_replaced_segment_does_not_open_its_successor(tmp_path: Path) -> None:
+    """A reader in a thread may hold the old segment, but not yet its file, while the names change hands."""
+    log = open_log(tmp_path)
+    fill(log, 100)
+    old = log.segments[0]
+    await clean(log)
+    assert os.path.exists(old.path(".log"))
+    with pytest.raises(FileNotFoundError, match="replaced"):
+        old.open_handle()
+    with pytest.raises(FileNotFoundError, match="replaced"):
+        old.load_index()
+
+
 async def test_appends_go_on_while_it_is_compacted(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     fill(log, 200)

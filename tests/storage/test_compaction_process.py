@@ -27,7 +27,7 @@ def plan(log: Log) -> CleanPlan:
 def is_running(process_id: int) -> bool:
     try:
         state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
 

@@ -51,10 +51,6 @@ class CleanerProcess:
         """
         try:
             return await self._clean(plan, put_in_place)
-        except (CleanerFailure, LogDirFailure):
-            raise
-        except OSError as error:
-            raise CleanerFailure(f"the compaction process cannot be run: {error}") from error
         finally:
             if self._is_busy:
                 await self.close()
@@ -94,17 +90,20 @@ class CleanerProcess:
         if self._process is not None and self._process.returncode is None:
             return self._process
         package_root = str(Path(klamm.__file__).parent.parent)
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # the working directory may hold anything
-            "-m",
-            WORKER_MODULE,
-            stdin=PIPE,
-            stdout=PIPE,
-            limit=LINE_LIMIT_BYTES,
-            env={**os.environ, "PYTHONPATH": package_root},
-            start_new_session=True,  # Ctrl-C is for the broker, which then ends this
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",  # the working directory may hold anything
+                "-m",
+                WORKER_MODULE,
+                stdin=PIPE,
+                stdout=PIPE,
+                limit=LINE_LIMIT_BYTES,
+                env={**os.environ, "PYTHONPATH": package_root},
+                start_new_session=True,  # Ctrl-C is for the broker, which then ends this
+            )
+        except OSError as error:
+            raise CleanerFailure(f"the compaction process cannot be started: {error}") from error
         return self._process
 
     async def close(self) -> None:
