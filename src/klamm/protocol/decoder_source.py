@@ -6,7 +6,8 @@ always is).
 
 What keeps hostile input harmless: every slice is checked against the end of the buffer first, since slicing
 does not fail; an array's count must fit the bytes that remain, at the smallest size of its elements; reads
-behind the end raise struct.error or IndexError, which `codec.decode` reports as MalformedMessage.
+behind the end raise struct.error or IndexError, which `codec.decode` reports as MalformedMessage. Requests
+may hold only so many elements in all, because each becomes an object, and many of them a busy loop.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from typing import Any
 
 from klamm.protocol.compiler import SourceWriter, VersionLayout, default_expression
 from klamm.protocol.errors import MalformedMessage
-from klamm.protocol.primitives import fixed_arrays, read_uvarint, skip_tagged_fields
+from klamm.protocol.primitives import MAX_TAGGED_FIELDS, fixed_arrays, read_uvarint, skip_tagged_fields
 from klamm.protocol.schema import ArrayType, Field, FieldType, FixedType, Message, Struct, VariableType
+
+MAX_REQUEST_ELEMENTS = 50_000
+"""Array elements of one request: more partitions than a client asks for, and well under a second of work."""
 
 
 def compile_decoder(message: type[Message], version: int) -> Callable[..., Any]:
@@ -38,6 +42,7 @@ class _DecoderSource:
             skip_tagged_fields=skip_tagged_fields,
             Malformed=MalformedMessage,
         )
+        self._counts_elements = message.__api_key__ is not None and message.__name__.endswith("Request")
         # Fixed-width values not read yet: (struct code, assignment target).
         self._run: list[tuple[str, str]] = []
 
@@ -45,6 +50,8 @@ class _DecoderSource:
         writer = self._writer
         with writer.block("def decode(buffer, offset):"):
             writer.line("limit = len(buffer)")
+            if self._counts_elements:
+                writer.line(f"room = {MAX_REQUEST_ELEMENTS}")
             root = self._struct(self._message, self._title)
             self._flush_run()
             writer.line(f"return {root}, offset")
@@ -153,6 +160,11 @@ class _DecoderSource:
             self._fail(
                 f"{count} * {smallest} > limit - offset", f"{path} has more elements than bytes follow"
             )
+            if self._counts_elements:
+                writer.line(f"room -= {count}")
+                self._fail(
+                    "room < 0", f"{path}: a request may not hold more than {MAX_REQUEST_ELEMENTS} elements"
+                )
             if isinstance(element, FixedType):
                 arrays = writer.bind("arrays", fixed_arrays(element.code))
                 writer.line(f"{target} = list({arrays}[{count}].unpack_from(buffer, offset))")
@@ -192,6 +204,7 @@ class _DecoderSource:
                 return
             tag, size, end, previous = (writer.fresh(name) for name in ("tag", "size", "end", "previous"))
             writer.line(f"{count}, offset = read_uvarint(buffer, offset - 1)")
+            self._fail(f"{count} > {MAX_TAGGED_FIELDS}", f"{path} has too many tagged fields")
             writer.line(f"{previous} = -1")
             with writer.block(f"for _ in range({count}):"):
                 writer.line(f"{tag}, offset = read_uvarint(buffer, offset)")

@@ -54,10 +54,16 @@ def encode_uvarint(value: int) -> bytes:
     return bytes(encoded)
 
 
+MAX_TAGGED_FIELDS = 150
+"""Tagged fields of one struct; Kafka's own have a handful. Those that are passed over take time too."""
+
+
 def skip_tagged_fields(buffer: Buffer, offset: int) -> int:
     """Pass over a whole section of tagged fields, its count included; returns the offset behind it."""
     limit = len(buffer)
     count, offset = read_uvarint(buffer, offset)
+    if count > MAX_TAGGED_FIELDS:
+        raise MalformedMessage(f"a struct has {count} tagged fields, and {MAX_TAGGED_FIELDS} are allowed")
     previous_tag = -1
     for _ in range(count):
         tag, offset = read_uvarint(buffer, offset)
