@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.replication import fetch_sessions
 from klamm.replication.fetch_sessions import FetchSession, FetchSessions, PartitionKey
 from klamm.replication.fetching import PartitionAnswer, collect, settle
 from klamm.replication.partition import Partition
@@ -198,3 +199,21 @@ def test_nothing_is_kept_of_ended_sessions(sessions: FetchSessions) -> None:
     assert not sessions._ids_of_owners[owner]
     assert len(owner.callbacks) == 1
     owner.close()
+
+
+def test_partitions_of_all_sessions_are_counted(
+    sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS", 3)
+    first = create(sessions, A, B)
+    second = create(sessions, C)
+    assert sessions.create(Owner(), [position(A)], uses_topic_ids=False) is None
+    # Naming what it has already, and swapping one for another, is no growth.
+    sessions.resume(first.session_id, 1, [position(A, 5)], [], uses_topic_ids=False)
+    sessions.resume(first.session_id, 2, [position(C)], [A], uses_topic_ids=False)
+    with pytest.raises(KafkaError) as raised:
+        sessions.resume(first.session_id, 3, [position(A)], [], uses_topic_ids=False)
+    assert code_of(raised) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == 1
+    sessions.remove(second.session_id)
+    create(sessions, A, B, C)

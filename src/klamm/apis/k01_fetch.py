@@ -67,9 +67,13 @@ def _resolve_session(broker: Broker, request: Request[FetchRequest], uses_topic_
             if session is not None:
                 return session
         return TargetSet(positions)
-    session = sessions.get(message.session_id, uses_topic_ids)
-    session.continue_with(message.session_epoch, positions, _forgotten(message, uses_topic_ids))
-    return session
+    return sessions.resume(
+        message.session_id,
+        message.session_epoch,
+        positions,
+        _forgotten(message, uses_topic_ids),
+        uses_topic_ids,
+    )
 
 
 def _positions(message: FetchRequest, uses_topic_ids: bool) -> Iterator[FetchPosition]:

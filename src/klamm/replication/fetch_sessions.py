@@ -20,6 +20,10 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 _MAX_EPOCH = 2**31 - 1
 
+MAX_PARTITIONS = 250_000
+"""Partitions that all sessions together remember, at about a kilobyte each. Beyond it nobody gets a new
+session, and who would make one grow loses it; fetching works without one."""
+
 PartitionKey = tuple[str | bytes, int]
 """(topic name or topic id as the request gave it, partition)."""
 
@@ -195,6 +199,7 @@ class FetchSessions:
         self._slots = slots
         self._new_session_id = new_session_id
         self._sessions: dict[int, FetchSession] = {}
+        self._partition_count = 0
         self._ids_of_owners: dict[SessionOwner, set[int]] = {}
 
     def __len__(self) -> int:
@@ -203,17 +208,40 @@ class FetchSessions:
     def create(
         self, owner: SessionOwner, positions: Iterable[FetchPosition], uses_topic_ids: bool
     ) -> FetchSession | None:
-        if len(self._sessions) >= self._slots:
+        if len(self._sessions) >= self._slots or self._partition_count >= MAX_PARTITIONS:
             return None
         session_id = self._new_session_id()
         while session_id == 0 or session_id in self._sessions:
             session_id = self._new_session_id()
         session = FetchSession(session_id, owner, positions, uses_topic_ids)
         self._sessions[session_id] = session
+        self._partition_count += len(session.targets)
         if owner not in self._ids_of_owners:
             self._ids_of_owners[owner] = set()
             owner.on_close(lambda: self._remove_all_of(owner))
         self._ids_of_owners[owner].add(session_id)
+        return session
+
+    def resume(
+        self,
+        session_id: int,
+        epoch: int,
+        positions: Iterable[FetchPosition],
+        forgotten: Iterable[PartitionKey],
+        uses_topic_ids: bool,
+    ) -> FetchSession:
+        """The session of a later request, brought up to date with what the request changes."""
+        session = self.get(session_id, uses_topic_ids)
+        count_before = len(session.targets)
+        session.continue_with(epoch, positions, forgotten)
+        growth = len(session.targets) - count_before
+        self._partition_count += growth
+        if growth > 0 and self._partition_count > MAX_PARTITIONS:
+            self.remove(session_id)
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"fetch session {session_id} is ended: sessions may hold {MAX_PARTITIONS} partitions in all",
+            )
         return session
 
     def get(self, session_id: int, uses_topic_ids: bool) -> FetchSession:
@@ -232,6 +260,7 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
+            self._partition_count -= len(session.targets)
             self._ids_of_owners[session.owner].discard(session_id)
 
     def _remove_all_of(self, owner: SessionOwner) -> None:

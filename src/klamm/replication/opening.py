@@ -16,7 +16,9 @@ from klamm.storage.log_config import LogConfig
 
 
 def must_open(header: BatchHeader, config: LogConfig) -> bool:
-    return config.cleanup_compact or _stored_codec(header, config) != header.compression
+    return config.cleanup_compact or (
+        config.compression_type != "producer" and _stored_codec(header, config) != header.compression
+    )
 
 
 def open_and_rewrite(batch: bytearray, config: LogConfig) -> bytearray:

@@ -109,7 +109,11 @@ class Partition:
             self.check_online()
         result = self.log.append(batch, header, self.leader_epoch, now_ms)
         if not result.is_duplicate:
-            self._raise_high_watermark(header.batch_length)
+            # With one replica, what is in the log is committed.
+            self.high_watermark = result.last_offset + 1
+            if self._watchers:
+                for watcher in tuple(self._watchers):
+                    watcher.on_progress(header.batch_length)
         return result
 
     def read(
@@ -168,9 +172,3 @@ class Partition:
     def take_offline(self) -> None:
         self.is_offline = True
         self.notify_changed()
-
-    def _raise_high_watermark(self, byte_count: int) -> None:
-        self.high_watermark = self.log.log_end_offset
-        if self._watchers:
-            for watcher in tuple(self._watchers):
-                watcher.on_progress(byte_count)
