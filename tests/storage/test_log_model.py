@@ -104,6 +104,9 @@ class LogLife(RuleBasedStateMachine):
             log_bytes += len(batch)
             kept += log_bytes <= sealed_bytes + size
         del self.batches[kept:]
+        end = parse_header(self.batches[-1]).last_offset + 1 if self.batches else 0
+        if end < self.harness.log_start_offset:  # what was left had been deleted: an empty log
+            self.batches.clear()
         self._follow_lost_batches()
 
     @rule(fraction=st.floats(0, 1))

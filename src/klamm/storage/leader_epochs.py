@@ -21,10 +21,12 @@ _EPOCH = itemgetter(0)
 class LeaderEpochs:
     __slots__ = ("_entries", "_is_dirty", "_lock", "path")
 
-    def __init__(self, path: str, entries: tuple[tuple[int, int], ...] = ()) -> None:
+    def __init__(
+        self, path: str, entries: tuple[tuple[int, int], ...] = (), *, is_dirty: bool = False
+    ) -> None:
         self.path = path
         self._entries = entries
-        self._is_dirty = False
+        self._is_dirty = is_dirty
         self._lock = threading.Lock()
 
     @classmethod

@@ -22,6 +22,7 @@ from klamm.storage.recovery import (
     list_directory,
     load_epochs,
     open_segments,
+    rebuild_epochs,
     rebuild_indexes,
     recover_segment,
 )
@@ -81,6 +82,8 @@ class LogLoader:
             segments = [self._create_segment(log_start_offset)]
             log_end_offset = log_start_offset
         epochs.truncate_from_end(log_end_offset + 1)
+        if not epochs.entries:
+            rebuild_epochs(segments, epochs)
         producers, snapshot = bring_producers_up_to_date(
             self.directory, listing.snapshots, segments, log_end_offset, self.report
         )
@@ -109,7 +112,8 @@ class LogLoader:
             is_recovered = not clean and (is_last or segments[place + 1].base_offset > recovery_point)
             if is_recovered or segment.base_offset not in listing.log_sizes:
                 continue
-            if has_damaged_index(segment, listing):
+            end_offset = 2**63 if is_last else segments[place + 1].base_offset
+            if has_damaged_index(segment, listing, end_offset):
                 rebuild_indexes(segment, self.config)
                 if not is_last:
                     segment.seal()

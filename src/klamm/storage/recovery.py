@@ -149,19 +149,25 @@ def open_segments(directory: str, listing: Listing, open_files: OpenFiles, now_m
     ]
 
 
-def has_damaged_index(segment: Segment, listing: Listing) -> bool:
-    """A cheap look at a segment: are its index files there, of whole entries, not empty?"""
+def has_damaged_index(segment: Segment, listing: Listing, end_offset: int) -> bool:
+    """A cheap look: are the index files there, of whole entries, and the last ones within the segment?"""
     if segment.size == 0:
         return False
     index_size = listing.index_sizes.get(segment.base_offset, -1)
     time_index_size = listing.time_index_sizes.get(segment.base_offset, -1)
-    return (
+    if (
         index_size < 0
-        or time_index_size < 0
+        or time_index_size <= 0
         or index_size % offset_index.ENTRY_BYTES != 0
         or time_index_size % time_index.ENTRY_BYTES != 0
-        or time_index_size == 0
-    )
+    ):
+        return True
+    offset_limit = end_offset - segment.base_offset
+    last = segment.offset_index.last_entry()
+    if last is not None and (last[0] >= offset_limit or last[1] >= segment.size):
+        return True
+    last_time = segment.time_index.last_entry()
+    return last_time is None or last_time[0] < 0 or last_time[1] >= offset_limit
 
 
 def complete_segment(segment: Segment, config: LogConfig, on_batch: OnBatch | None = None) -> WalkResult:
@@ -311,4 +317,13 @@ def load_epochs(path: str, report: Report) -> LeaderEpochs:
         return LeaderEpochs.load(path)
     except CorruptCheckpoint as error:
         report(f"{error}; leader epochs are taken from the log")
-        return LeaderEpochs(path)
+        return LeaderEpochs(path, is_dirty=True)
+
+
+def rebuild_epochs(segments: list[Segment], epochs: LeaderEpochs) -> None:
+    """From the batches, when the file is lost."""
+    for segment in segments:
+        if segment.size:
+            handle = segment.handle or segment.open_handle()
+            for _, header in iter_headers(handle.fd, 0, segment.size):
+                epochs.assign(header.partition_leader_epoch, header.base_offset)

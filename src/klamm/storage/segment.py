@@ -13,6 +13,7 @@ import errno
 import os
 import struct
 
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, parse_header
 from klamm.storage import offset_index, time_index
 from klamm.storage.files import remove_if_there, sync_fd
@@ -40,8 +41,11 @@ _OFFSETS_BYTES = _OFFSETS.size
 _MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 
 
-class CorruptSegment(Exception):
-    """The chain of batches is broken where it was whole before."""
+class CorruptSegment(KafkaError):
+    """The chain of batches is broken where it was whole before, or an index lies."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
 
 
 class FileSlice:

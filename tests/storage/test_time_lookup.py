@@ -1,0 +1,65 @@
+"""From a timestamp to the first record that is not older."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.storage.logs import NOW_MS, Harness, all_records
+
+from klamm.records.compression import Codec
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_the_exact_record_inside_a_batch(tmp_path: Path, codec: Codec) -> None:
+    harness = Harness(tmp_path)
+    harness.append(10, timestamp=NOW_MS, epoch=1, codec=codec)
+    harness.append(10, timestamp=NOW_MS + 100, epoch=2, codec=codec)
+    log = harness.log
+    assert log.offset_for_timestamp(NOW_MS + 4) == (4, NOW_MS + 4, 1)
+    assert log.offset_for_timestamp(NOW_MS + 10) == (10, NOW_MS + 100, 2)
+    assert log.offset_for_timestamp(0) == (0, NOW_MS, 1)
+    assert log.offset_for_timestamp(NOW_MS + 110) is None
+    assert log.offset_of_max_timestamp() == (19, NOW_MS + 109, 2)
+
+
+def test_deleted_records_are_not_found(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    harness.append(10, timestamp=NOW_MS)
+    harness.log.delete_records_before(4)
+    assert harness.log.offset_for_timestamp(0) == (4, NOW_MS + 4, 0)
+
+
+def test_an_empty_log_has_none(tmp_path: Path) -> None:
+    log = Harness(tmp_path).log
+    assert log.offset_for_timestamp(0) is None and log.offset_of_max_timestamp() is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    timestamps=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 4)), min_size=1, max_size=60),
+    interval=st.sampled_from([0, 150, 4096]),
+    restart=st.sampled_from(["none", "clean", "crash"]),
+)
+def test_against_a_plain_search(timestamps: list[tuple[int, int]], interval: int, restart: str) -> None:
+    """Timestamps in any order, several segments, before and after a restart."""
+    with tempfile.TemporaryDirectory() as directory:
+        harness = Harness(Path(directory), segment_bytes=700, index_interval_bytes=interval)
+        for timestamp, count in timestamps:
+            harness.append(count, timestamp=timestamp)
+        if restart == "clean":
+            harness.close_and_open()
+        elif restart == "crash":
+            harness.crash_and_open()
+        records = all_records(harness.log)
+        for wanted in range(0, 210, 7):
+            expected = next((r.offset for r in records if r.timestamp >= wanted), None)
+            found = harness.log.offset_for_timestamp(wanted)
+            assert (found.offset if found else None) == expected
+        newest = max(record.timestamp for record in records)
+        found = harness.log.offset_of_max_timestamp()
+        assert found is not None
+        assert found.offset == next(r.offset for r in records if r.timestamp == newest)
