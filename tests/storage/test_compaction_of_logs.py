@@ -158,7 +158,7 @@ async def test_a_replaced_segment_does_not_open_its_successor(tmp_path: Path) ->
     fill(log, 100)
     old = log.segments[0]
     await clean(log)
-    assert os.path.exists(old.path(".log"))
+    assert f"{old.base_offset:020d}.log" in os.listdir(log.directory)
     with pytest.raises(FileNotFoundError, match="replaced"):
         old.open_handle()
     with pytest.raises(FileNotFoundError, match="replaced"):
