@@ -109,7 +109,7 @@ class Controller:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"the replication factor {factor} of {new.name} is refused: "
-                f"there are {len(image.brokers)} brokers",
+                f"the cluster has no more brokers than {len(image.brokers)}",
             )
         return place_replicas(_racks(image), count, factor, start=start)
 
@@ -127,7 +127,8 @@ class Controller:
             if factor > len(image.brokers):
                 raise KafkaError(
                     ErrorCode.INVALID_REPLICATION_FACTOR,
-                    f"{topic.name} has {factor} replicas and there are {len(image.brokers)} brokers",
+                    f"each partition of {topic.name} has {factor} replicas: "
+                    f"the cluster has no more brokers than {len(image.brokers)}",
                 )
             placed = place_replicas(_racks(image), added, factor, start=start, first_partition=before)
         else:
