@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from klamm.storage.cleaner import FIRST_RETRY_MS
 from klamm.storage.cleaner_pass import CLEANED_SUFFIX, CleanedSegment, CleanPlan
 from klamm.storage.cleaner_process import WORKER_MODULE, CleanerFailure, CleanerProcess
 from klamm.storage.cleaner_schedule import examine, plan_for
+from klamm.storage.files import LogDirFailure
 from klamm.storage.log import Log
 
 
@@ -125,6 +127,39 @@ async def test_running_it_ends_the_process_when_idle_and_when_cancelled(tmp_path
             await runner
         assert cleaning.cleaner.process_id is None
         assert all("compacted" in line for line in cleaning.said)
+
+
+async def test_a_round_that_fails_does_not_end_the_task(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 100)
+    async with Cleaning([log]) as cleaning:
+        cleaning.settings = cleaning.settings._replace(backoff_ms=1)
+        hidden, cleaning.logs = cleaning.logs, None  # type: ignore[assignment]
+        runner = asyncio.create_task(cleaning.cleaner.run())
+        await asyncio.sleep(0)
+        assert not runner.done()
+        cleaning.logs = hidden
+        await until(lambda: bool(cleaning.said))
+        runner.cancel()
+    assert "compacted" in cleaning.said[0]
+
+
+async def test_a_failing_disk_takes_its_directory_offline(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    fill(log, 100)
+    async with Cleaning([log]) as cleaning:
+
+        class FailingLog:
+            """The log, on a disk that no longer syncs."""
+
+            def __getattr__(self, name: str) -> object:
+                return self.fail if name == "replace_segments" else getattr(log, name)
+
+            def fail(self, *args: object) -> bool:
+                raise LogDirFailure(errno.EIO, "fsync failed")
+
+        assert await cleaning.cleaner.clean_now(FailingLog()) is None  # type: ignore[arg-type]
+        assert cleaning.failed_directories == [str(tmp_path)]
 
 
 async def test_a_failed_compaction_is_said_and_tried_again_later(tmp_path: Path) -> None:

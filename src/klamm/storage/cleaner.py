@@ -11,6 +11,7 @@ is deleted, or loses segments to retention, while it is compacted ends that comp
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
@@ -27,7 +28,11 @@ from klamm.storage.log import Log
 from klamm.storage.recovery import CLEANED_SUFFIX
 from klamm.storage.segment import Segment
 
+logger = logging.getLogger("klamm.storage")
+
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
+SHORTEST_REST_MS = 1
+"""log.cleaner.backoff.ms may be 0; a round that finds nothing must not follow the last one at once."""
 FIRST_RETRY_MS = 15_000
 LAST_RETRY_MS = 3_600_000
 """A log that fails again and again (it is damaged) costs one attempt an hour."""
@@ -92,11 +97,19 @@ class LogCleaner:
         try:
             while True:
                 settings = self._settings()
-                if not settings.is_enabled or not await self.clean_dirtiest():
+                if not settings.is_enabled or not await self._clean_dirtiest_or_say():
                     await self._process.close()
-                    await asyncio.sleep(settings.backoff_ms / 1000)
+                    await asyncio.sleep(max(settings.backoff_ms, SHORTEST_REST_MS) / 1000)
         finally:
             await self._process.close()
+
+    async def _clean_dirtiest_or_say(self) -> bool:
+        """A bug or a full disk must not end compaction until the next restart."""
+        try:
+            return await self.clean_dirtiest()
+        except Exception:
+            logger.exception("a round of compaction failed; there will be others")
+            return False
 
     @property
     def process_id(self) -> int | None:
