@@ -8,6 +8,7 @@ java/Adapter.java; what each call means is said in contract.py.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import itertools
 import json
@@ -329,21 +330,27 @@ class JavaClient(RemoteClient):
 
     @classmethod
     def command(cls) -> list[str]:
-        java, jars = find_java(), find_kafka_jars()
-        classes = _compiled(java, jars, FOLDER / "java/Adapter.java")
-        logging = f"-Dlog4j2.configurationFile={FOLDER / 'java/log4j2.properties'}"
-        return [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", logging, "-cp", f"{classes}:{jars}/*", "Adapter"]
+        return java_command("Adapter")
+
+
+def java_command(program: str) -> list[str]:
+    """How to run one of the programs in java/ with Kafka's jars; raises PeerMissing when it cannot be."""
+    java, jars = find_java(), find_kafka_jars()
+    classes = _compiled(java, jars, FOLDER / f"java/{program}.java")
+    logging = f"-Dlog4j2.configurationFile={FOLDER / 'java/log4j2.properties'}"
+    # Short programs: the second compiler of the JVM would cost more than it brings.
+    return [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", logging, "-cp", f"{classes}:{jars}/*", program]
 
 
 def _compiled(java: str, jars: Path, source: Path) -> Path:
-    """The folder with the adapter's classes, compiled anew when the source changed.
+    """The folder with the program's classes, compiled anew when the source changed.
 
     The compiler is a jar among the others, because a Java runtime on its own has none.
     """
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
-    classes = CACHE / f"java-adapter-{digest}"
+    classes = CACHE / f"java-classes-{digest}"
     if not classes.is_dir():
-        building = Path(tempfile.mkdtemp(prefix="java-adapter-", dir=CACHE))
+        building = Path(tempfile.mkdtemp(prefix="java-building-", dir=CACHE))
         compiler = next(iter(jars.glob("ecj-*.jar")), None)
         if compiler is None:
             raise PeerMissing(f"the Java compiler is missing: no ecj-*.jar in {jars}; run `make setup`")
@@ -360,5 +367,6 @@ def _compiled(java: str, jars: Path, source: Path) -> Path:
             [*command, "-d", str(building), str(source)], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        building.rename(classes)
+        with contextlib.suppress(OSError):  # somebody else was quicker
+            building.rename(classes)
     return classes
