@@ -27,7 +27,7 @@ from klamm.protocol.messages.k00_produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from klamm.records.batch import BatchHeader
+from klamm.records.batch import TRANSACTIONAL_FLAG, BatchHeader
 from klamm.records.validation import validate_produced
 from klamm.replication.opening import NullKey, must_open
 from klamm.replication.partition import Partition
@@ -57,11 +57,12 @@ def handle(
 class _Produce:
     """One request on its way through: what was appended, what was refused, what is still to be awaited."""
 
-    __slots__ = ("acks", "broker", "flushes", "now_ms", "request", "responses", "unopened")
+    __slots__ = ("acks", "broker", "flushes", "now_ms", "request", "responses", "unopened", "version")
 
     def __init__(self, broker: Broker, request: Request[ProduceRequest]) -> None:
         self.broker = broker
         self.request = request
+        self.version = request.version
         self.acks = request.message.acks
         self.now_ms = broker.clock.now_ms()
         self.responses: list[TopicProduceResponse] = []
@@ -83,9 +84,9 @@ class _Produce:
             header = validate_produced(
                 records,
                 max_message_bytes=config.max_message_bytes,
-                zstd_allowed=self.request.version >= _FIRST_VERSION_WITH_ZSTD,
+                zstd_allowed=self.version >= _FIRST_VERSION_WITH_ZSTD,
             )
-            if header.is_transactional:
+            if header.attributes & TRANSACTIONAL_FLAG:
                 raise KafkaError(
                     ErrorCode.INVALID_TXN_STATE, "there is no transaction to write this batch to"
                 )
@@ -106,7 +107,7 @@ class _Produce:
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "transactions are not available on this broker",
             )
-        if self.request.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
+        if self.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
             partition = self.broker.replicas.get_by_id(topic.topic_id, index)
         else:
             partition = self.broker.replicas.get(topic.name, index)

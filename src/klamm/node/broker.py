@@ -129,7 +129,7 @@ class BrokerNode:
             lambda: CleanerSettings.from_config(self.config),
             now_ms=self.clock.now_ms,
             report=logger.info,
-            on_directory_failure=self.replicas.take_directory_offline,
+            on_directory_failure=lambda path, error: self.replicas.take_directory_offline(str(path), error),
         )
 
     def request_stop(self) -> None:

@@ -16,6 +16,7 @@ import mmap
 import socket
 from collections import deque
 from collections.abc import Callable, Coroutine
+from types import CoroutineType
 from typing import Any, Protocol
 
 from klamm.apis.registry import NO_RESPONSE, CloseConnection
@@ -204,19 +205,21 @@ class Connection:
 
     def _handle_frames(self, buffer: memoryview, end: int) -> None:
         """Handle every whole frame of `buffer[:end]`, keep what is left, and send the answers."""
+        max_request_bytes = self._server.max_request_bytes
         position = 0
         self._is_handling = True
         try:
             while end - position >= SIZE_BYTES and not self._must_wait():
-                size = frame_size(buffer, position, self._server.max_request_bytes)
-                frame_end = position + SIZE_BYTES + size
+                frame_start = position + SIZE_BYTES
+                frame_end = frame_start + frame_size(buffer, position, max_request_bytes)
                 if frame_end > end:
                     break
-                self._handle(buffer[position + SIZE_BYTES : frame_end])
+                self._handle(buffer[frame_start:frame_end])
                 position = frame_end
-            if self.is_closed:
-                return
-            self._keep_rest(buffer[position:end])
+            if position < end:
+                self._keep_rest(buffer[position:end])
+            else:
+                self._carried = b""
         except (MalformedMessage, CloseConnection, ReceiveMemoryExceeded) as error:
             with contextlib.suppress(PeerGone):
                 self._outbox.send()  # what was answered before the fault
@@ -241,6 +244,8 @@ class Connection:
         self._carried = bytes(rest) if rest else b""
 
     def _must_wait(self) -> bool:
+        if not self._waiting:  # nor is a serial handler at work, which would be among them
+            return self._outbox.pending_bytes > MAX_UNSENT_BYTES or self.is_closed
         return (
             self._serial_task is not None
             or len(self._waiting) >= MAX_REQUESTS_IN_FLIGHT
@@ -260,7 +265,7 @@ class Connection:
             raise CloseConnection("internal error") from None
         if isinstance(result, asyncio.Future):
             self._park(PendingResponse(route, correlation_id), result)
-        elif asyncio.iscoroutine(result):
+        elif isinstance(result, CoroutineType):
             pending = PendingResponse(route, correlation_id)
             self._waiting.append(pending)
             self._serial_task = self._loop.create_task(self._run_serial(pending, result))
@@ -340,9 +345,9 @@ class Connection:
             pending = waiting.popleft()
             self._held_bytes -= pending.size
             self._put(pending.chunks)
-        if not self._is_waiting_to_send and self._outbox.pending_bytes:
+        if self._outbox.pending_bytes and not self._is_waiting_to_send:
             self._send()
-        if not self.is_closed:
+        if waiting or self._outbox.pending_bytes or self._carried or not self._is_reading:
             self._regulate_reading()
 
     def _send(self) -> None:
@@ -361,10 +366,11 @@ class Connection:
     def _on_writable(self) -> None:
         self.last_active = self._loop.time()
         self._send()
-        if not self.is_closed:
-            self._regulate_reading()
+        self._regulate_reading()
 
     def _regulate_reading(self) -> None:
+        if self.is_closed:
+            return
         if self._must_wait():
             if self._is_reading:
                 self._is_reading = False

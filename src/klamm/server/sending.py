@@ -43,14 +43,23 @@ class Outbox:
 
     def send(self) -> bool:
         """Send as much as the socket takes; true when nothing is left."""
+        chunks = self._chunks
         try:
-            while self._chunks:
-                head = self._chunks[0]
+            if len(chunks) == 1 and isinstance(chunks[0], bytes):  # the usual case, without ceremony
+                sent = self._socket.send(chunks[0])
+                self.pending_bytes -= sent
+                if not self.pending_bytes:
+                    chunks.clear()
+                    return True
+                chunks[0] = memoryview(chunks[0])[sent:]
+                return False
+            while chunks:
+                head = chunks[0]
                 if isinstance(head, FileSlice) and len(head) >= SENDFILE_MIN_BYTES:
-                    sent = self._send_file(head)
+                    is_taken = self._send_file(head)
                 else:
-                    sent = self._send_joined()
-                if not sent:
+                    is_taken = self._send_joined()
+                if not is_taken:
                     return False
         except BlockingIOError:
             return False
