@@ -1,0 +1,163 @@
+"""Log directories: whose they are, what is in them, and what happens when one fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tests.storage.logs import NOW_MS, all_records, append
+
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition, new_topic_id
+from klamm.storage.log_config import LogConfig
+from klamm.storage.log_dirs import LogDirError, LogDirs
+
+CONFIG = LogConfig()
+
+
+class Host:
+    """A broker's storage, started and stopped."""
+
+    def __init__(self, *paths: Path) -> None:
+        self.paths = paths
+        self.reports: list[str] = []
+        self.dirs = self.start()
+
+    def start(self) -> LogDirs:
+        self.reports.clear()
+        self.dirs = LogDirs(self.paths, now_ms=lambda: NOW_MS, report=self.reports.append)
+        self.dirs.lock()
+        self.dirs.identify(1, "cluster")
+        self.dirs.load_logs(lambda topic: CONFIG)
+        return self.dirs
+
+    def crash(self) -> None:
+        self.dirs.close(clean=False)
+
+
+def test_a_new_log_goes_where_there_are_fewest(tmp_path: Path) -> None:
+    host = Host(tmp_path / "a", tmp_path / "b")
+    for number in range(6):
+        host.dirs.create_log(TopicPartition("t", number), new_topic_id(), CONFIG)
+    assert [len(directory.logs) for directory in host.dirs.directories] == [3, 3]
+    host.dirs.delete_log(host.dirs.logs[TopicPartition("t", 0)])
+    assert not (tmp_path / "a" / "t-0").exists()
+    log = host.dirs.create_log(TopicPartition("u", 0), new_topic_id(), CONFIG)
+    assert log.directory == tmp_path / "a" / "u-0"
+    total, usable = host.dirs.directories[0].disk_space()
+    assert 0 < usable <= total
+
+
+def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
+    host = Host(tmp_path / "a", tmp_path / "b")
+    ids = [new_topic_id() for _ in range(4)]
+    for number, topic_id in enumerate(ids):
+        log = host.dirs.create_log(TopicPartition("with-dash", number), topic_id, CONFIG)
+        append(log, number + 1)
+    host.dirs.logs[TopicPartition("with-dash", 3)].delete_records_before(2)
+    host.dirs.write_high_watermarks({TopicPartition("with-dash", 1): 2})
+    host.dirs.close(broker_epoch=17)
+    assert json.loads((tmp_path / "a" / ".kafka_cleanshutdown").read_text()) == {
+        "version": 0,
+        "brokerEpoch": 17,
+    }
+    logs = host.start().logs
+    assert host.reports == []
+    assert [log.log_end_offset for _, log in sorted(logs.items())] == [1, 2, 3, 4]
+    assert [log.topic_id for _, log in sorted(logs.items())] == ids
+    assert logs[TopicPartition("with-dash", 3)].log_start_offset == 2
+    assert host.dirs.high_watermarks == {TopicPartition("with-dash", 1): 2}
+    assert host.dirs.directories[0].broker_epoch == 17
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_crash_means_recovery(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    log = host.dirs.create_log(TopicPartition("t", 0), new_topic_id(), CONFIG)
+    append(log, 5)
+    log.delete_records_before(3)
+    host.dirs.write_log_start_checkpoints()
+    host.crash()
+    (log,) = host.start().logs.values()
+    assert "not closed cleanly" in host.reports[0]
+    assert (log.log_start_offset, log.log_end_offset) == (3, 5)
+    assert [record.offset for record in all_records(log)] == [0, 1, 2, 3, 4]
+
+
+def test_only_one_broker_at_a_time(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    other = LogDirs([tmp_path], now_ms=lambda: NOW_MS, report=print)
+    with pytest.raises(LogDirError, match="in use by another broker"):
+        other.lock()
+    host.dirs.close()
+    other.lock()
+    other.unlock()
+
+
+def test_a_directory_of_another_broker_is_refused(tmp_path: Path) -> None:
+    Host(tmp_path).dirs.close()
+    dirs = LogDirs([tmp_path], now_ms=lambda: NOW_MS, report=print)
+    with pytest.raises(LogDirError, match=r"cluster\.id=cluster"):
+        dirs.identify(1, "another")
+    with pytest.raises(LogDirError, match=r"node\.id=1"):
+        dirs.identify(2, "cluster")
+    lines = (tmp_path / "meta.properties").read_text().splitlines()
+    assert [line.split("=")[0] for line in lines[1:]] == ["version", "node.id", "cluster.id", "directory.id"]
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LogDirError, match="cannot use the data directory"):
+        LogDirs([tmp_path / "file" / "x"], now_ms=lambda: NOW_MS, report=print).lock()
+
+
+def test_a_failed_directory_goes_offline_alone(tmp_path: Path) -> None:
+    host = Host(tmp_path / "a", tmp_path / "b")
+    bad = host.dirs.create_log(TopicPartition("t", 0), new_topic_id(), CONFIG)
+    good = host.dirs.create_log(TopicPartition("t", 1), new_topic_id(), CONFIG)
+    assert host.dirs.take_offline(tmp_path / "a", OSError(5, "Input/output error")) == [bad]
+    assert "offline" in host.reports[-1]
+    with pytest.raises(KafkaError) as caught:
+        append(bad)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    append(good)
+    assert (
+        host.dirs.create_log(TopicPartition("t", 2), new_topic_id(), CONFIG).directory.parent
+        == tmp_path / "b"
+    )
+    assert list(host.dirs.logs) == [TopicPartition("t", 1), TopicPartition("t", 2)]
+    host.dirs.close()
+    assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+
+
+def test_leftovers_of_deletions_and_strangers(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    log = host.dirs.create_log(TopicPartition("t", 0), new_topic_id(), CONFIG)
+    log.rename_for_delete()
+    host.crash()
+    (tmp_path / "lost+found").mkdir()
+    assert host.start().logs == {}
+    assert not [name for name in os.listdir(tmp_path) if name.endswith("-delete")]
+
+
+def test_damaged_checkpoints_do_not_stop_a_start(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    append(host.dirs.create_log(TopicPartition("t", 0), new_topic_id(), CONFIG), 3)
+    host.dirs.close()
+    (tmp_path / "recovery-point-offset-checkpoint").write_bytes(b"\x00" * 10)
+    (log,) = host.start().logs.values()
+    assert log.log_end_offset == 3
+    assert any("recovery-point-offset-checkpoint" in report for report in host.reports)
+
+
+def test_idle_logs_hold_no_files(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    for number in range(100):
+        append(host.dirs.create_log(TopicPartition("t", number), new_topic_id(), CONFIG))
+    host.dirs.close()
+    files = len(os.listdir("/proc/self/fd"))
+    dirs = host.start()
+    assert len(dirs.logs) == 100 and len(dirs.open_files) == 0
+    assert len(os.listdir("/proc/self/fd")) <= files + 1, "only the lock"
