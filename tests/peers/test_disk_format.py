@@ -27,7 +27,7 @@ SETTINGS = {
 }
 BATCHES_PER_CODEC = 12
 RECORDS_PER_BATCH = 25
-# Not "non-consecutive": the tool says so of every segment but the first, and compaction leaves gaps by design.
+# Not "non-consecutive": the tool says so of every segment but the first, and compaction leaves gaps.
 COMPLAINTS = ("mismatch", "isvalid: false", "exception", "out of order", "duplicat")
 
 
