@@ -16,6 +16,7 @@ from klamm.config.topic_keys import topic_config
 from klamm.coordination.sqlite import SqliteStore
 from klamm.coordination.store import StoreError
 from klamm.groups.coordinator import GroupCoordinator
+from klamm.model.ids import TopicPartition
 from klamm.node.clock import SystemClock
 from klamm.node.housekeeping import Housekeeping
 from klamm.node.limits import raise_descriptor_limit
@@ -109,6 +110,17 @@ class BrokerNode:
         await self.replicas.adopt(image, loaded)
         await self.cluster.finish_deletions()
         self.cluster.subscribe(self._on_image)
+        await self.cluster.raise_leader_epochs(self._recovered_partitions(image))
+
+    def _recovered_partitions(self, image: ClusterImage) -> list[TopicPartition]:
+        """Those that were not closed cleanly: a new leader epoch lets clients notice a log that was cut."""
+        return [
+            topic_partition
+            for directory in self.log_dirs.online
+            if not directory.had_clean_shutdown
+            for topic_partition in directory.logs
+            if topic_partition.topic in image.topics
+        ]
 
     def _start_services(self) -> None:
         config = self.config

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from typing import Literal
+from typing import Literal
 
 import cramjam
 
@@ -42,6 +44,7 @@ _LZ4_STORED_FLAG = 0x80000000
 _LZ4_END_MARK = bytes(4)
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
+_LZ4_LEVEL = 9
 _OUTPUT_FULL = "failed to write whole buffer"
 
 
@@ -53,7 +56,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     if codec == Codec.SNAPPY:
         return _compress_snappy(memoryview(data))
     if codec == Codec.LZ4:
-        return _compress_lz4(memoryview(data))
+        return _compress_lz4(memoryview(data), level)
     if codec == Codec.ZSTD:
         return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL if level is None else level))
     raise CorruptBatch(f"compression type {codec} is not known")
@@ -111,11 +114,13 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> bytearray:
     return output
 
 
-def _compress_lz4(data: memoryview) -> bytes:
+def _compress_lz4(data: memoryview, level: int | None) -> bytes:
+    """Without a level by lz4's fast compressor, with one by its high compressor."""
+    mode: Literal["fast", "high_compression"] = "fast" if level is None else "high_compression"
     parts = [_LZ4_HEADER]
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
         block = data[start : start + _LZ4_BLOCK_BYTES]
-        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
+        packed = bytes(cramjam.lz4.compress_block(block, mode=mode, compression=level, store_size=False))
         if len(packed) < len(block):
             parts += (_INT32_LE.pack(len(packed)), packed)
         else:

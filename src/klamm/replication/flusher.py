@@ -37,6 +37,18 @@ class Flusher:
                 self._start(log, loop)
         return asyncio.shield(future)
 
+    def flush_rolled(self, log: Log) -> None:
+        """Bring the full segments of `log` to the disk in the background, so that recovery stays short."""
+        loop = asyncio.get_running_loop()
+
+        def finished(done: asyncio.Future[None]) -> None:
+            error = done.exception()
+            if isinstance(error, OSError):
+                self._on_failure(log, error)
+
+        rolled_offset = log.segments[-1].base_offset
+        loop.run_in_executor(self._executor, log.flush, rolled_offset).add_done_callback(finished)
+
     def _start(self, log: Log, loop: asyncio.AbstractEventLoop) -> None:
         future = self._waiting.pop(log)
         self._running.add(log)

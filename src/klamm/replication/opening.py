@@ -42,6 +42,7 @@ def open_and_rewrite(batch: bytearray, config: LogConfig) -> bytearray:
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
+        level=config.compression_level,
     )
 
 

@@ -50,6 +50,7 @@ class Replicas:
         self._node_id = node_id
         self._log_dirs = log_dirs
         self._settings_of = settings_of
+        self._loop = asyncio.get_running_loop()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._topic_names: dict[bytes, str] = {}
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
@@ -160,8 +161,13 @@ class Replicas:
         ]
 
     def _add(self, topic: TopicImage, index: int, log: Log) -> None:
+        log.on_roll = self._flush_rolled_soon
         self._partitions[topic.name, index] = Partition(topic.name, index, topic.topic_id, log)
         self._topic_names[topic.topic_id] = topic.name
+
+    def _flush_rolled_soon(self, log: Log) -> None:
+        """Called where a segment is rolled: in an append on the loop, or by retention in a thread."""
+        self._loop.call_soon_threadsafe(self.flusher.flush_rolled, log)
 
     # ---- failures and the end
 

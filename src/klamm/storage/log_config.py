@@ -34,12 +34,24 @@ class LogConfig:
     message_timestamp_after_max_ms: int = 3600 * 1000
     compression_type: str = "producer"
     compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
     compression_zstd_level: int = 3
     preallocate: bool = False
 
     @cached_property
     def uses_log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
+
+    @cached_property
+    def compression_level(self) -> int | None:
+        """For the codec of `compression_type`; None where it has none, or the codec's own default."""
+        levels = {
+            "gzip": self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }
+        level = levels.get(self.compression_type)
+        return None if self.compression_type == "gzip" and level == -1 else level
 
     @cached_property
     def roll_ms(self) -> int:
