@@ -33,6 +33,14 @@ def test_agrees_with_aiokafka(codec: Codec, data: bytes) -> None:
     assert decompress(codec, bytes(getattr(aiokafka.codec, f"{name}_encode")(data))) == data
 
 
+@pytest.mark.parametrize(
+    ("codec", "level"), [(1, 1), (1, 9), (3, 1), (3, 9), (3, 17), (4, 1), (4, 19), (2, 5)]
+)
+def test_levels(codec: int, level: int) -> None:
+    data = os.urandom(3000) * 50
+    assert decompress(codec, compress(codec, data, level)) == data
+
+
 def test_snappy_is_read_without_framing() -> None:
     assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(b"plain" * 50))) == b"plain" * 50
 

@@ -270,6 +270,25 @@ class TestFailingDisk:
         assert harness.append().base_offset == 1
         assert [record.offset for record in all_records(harness.log)] == [0, 1]
 
+    def test_no_room_for_an_index_is_no_reason_to_refuse_a_batch(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        harness = Harness(tmp_path, index_interval_bytes=0)
+        real_open = os.open
+
+        def no_index_files(path: str, flags: int, mode: int = 0o777) -> int:
+            if path.endswith("index"):
+                raise OSError(28, "No space left on device")
+            return real_open(path, flags, mode)
+
+        monkeypatch.setattr(os, "open", no_index_files)
+        for number in range(2000):
+            harness.append(timestamp=NOW_MS + number)
+        assert read(harness.log, 1000, 10)
+        monkeypatch.undo()
+        harness.log.close()
+        assert verify_log_directory(harness.directory) == []
+
     def test_a_failed_fsync_ends_writing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         harness = Harness(tmp_path)
         harness.append()

@@ -15,7 +15,7 @@ from klamm.records.batch import compute_crc, parse_header
 from klamm.storage.log import WouldBlock
 from klamm.storage.verify import verify_log_directory
 
-BATCHES = 4000
+BATCHES = 1500
 
 
 def test_everybody_at_once(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_everybody_at_once(tmp_path: Path) -> None:
             thread.join()
     assert failures == []
     assert log.log_end_offset == 2 * BATCHES
-    assert len(log.segments) > 3
+    assert len(log.segments) > 1
     assert all_records(log)[-1].offset == 2 * BATCHES - 1
     log.remove_deleted_files(2**62)
     log.close()

@@ -10,6 +10,7 @@ look-ups need no lock; whoever changes it holds the lock.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from array import array
@@ -52,8 +53,9 @@ class OffsetIndex:
             resident.offsets.append(relative_offset)
             resident.positions.append(position)
             if resident.first + len(resident.offsets) - self._written >= PENDING_LIMIT:
-                self._write_pending()
-                self._trim(KEPT_ENTRIES)
+                with contextlib.suppress(OSError):  # they stay pending; a full disk is the log's to report
+                    self._write_pending()
+                    self._trim(KEPT_ENTRIES)
 
     def lookup(self, relative_offset: int) -> int:
         """The position to scan from for an offset: that of the last entry not beyond it, else 0."""

@@ -67,10 +67,10 @@ class Listing:
 
 def list_directory(directory: str, report: Report) -> Listing:
     """Tidy up leftovers, then list the files that count."""
-    names = os.listdir(directory)
-    if any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, _TEMPORARY_SUFFIX)) for name in names):
+    names = _names_that_count(directory)
+    if any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
         _complete_interrupted_operations(directory, names, report)
-        names = os.listdir(directory)
+        names = _names_that_count(directory)
     listing = Listing({}, {}, {}, [])
     by_suffix = {
         LOG_SUFFIX: listing.log_sizes,
@@ -79,8 +79,6 @@ def list_directory(directory: str, report: Report) -> Listing:
     }
     for name in names:
         stem, suffix = name[:20], name[20:]
-        if not (stem.isdigit() and len(stem) == 20):
-            continue
         if suffix == SNAPSHOT_SUFFIX:
             listing.snapshots.append(int(stem))
         elif (sizes := by_suffix.get(suffix)) is not None:
@@ -94,11 +92,22 @@ def list_directory(directory: str, report: Report) -> Listing:
     return listing
 
 
+def _names_that_count(directory: str) -> list[str]:
+    """Files that start with a base offset; and temporary ones, which go."""
+    names = []
+    for name in os.listdir(directory):
+        if name.endswith(_TEMPORARY_SUFFIX):
+            remove_if_there(f"{directory}/{name}")
+        elif name[:20].isdigit() and name[20:21] == ".":
+            names.append(name)
+    return names
+
+
 def _complete_interrupted_operations(directory: str, names: list[str], report: Report) -> None:
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
     first_cleaned = min((int(name[:20]) for name in cleaned), default=_NEVER)
     for name in names:
-        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, _TEMPORARY_SUFFIX)):
+        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX)):
             remove_if_there(f"{directory}/{name}")
         elif name.endswith(SWAP_SUFFIX) and int(name[:20]) >= first_cleaned:
             # Its files were still being renamed: the segments that it was to replace are all there.

@@ -10,6 +10,7 @@ entry.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 
@@ -43,7 +44,8 @@ class TimeIndex:
             self._pending.append((timestamp, relative_offset))
             self._last = (timestamp, relative_offset)
             if len(self._pending) >= PENDING_LIMIT:
-                self._write_pending()
+                with contextlib.suppress(OSError):  # they stay pending; a full disk is the log's to report
+                    self._write_pending()
 
     def last_entry(self) -> tuple[int, int] | None:
         """(timestamp, relative offset); reads the file once."""
