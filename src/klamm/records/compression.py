@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 from typing import Literal
-from typing import Literal
 
 import cramjam
 
@@ -115,8 +114,9 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> bytearray:
 
 
 def _compress_lz4(data: memoryview, level: int | None) -> bytes:
-    """Without a level by lz4's fast compressor, with one by its high compressor."""
-    mode: Literal["fast", "high_compression"] = "fast" if level is None else "high_compression"
+    """The default level means the fast compressor, as with Java clients; any other the thorough one."""
+    is_fast = level is None or level == _LZ4_LEVEL
+    mode: Literal["default", "high_compression"] = "default" if is_fast else "high_compression"
     parts = [_LZ4_HEADER]
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
         block = data[start : start + _LZ4_BLOCK_BYTES]
