@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from klamm.apis.broker import Broker
+from klamm.apis.produce_lane import is_for_one_partition, make_lane
 from klamm.apis.registry import NO_RESPONSE, CloseConnection, NoResponse, Request, api
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -51,13 +52,35 @@ def handle(
         return produce.open_then_append()
     if produce.flushes:
         return asyncio.ensure_future(produce.finish_after_flush())
-    return produce.answer()
+    answer = produce.answer()
+    if produce.partition is not None and is_for_one_partition(request.message):
+        _offer_lane(broker, request, produce.partition)
+    return answer
+
+
+def _offer_lane(broker: Broker, request: Request[ProduceRequest], partition: Partition) -> None:
+    """Two requests of the same shape in a row: the third may take the short way."""
+    connection = request.connection
+    shape = (partition, request.version, request.message.acks)
+    if shape == connection.last_shape:
+        connection.lane = make_lane(request, partition, broker.clock)
+    connection.last_shape = shape
 
 
 class _Produce:
     """One request on its way through: what was appended, what was refused, what is still to be awaited."""
 
-    __slots__ = ("acks", "broker", "flushes", "now_ms", "request", "responses", "unopened", "version")
+    __slots__ = (
+        "acks",
+        "broker",
+        "flushes",
+        "now_ms",
+        "partition",
+        "request",
+        "responses",
+        "unopened",
+        "version",
+    )
 
     def __init__(self, broker: Broker, request: Request[ProduceRequest]) -> None:
         self.broker = broker
@@ -68,6 +91,8 @@ class _Produce:
         self.responses: list[TopicProduceResponse] = []
         self.flushes: list[asyncio.Future[None]] = []
         self.unopened: list[tuple[Partition, bytearray, PartitionProduceResponse]] = []
+        self.partition: Partition | None = None
+        """The last one that was appended to."""
 
     def append_topic(self, topic: TopicProduceData) -> None:
         responses = [self._append(topic, data) for data in topic.partition_data]
@@ -123,6 +148,7 @@ class _Produce:
         response: PartitionProduceResponse,
     ) -> None:
         result: AppendResult = partition.append(batch, header, self.now_ms)
+        self.partition = partition
         response.base_offset = result.base_offset
         response.log_append_time_ms = result.log_append_time_ms
         response.log_start_offset = result.log_start_offset

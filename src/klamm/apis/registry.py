@@ -28,24 +28,40 @@ MessageT = TypeVar("MessageT")
 Handler = Callable[[Any, Any], Any]
 
 
+class Lane(Protocol):
+    """A short cut for requests that repeat one before them, see produce_lane."""
+
+    def take(self, frame: memoryview) -> bytes | None:
+        """Handle a request whole and return its response frame, or do nothing and return None."""
+
+
 class ConnectionHandle(Protocol):
     """What a handler may know of the connection a request came by."""
 
     client_host: str
     listener_name: str
+    lane: Lane | None
+    last_shape: object
+    """What distinguishes the last request that might become a lane."""
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Have `callback` called once, when the connection is gone."""
 
 
 class Request(Generic[MessageT]):
-    """One decoded request."""
+    """One decoded request. `frame` is the receive buffer's: it may be read in the first stage only."""
 
-    __slots__ = ("client_id", "connection", "message", "version")
+    __slots__ = ("client_id", "connection", "frame", "message", "version")
 
     def __init__(
-        self, message: MessageT, version: int, client_id: str | None, connection: ConnectionHandle
+        self,
+        message: MessageT,
+        version: int,
+        client_id: str | None,
+        connection: ConnectionHandle,
+        frame: memoryview,
     ) -> None:
+        self.frame = frame
         self.message = message
         self.version = version
         self.client_id = client_id

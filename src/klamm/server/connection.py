@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from types import CoroutineType
 from typing import Any, Protocol
 
-from klamm.apis.registry import NO_RESPONSE, CloseConnection
+from klamm.apis.registry import NO_RESPONSE, CloseConnection, Lane
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
 from klamm.server.dispatch import Dispatcher, Route
@@ -88,7 +88,9 @@ class Connection:
         "_waiting",
         "client_host",
         "is_closed",
+        "lane",
         "last_active",
+        "last_shape",
         "listener_name",
     )
 
@@ -112,6 +114,8 @@ class Connection:
         self._is_handling = False
         self._is_waiting_to_send = False
         self.is_closed = False
+        self.lane: Lane | None = None
+        self.last_shape: object = None
         self.last_active = self._loop.time()
         self._loop.add_reader(sock.fileno(), self._on_readable)
         self._is_reading = True
@@ -256,6 +260,11 @@ class Connection:
     # ---- handling
 
     def _handle(self, frame: memoryview) -> None:
+        if self.lane is not None and not self._waiting:
+            answer = self.lane.take(frame)
+            if answer is not None:
+                self._outbox.put(answer)
+                return
         try:
             route, correlation_id, result = self._server.dispatcher.start(frame, self)
         except (MalformedMessage, CloseConnection):

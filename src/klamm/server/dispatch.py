@@ -48,7 +48,7 @@ class Dispatcher:
                 return self._add_route(ApiKey.API_VERSIONS, 0), correlation_id, _unsupported_version()
             route = self._find_route(api_key, version, client_id)
         message, _ = decode(route.request_class, version, frame, body_offset)
-        request = Request(message, version, client_id, connection)
+        request = Request(message, version, client_id, connection, frame)
         return route, correlation_id, route.handler(self._broker, request)
 
     def _find_route(self, api_key: int, version: int, client_id: str | None) -> Route:

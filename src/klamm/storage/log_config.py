@@ -43,6 +43,11 @@ class LogConfig:
         return self.message_timestamp_type == "LogAppendTime"
 
     @cached_property
+    def flushes_by_itself(self) -> bool:
+        """Does an acknowledgement ever wait for an fsync?"""
+        return self.flush_messages < _FOREVER_MS or self.flush_ms < _FOREVER_MS
+
+    @cached_property
     def compression_level(self) -> int | None:
         """For the codec of `compression_type`; None where it has none, or the codec's own default."""
         levels = {
