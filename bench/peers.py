@@ -58,6 +58,16 @@ class Broker(Protocol):
     def stop(self) -> None: ...
 
 
+def _broker_environment() -> dict[str, str]:
+    """What the user has set for a broker of their own must not reach this one; nor may the wish to keep no
+    compiled modules, because an installed broker has them."""
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("KLAMM_") and key != "PYTHONDONTWRITEBYTECODE"
+    }
+
+
 class KlammBroker:
     """`klamm up` on a free port, placed as the run says."""
 
@@ -81,8 +91,7 @@ class KlammBroker:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # What the user has set for a broker of their own must not reach this one.
-                env={key: value for key, value in os.environ.items() if not key.startswith("KLAMM_")},
+                env=_broker_environment(),
             )
         self.pid = self._process.pid
         processes.place_server(self.pid)

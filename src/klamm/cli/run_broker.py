@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 
 import uvloop
 
 from klamm.config.loading import BrokerConfig, ConfigError, load_broker_config
 from klamm.node.broker import BrokerNode, CannotStart
+
+THREAD_SWITCH_INTERVAL_S = 0.0005
 
 LOG_LEVEL_VARIABLE = "KLAMM_LOG_LEVEL"
 """Looks like a broker setting, but is the command's own."""
@@ -39,6 +42,8 @@ def run_broker(
         raise CannotStart(str(error)) from None
     except OSError as error:
         raise CannotStart(f"cannot read {error.filename}: {error.strerror}") from None
+    # A worker thread that computes gives the interpreter back after this long, so the loop waits no longer.
+    sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
     uvloop.run(_serve(config))
 
 

@@ -72,9 +72,14 @@ class Housekeeping:
     # ---- the tasks
 
     async def delete_expired(self) -> None:
-        """Retention by time and size, and segments that lie below the log's start."""
+        """Retention by time and size, and segments that lie below the log's start.
+
+        The active segment of a log that nobody writes to is rolled first when it is old enough: only then
+        can it be deleted or compacted.
+        """
         now_ms = self._clock.now_ms()
         for partition in self._online():
+            await self._replicas.run_in_thread(partition.log.maybe_roll, now_ms)
             deleted = await self._replicas.run_in_thread(partition.log.delete_expired, now_ms)
             if deleted:
                 logger.info("retention deleted %d segments of %s", deleted, partition.topic_partition)

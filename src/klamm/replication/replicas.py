@@ -104,6 +104,9 @@ class Replicas:
         """Take over the logs found on disk at start, then make what the image has and the disk lacks."""
         for topic_partition, log in loaded.items():
             topic = image.topics.get(topic_partition.topic)
+            if topic is not None and log.topic_id is None:
+                # Power was lost between making the directory and writing down whose it is.
+                await self.run_in_thread(log.assign_topic_id, topic.topic_id)
             if topic is None or log.topic_id != topic.topic_id:
                 logger.warning(
                     "%s is on disk, but its topic was deleted while the broker was away: deleting it",
