@@ -158,15 +158,18 @@ def batches_of(data: memoryview | bytes) -> Iterator[memoryview]:
 def read_all(
     connection: WireConnection, topic: str | bytes, *, partition: int = 0, offset: int = 0
 ) -> list[Record]:
-    """Every record from `offset` to the high watermark, in the order they are served."""
+    """Every record from `offset` to the high watermark of now, in the order they are served."""
     records: list[Record] = []
+    end = None
     while True:
         data = fetch(connection, topic, offset, partition=partition)
         assert data.error_code == ErrorCode.NONE, ErrorCode(data.error_code).name
         for batch in batches_of(data.records or b""):
             records += [record for record in iter_records(batch) if record.offset >= offset]
             offset = max(offset, parse_header(batch).last_offset + 1)
-        if offset >= data.high_watermark:
+        if end is None:
+            end = data.high_watermark
+        if offset >= end:
             return records
 
 
