@@ -48,6 +48,9 @@ class ConnectionHandle(Protocol):
         """Have `callback` called once, when the connection is gone."""
 
 
+_NO_FRAME = memoryview(b"")
+
+
 class Request(Generic[MessageT]):
     """One decoded request. `frame` is the receive buffer's: it may be read in the first stage only."""
 
@@ -59,7 +62,7 @@ class Request(Generic[MessageT]):
         version: int,
         client_id: str | None,
         connection: ConnectionHandle,
-        frame: memoryview,
+        frame: memoryview = _NO_FRAME,
     ) -> None:
         self.frame = frame
         self.message = message
