@@ -1,5 +1,5 @@
 # Every target sets up what it needs by itself; the second time that takes no time.
-# Pass arguments on with ARGS: make test ARGS="tests/clients -k kcat", make demo ARGS="--port 9092".
+# Pass arguments on with ARGS: make test ARGS="tests/clients -k kcat", make bench ARGS="--quick".
 
 SHELL := /bin/sh
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
@@ -13,7 +13,7 @@ help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: setup-run ## start a broker with live demo topics
-	@.venv/bin/python -m klamm.testing.demo $(ARGS)
+	@.venv/bin/python -m klamm.testing.demo
 
 test: setup lint ## check the code, then run all tests
 	@.venv/bin/python -m pytest $(ARGS)

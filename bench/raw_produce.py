@@ -115,7 +115,7 @@ def figures_of(done: load.Load, exchange: wire.ProduceExchange) -> Figures:
 
 def warm_up(bench: Bench, broker: Broker) -> None:
     """Load that is not counted: a JVM compiles what is hot, its first seconds say nothing about the rest."""
-    budget = load.Budget(0.5 if bench.is_quick else 2.0, bench.budget.max_bytes)
+    budget = load.Budget(0.5 if bench.is_quick else 5.0, 4 * bench.budget.max_bytes)
     for record_count, value_size in ((1, 100), (100, 100), (1000, 1024)):
         with topic(broker) as name, load.placed_connection(broker.port) as connection:
             exchange = wire.produce_exchange(name, batch_of(record_count, value_size), record_count)
