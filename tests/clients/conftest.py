@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.clients.aio import AioClient
 from tests.clients.confluent import ConfluentClient
-from tests.clients.contract import Client, Member
+from tests.clients.contract import Client, Member, wait_until
 from tests.clients.kafka_python import KafkaPythonClient
 from tests.clients.kcat import KcatClient
 from tests.clients.remote import JavaClient, KafkaJsClient
@@ -59,7 +59,7 @@ NewTopic = Callable[..., str]
 
 
 @pytest.fixture
-def new_topic(clients: Clients, request: pytest.FixtureRequest) -> NewTopic:
+def new_topic(clients: Clients) -> NewTopic:
     """Makes a topic with a name of its own: new_topic(partitions, {"retention.ms": "1000"})."""
     administrator = clients.get(ConfluentClient.name)
     assert isinstance(administrator, ConfluentClient)
@@ -67,6 +67,8 @@ def new_topic(clients: Clients, request: pytest.FixtureRequest) -> NewTopic:
     def make(partitions: int = 1, config: dict[str, str] | None = None) -> str:
         name = unique("topic")
         administrator.create_topic(name, partitions, config)
+        # Apache Kafka makes a topic known a moment after it said that it has made it.
+        wait_until(lambda: name in administrator.list_topics(), f"{name} is known")
         return name
 
     return make
