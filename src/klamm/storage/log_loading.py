@@ -13,6 +13,7 @@ from klamm.storage.leader_epochs import LeaderEpochs
 from klamm.storage.log_config import LogConfig
 from klamm.storage.open_files import OpenFiles
 from klamm.storage.producer_state import ProducerStates
+from klamm.storage.producer_windows import LATELY_MS, fill_windows
 from klamm.storage.recovery import (
     Listing,
     Report,
@@ -87,6 +88,7 @@ class LogLoader:
         producers, snapshot = bring_producers_up_to_date(
             self.directory, listing.snapshots, segments, log_end_offset, self.report
         )
+        fill_windows(producers, segments, self.now_ms - LATELY_MS if clean else 0)
         segments[-1].load_first_timestamp()
         for segment in segments:
             self.open_files.forget(segment)
