@@ -22,11 +22,14 @@ from klamm.protocol.messages.k08_offset_commit import (
 )
 from klamm.protocol.messages.k22_init_producer_id import InitProducerIdRequest
 from klamm.testing.wire import WireConnection
+from tests.abuse.broker_process import wait_until
 from tests.abuse.calls import NAMES_PRODUCE_VERSION, batch_of, produce_request
 
 ANSWER_TIMEOUT_S = 2.0
 """So long a producer waits before it takes a connection for dead."""
 RECONNECT_INTERVAL_S = 0.02
+PACE_S = 0.002
+"""Between two requests: whoever checks must be able to read faster than all of them write."""
 NAMES_COMMIT_VERSION = 9
 
 
@@ -56,6 +59,15 @@ class Load(ABC):
         assert not self._thread.is_alive(), f"{self.name} does not come to an end"
         self.check()
 
+    def wait_for_more(self, count: int) -> None:
+        target = self.acknowledged_count + count
+
+        def is_reached() -> bool:
+            self.check()
+            return self.acknowledged_count >= target
+
+        wait_until(is_reached, f"{count} more acknowledgements of {self.name}")
+
     def check(self) -> None:
         if self._failure is not None:
             raise AssertionError(f"{self.name} failed: {self._failure!r}") from self._failure
@@ -81,6 +93,7 @@ class WireLoad(Load):
                 ) as connection:
                     while not self.is_done():
                         self.work_once(connection)
+                        self.stopping.wait(PACE_S)
             except OSError:
                 # Killed, paused, or not back yet.
                 self.on_connection_lost()
@@ -213,6 +226,8 @@ class ConfluentProducer(Load):
                 on_delivery=lambda error, message, number=number: self._on_delivery(error, message, number),
             )
             producer.poll(0)
+            if number % 10 == 0:
+                self.stopping.wait(PACE_S)
             while len(producer) > self.LARGEST_QUEUE:
                 producer.poll(0.05)
         assert producer.flush(60) == 0, "librdkafka could not deliver everything"
