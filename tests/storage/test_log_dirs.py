@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tests.storage.logs import NOW_MS, all_records, append
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
+from klamm.storage.checkpoints import LOG_START_FILE, read_offsets
+from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirError, LogDirs
 
@@ -140,6 +143,43 @@ def test_leftovers_of_deletions_and_strangers(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     assert host.start().logs == {}
     assert not [name for name in os.listdir(tmp_path) if name.endswith("-delete")]
+
+
+@pytest.mark.parametrize("crashes_between", [False, True], ids=["at once", "after a crash"])
+def test_a_log_made_anew_inherits_no_checkpoint(tmp_path: Path, crashes_between: bool) -> None:
+    host = Host(tmp_path)
+    place = TopicPartition("t", 0)
+    log = host.dirs.create_log(place, new_topic_id(), CONFIG)
+    append(log, 100)
+    log.flush()
+    log.delete_records_before(50)
+    host.dirs.write_checkpoints()
+    host.dirs.delete_log(log)
+    if crashes_between:
+        host.crash()
+        host.start()
+    append(host.dirs.create_log(place, new_topic_id(), CONFIG), 5)
+    host.crash()
+    log = host.start().logs[place]
+    assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 5, 0)
+    assert len(all_records(log)) == 5
+
+
+def test_a_checkpoint_is_written_by_one_at_a_time(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    logs = [host.dirs.create_log(TopicPartition("t", number), new_topic_id(), CONFIG) for number in range(20)]
+    for log in logs:
+        append(log, 100)
+    for round_ in range(1, 10):
+
+        def delete_and_write(log: Log, before: int = round_) -> None:
+            log.delete_records_before(before)
+            host.dirs.write_log_start_checkpoints()
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(delete_and_write, logs))
+        written = read_offsets(str(tmp_path / LOG_START_FILE))
+        assert written == {log.topic_partition: round_ for log in logs}
 
 
 def test_damaged_checkpoints_do_not_stop_a_start(tmp_path: Path) -> None:

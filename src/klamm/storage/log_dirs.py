@@ -57,6 +57,8 @@ class LogDir:
         self.broker_epoch = -1
         """That of the broker that stopped in good order."""
         self.logs: dict[TopicPartition, Log] = {}
+        self.checkpointed: frozenset[TopicPartition] = frozenset()
+        """Those that the checkpoint files may name, logs that are gone by now among them."""
         self._lock_fd = -1
 
     def file(self, name: str) -> str:
@@ -154,6 +156,8 @@ class LogDirs:
         self._now_ms = now_ms
         self._report = report
         self._lock = threading.Lock()
+        self._checkpoint_lock = threading.Lock()
+        """One writer of checkpoints at a time, from reading the offsets on: else an older one could win."""
 
     def lock(self) -> None:
         """Take the directories, or LogDirError if one is in use or not usable."""
@@ -199,6 +203,7 @@ class LogDirs:
         recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_FILE)
         log_starts = self._read_checkpoint(directory, LOG_START_FILE)
         self.high_watermarks |= self._read_checkpoint(directory, HIGH_WATERMARK_FILE)
+        directory.checkpointed = frozenset(recovery_points.keys() | log_starts.keys())
         clean = directory.had_clean_shutdown
 
         def load(topic_partition: TopicPartition) -> Log:
@@ -256,6 +261,9 @@ class LogDirs:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
             directory = min(self.online, key=lambda candidate: len(candidate.logs))
             try:
+                if topic_partition in directory.checkpointed and topic_partition not in directory.logs:
+                    # What is written there of an earlier log of this name would cost this one its records.
+                    self._write_checkpoints(directory)
                 log = Log.open(
                     directory.file(str(topic_partition)),
                     topic_partition,
@@ -304,13 +312,17 @@ class LogDirs:
             self._write_checkpoints(directory)
 
     def _write_checkpoints(self, directory: LogDir) -> None:
-        recovery_points = {tp: log.recovery_point for tp, log in directory.logs.items()}
-        write_offsets(directory.file(RECOVERY_POINT_FILE), recovery_points)
-        self._write_log_starts(directory)
+        with self._checkpoint_lock:
+            recovery_points = {tp: log.recovery_point for tp, log in directory.logs.items()}
+            directory.checkpointed |= recovery_points.keys()
+            write_offsets(directory.file(RECOVERY_POINT_FILE), recovery_points)
+            self._write_log_starts(directory)
+            directory.checkpointed = frozenset(recovery_points)
 
     def write_log_start_checkpoints(self) -> None:
-        for directory in self.online:
-            self._write_log_starts(directory)
+        with self._checkpoint_lock:
+            for directory in self.online:
+                self._write_log_starts(directory)
 
     def _write_log_starts(self, directory: LogDir) -> None:
         """Only those that the first segment does not tell."""
@@ -319,9 +331,11 @@ class LogDirs:
             for tp, log in directory.logs.items()
             if log.log_start_offset > log.segments[0].base_offset
         }
+        directory.checkpointed |= starts.keys()
         write_offsets(directory.file(LOG_START_FILE), starts)
 
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        for directory in self.online:
-            known = {tp: high_watermarks[tp] for tp in directory.logs if tp in high_watermarks}
-            write_offsets(directory.file(HIGH_WATERMARK_FILE), known)
+        with self._checkpoint_lock:
+            for directory in self.online:
+                known = {tp: high_watermarks[tp] for tp in directory.logs if tp in high_watermarks}
+                write_offsets(directory.file(HIGH_WATERMARK_FILE), known)
