@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from klamm.cluster.image import ClusterImage, TopicImage
@@ -178,8 +179,12 @@ class Replicas:
         self.take_directory_offline(os.path.dirname(log.directory), error)
 
     def take_directory_offline(self, log_dir: str, error: Exception) -> None:
-        """A disk that failed an fsync cannot be trusted: its partitions stop, the broker goes on."""
-        logger.error("log directory %s failed and is offline until the next start: %s", log_dir, error)
+        """A disk that failed an fsync cannot be trusted: its partitions stop, the broker goes on.
+
+        The next start recovers its logs, as no clean stop is noted there.
+        """
+        logger.error("log directory %s failed: %s", log_dir, error)
+        self._log_dirs.take_offline(Path(log_dir), error)
         for partition in self._partitions.values():
             if os.path.dirname(partition.log.directory) == log_dir and not partition.is_offline:
                 partition.take_offline()

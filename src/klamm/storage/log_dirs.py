@@ -292,7 +292,7 @@ class LogDirs:
             log.rename_for_delete()
         log.delete()
 
-    def take_offline(self, path: Path, error: OSError) -> list[Log]:
+    def take_offline(self, path: Path, error: Exception) -> list[Log]:
         """The disk below `path` cannot be relied on: its logs, which are returned, take no more writes."""
         affected = []
         for directory in self.directories:

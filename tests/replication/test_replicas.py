@@ -1,0 +1,62 @@
+"""The partitions of a broker: following the image, and log directories that fail or are missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from klamm.model.errors import ErrorCode
+from klamm.protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from klamm.protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from klamm.protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest
+from klamm.records.builder import build_batch, number_records
+from klamm.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from klamm.testing.broker import Broker
+from klamm.testing.wire import WireConnection
+
+PRODUCE_VERSION = 9
+
+
+def two_directories(tmp_path: Path) -> Broker:
+    return Broker({"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"})
+
+
+def create(wire: WireConnection, topic: str, partitions: int = 1) -> None:
+    request = CreateTopicsRequest(
+        topics=[CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)], timeout_ms=1000
+    )
+    assert wire.call(request).topics[0].error_code == ErrorCode.NONE
+
+
+def produce(wire: WireConnection, topic: str, partition: int = 0) -> tuple[int, int]:
+    """(error code, base offset)"""
+    batch = build_batch(number_records([(b"key", b"value")], 1_700_000_000_000))
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
+    answer = wire.call(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), PRODUCE_VERSION)
+    response = answer.responses[0].partition_responses[0]
+    return response.error_code, response.base_offset
+
+
+def test_a_directory_that_failed_is_not_closed_cleanly(tmp_path: Path) -> None:
+    broker = two_directories(tmp_path)
+    with broker, WireConnection(broker.bootstrap) as wire:
+        create(wire, "t", 2)
+        assert broker.node is not None
+        log = broker.node.replicas.get("t", 1).log
+        failed, healthy = log.directory.parent, broker.node.replicas.get("t", 0).log.directory.parent
+        assert failed != healthy
+
+        async def fail() -> None:
+            assert broker.node is not None
+            broker.node.replicas.take_directory_offline(str(failed), OSError(5, "fsync failed"))
+
+        broker.run(fail())
+        assert produce(wire, "t", 1)[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        assert produce(wire, "t", 0)[0] == ErrorCode.NONE
+        described = {each.log_dir: each.error_code for each in wire.call(DescribeLogDirsRequest()).results}
+        assert described == {str(failed): ErrorCode.KAFKA_STORAGE_ERROR, str(healthy): ErrorCode.NONE}
+        create(wire, "later", 3)
+        assert all(
+            broker.node.replicas.get("later", index).log.directory.parent == healthy for index in range(3)
+        )
+    assert (healthy / CLEAN_SHUTDOWN_FILE).exists()
+    assert not (failed / CLEAN_SHUTDOWN_FILE).exists()
