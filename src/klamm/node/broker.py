@@ -107,7 +107,7 @@ class BrokerNode:
         loaded = await self.replicas.run_in_thread(
             self.log_dirs.load_logs, lambda topic: configs.get(topic, LogConfig())
         )
-        await self.replicas.adopt(image, loaded)
+        await self.replicas.adopt(image, loaded, self.cluster.unfinished_deletions)
         await self.cluster.finish_deletions()
         self.cluster.subscribe(self._on_image)
         await self.cluster.raise_leader_epochs(self._recovered_partitions(image))

@@ -101,23 +101,38 @@ class Replicas:
 
     # ---- following the image
 
-    async def adopt(self, image: ClusterImage, loaded: dict[TopicPartition, Log]) -> None:
-        """Take over the logs found on disk at start, then make what the image has and the disk lacks."""
+    async def adopt(
+        self, image: ClusterImage, loaded: dict[TopicPartition, Log], deleted: frozenset[str] = frozenset()
+    ) -> None:
+        """Take over the logs found on disk at start, then make what the image has and the disk lacks.
+
+        `deleted` are the topics whose deletion was under way when the broker stopped.
+        """
         for topic_partition, log in loaded.items():
             topic = image.topics.get(topic_partition.topic)
             if topic is not None and log.topic_id is None:
                 # Power was lost between making the directory and writing down whose it is.
                 await self.run_in_thread(log.assign_topic_id, topic.topic_id)
             if topic is None or log.topic_id != topic.topic_id:
-                logger.warning(
-                    "%s is on disk, but its topic was deleted while the broker was away: deleting it",
-                    topic_partition,
-                )
-                await self.run_in_thread(self._log_dirs.delete_log, log)
+                await self._put_away(log, may_delete=topic_partition.topic in deleted)
             else:
                 self._add(topic, topic_partition.partition, log)
         for topic in image.topics.values():
             await self._follow(topic)
+
+    async def _put_away(self, log: Log, *, may_delete: bool) -> None:
+        """A log on disk that belongs to no topic. Records go only where somebody asked for it: the topic may
+        be missing because the metadata is older than the logs, as after a restored backup."""
+        if may_delete or log.size_bytes == 0:
+            logger.info("%s is on disk, but its topic was deleted: deleting it", log.topic_partition)
+            await self.run_in_thread(self._log_dirs.delete_log, log)
+        else:
+            kept_as = await self.run_in_thread(self._log_dirs.set_aside, log)
+            logger.error(
+                "%s is on disk, but no topic has it: kept as %s; remove it if it is not needed",
+                log.topic_partition,
+                kept_as,
+            )
 
     async def apply(self, old: ClusterImage, new: ClusterImage) -> None:
         """Follow a change of the image; when this returns the new partitions can be used."""

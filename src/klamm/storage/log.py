@@ -528,10 +528,17 @@ class Log:
 
     def rename_for_delete(self) -> None:
         """Take the directory's name away, so that the topic can be made anew at once."""
-        suffix = f".{uuid.uuid4().hex}-delete"
+        self._rename("delete", "the partition is deleted")
+
+    def rename_as_stray(self) -> None:
+        """Take the directory's name away and keep what is in it, for a person to look at."""
+        self._rename("stray", "the partition belongs to no topic")
+
+    def _rename(self, kind: str, failure: str) -> None:
+        suffix = f".{uuid.uuid4().hex}-{kind}"
         parent = os.path.dirname(self._path)
         name = str(self.topic_partition)[: 255 - len(suffix)] + suffix
-        self.failure = "the partition is deleted"
+        self.failure = failure
         os.rename(self._path, f"{parent}/{name}")
         self._path = f"{parent}/{name}"
 

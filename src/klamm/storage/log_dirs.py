@@ -284,13 +284,24 @@ class LogDirs:
     def delete_log(self, log: Log) -> None:
         """Forget a log and remove its directory; its name is free at once."""
         with self._lock:
-            for directory in self.directories:
-                if directory.logs.get(log.topic_partition) is log:
-                    kept = dict(directory.logs)
-                    del kept[log.topic_partition]
-                    directory.logs = kept
+            self._forget(log)
             log.rename_for_delete()
         log.delete()
+
+    def set_aside(self, log: Log) -> Path:
+        """Forget a log that nobody asked to delete; its directory is kept under another name."""
+        with self._lock:
+            self._forget(log)
+            log.close(clean=False)
+            log.rename_as_stray()
+        return log.directory
+
+    def _forget(self, log: Log) -> None:
+        for directory in self.directories:
+            if directory.logs.get(log.topic_partition) is log:
+                kept = dict(directory.logs)
+                del kept[log.topic_partition]
+                directory.logs = kept
 
     def take_offline(self, path: Path, error: Exception) -> list[Log]:
         """The disk below `path` cannot be relied on: its logs, which are returned, take no more writes."""
