@@ -10,7 +10,7 @@ from klamm.protocol.messages.k00_produce import PartitionProduceData, ProduceReq
 from klamm.protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from klamm.protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest
 from klamm.records.builder import build_batch, number_records
-from klamm.storage.checkpoints import CLEAN_SHUTDOWN_FILE
+from klamm.storage.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
 from klamm.testing.broker import Broker
 from klamm.testing.wire import WireConnection
 
@@ -61,6 +61,27 @@ def test_a_directory_that_failed_is_not_closed_cleanly(tmp_path: Path) -> None:
         )
     assert (healthy / CLEAN_SHUTDOWN_FILE).exists()
     assert not (failed / CLEAN_SHUTDOWN_FILE).exists()
+
+
+def test_a_partition_does_not_begin_anew_while_its_directory_is_away(tmp_path: Path) -> None:
+    broker = two_directories(tmp_path)
+    with broker, WireConnection(broker.bootstrap) as wire:
+        create(wire, "t", 2)
+        assert broker.node is not None
+        away = broker.node.replicas.get("t", 1).log.directory.parent
+        for partition in (0, 1):
+            assert produce(wire, "t", partition) == (ErrorCode.NONE, 0)
+    checkpoint = away / RECOVERY_POINT_FILE
+    checkpoint.rename(away / "kept")
+    checkpoint.mkdir()  # reading it fails as a broken disk would
+    with broker, WireConnection(broker.bootstrap) as wire:
+        assert produce(wire, "t", 0) == (ErrorCode.NONE, 1)
+        assert produce(wire, "t", 1)[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        create(wire, "other", 2)
+    checkpoint.rmdir()
+    (away / "kept").rename(checkpoint)
+    with broker, WireConnection(broker.bootstrap) as wire:
+        assert produce(wire, "t", 1) == (ErrorCode.NONE, 1)
 
 
 def records_in(data_dir: Path, pattern: str) -> list[int]:

@@ -54,6 +54,8 @@ class Replicas:
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._topic_names: dict[bytes, str] = {}
+        self._lost: set[tuple[str, int]] = set()
+        """Those whose log lies in a directory that could not be read at start: they must not begin anew."""
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
         self.flusher = Flusher(self._executor, self._on_flush_failure)
@@ -70,10 +72,17 @@ class Replicas:
     def get(self, topic: str, index: int) -> Partition:
         partition = self._partitions.get((topic, index))
         if partition is None:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index} on this broker"
-            )
+            raise self._why_missing(topic, index)
         return partition
+
+    def _why_missing(self, topic: str, index: int) -> KafkaError:
+        if (topic, index) in self._lost:
+            return KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {topic}-{index} is in a directory that is offline"
+            )
+        return KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index} on this broker"
+        )
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         name = self._topic_names.get(topic_id)
@@ -117,7 +126,10 @@ class Replicas:
                 await self._put_away(log, may_delete=topic_partition.topic in deleted)
             else:
                 self._add(topic, topic_partition.partition, log)
+        if len(self._log_dirs.online) < len(self._log_dirs.directories):
+            self._lost = {place for topic in image.topics.values() for place in self._missing(topic)}
         for topic in image.topics.values():
+            self._topic_names[topic.topic_id] = topic.name
             await self._follow(topic)
 
     async def _put_away(self, log: Log, *, may_delete: bool) -> None:
@@ -149,6 +161,7 @@ class Replicas:
                 continue
             self._topic_names.pop(topic.topic_id, None)
             for index in range(len(topic.partitions)):
+                self._lost.discard((name, index))
                 partition = self._partitions.pop((name, index), None)
                 if partition is not None:
                     partition.take_offline()
@@ -157,11 +170,7 @@ class Replicas:
     async def _follow(self, topic: TopicImage) -> None:
         """Make the logs that the topic lacks here, and take over its settings and its state."""
         settings = self._settings_of(topic)
-        missing = [
-            index
-            for index, state in enumerate(topic.partitions)
-            if self._node_id in state.replicas and (topic.name, index) not in self._partitions
-        ]
+        missing = [index for _, index in self._missing(topic)]
         if missing:
             logs = await self.run_in_thread(self._create_logs, topic, missing, settings.log)
             for index, log in zip(missing, logs, strict=True):
@@ -172,6 +181,16 @@ class Replicas:
                 partition.log.config = settings.log
                 partition.min_insync_replicas = settings.min_insync_replicas
                 partition.take_over(state)
+
+    def _missing(self, topic: TopicImage) -> list[tuple[str, int]]:
+        """Partitions of the topic that belong here and have no log."""
+        return [
+            place
+            for index, state in enumerate(topic.partitions)
+            if self._node_id in state.replicas
+            and (place := (topic.name, index)) not in self._partitions
+            and place not in self._lost
+        ]
 
     def _create_logs(self, topic: TopicImage, indexes: list[int], config: LogConfig) -> list[Log]:
         return [
