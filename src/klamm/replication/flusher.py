@@ -21,6 +21,7 @@ class Flusher:
         self._on_failure = on_failure
         self._waiting: dict[Log, asyncio.Future[None]] = {}
         self._running: set[Log] = set()
+        self._flushing_rolled: set[Log] = set()
 
     def flush(self, log: Log) -> asyncio.Future[None]:
         """A future that is done when everything appended to `log` so far is on stable storage.
@@ -38,13 +39,22 @@ class Flusher:
         return asyncio.shield(future)
 
     def flush_rolled(self, log: Log) -> None:
-        """Bring the full segments of `log` to the disk in the background, so that recovery stays short."""
+        """Bring the full segments of `log` to the disk in the background, so that recovery stays short.
+
+        One at a time for each log: segments that fill up meanwhile wait for the next, which takes them all.
+        """
+        if log in self._flushing_rolled:
+            return
+        self._flushing_rolled.add(log)
         loop = asyncio.get_running_loop()
 
         def finished(done: asyncio.Future[None]) -> None:
+            self._flushing_rolled.discard(log)
             error = done.exception()
             if isinstance(error, OSError):
                 self._on_failure(log, error)
+            elif error is None and log.has_unflushed_segment:
+                self.flush_rolled(log)
 
         rolled_offset = log.segments[-1].base_offset
         loop.run_in_executor(self._executor, log.flush, rolled_offset).add_done_callback(finished)

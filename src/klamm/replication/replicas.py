@@ -31,7 +31,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WORKER_THREADS = 4
-"""Threads for blocking work: cold reads, fsyncs, opening batches, look-ups by time."""
+"""Threads for blocking work: cold reads, opening batches, look-ups by time, making and deleting files."""
+
+FLUSH_THREADS = 2
+"""Threads for fsyncs, which take long and must not keep the others waiting."""
 
 
 class TopicSettings(NamedTuple):
@@ -58,7 +61,8 @@ class Replicas:
         """Those whose log lies in a directory that could not be read at start: they must not begin anew."""
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
-        self.flusher = Flusher(self._executor, self._on_flush_failure)
+        self._flush_executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
+        self.flusher = Flusher(self._flush_executor, self._on_flush_failure)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(tuple(self._partitions.values()))
@@ -225,4 +229,5 @@ class Replicas:
 
     def shut_down(self) -> None:
         self._opener.shutdown(wait=True)
+        self._flush_executor.shutdown(wait=True)
         self._executor.shutdown(wait=True)
