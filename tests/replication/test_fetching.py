@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from klamm.model.errors import ErrorCode
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.replication.fetch_sessions import PartitionKey, TargetSet
 from klamm.replication.fetching import FetchResult, ParkedFetch, collect, settle
 from klamm.replication.partition import Partition
@@ -118,6 +118,27 @@ def test_a_log_that_went_another_way(tmp_path: Path) -> None:
     assert result.answers[0].diverging_epoch == (0, 1)
     fetcher.fetch.update([position(KEY, 2, last_fetched_epoch=2)])
     assert fetcher.collect().answers[0].diverging_epoch is None
+
+
+@pytest.mark.parametrize("damage", ["gone", "shorter"])
+def test_a_log_that_cannot_be_read_is_an_error_of_its_partition(tmp_path: Path, damage: str) -> None:
+    fetcher = Fetcher(tmp_path)
+    for key in (KEY, OTHER):
+        append(fetcher.partitions[key], b"value")
+    log = fetcher.partitions[KEY].log
+    for segment in log.segments:
+        log.open_files.forget(segment)
+    file = log.directory / f"{0:020d}.log"
+    if damage == "gone":  # so it is when the topic is deleted at this moment
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-1])
+    answers = {answer.target.position.key: answer for answer in fetcher.collect().answers}
+    error = answers[KEY].error
+    assert error is not None and error.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert answers[OTHER].records is not None
+    with pytest.raises(KafkaError):
+        log.offset_for_timestamp(0)
 
 
 async def test_a_parked_fetch_is_woken_by_an_append(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ the partitions themselves and looks again once per turn of the loop, however man
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -17,6 +18,8 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.replication.fetch_sessions import FetchTarget, TargetSet
 from klamm.replication.partition import Partition
 from klamm.storage.log import FileSlice, WouldBlock
+
+logger = logging.getLogger("klamm.replication")
 
 
 class PartitionAnswer(NamedTuple):
@@ -73,8 +76,19 @@ def _collect_one(
             )
     except KafkaError as error:
         return PartitionAnswer(target, error, -1, -1, None)
+    except OSError as error:
+        return PartitionAnswer(target, _unreadable(partition, error), -1, -1, None)
     return PartitionAnswer(
         target, None, partition.high_watermark, partition.log.log_start_offset, records, diverging_epoch
+    )
+
+
+def _unreadable(partition: Partition, error: OSError) -> KafkaError:
+    """The disk failed, or the partition was deleted while its files were being opened."""
+    if not partition.is_offline:
+        logger.error("%s-%d cannot be read: %s", partition.topic, partition.index, error)
+    return KafkaError(
+        ErrorCode.KAFKA_STORAGE_ERROR, f"{partition.topic}-{partition.index} cannot be read: {error}"
     )
 
 

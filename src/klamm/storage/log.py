@@ -40,6 +40,7 @@ from klamm.storage.log_loading import LoadedLog, LogLoader
 from klamm.storage.open_files import OpenFiles
 from klamm.storage.page_cache import WouldBlock as WouldBlock
 from klamm.storage.retention import count_expired
+from klamm.storage.scanning import BrokenChain
 from klamm.storage.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, Segment, segment_file
 from klamm.storage.segment import FileSlice as FileSlice
 from klamm.storage.segment_exchange import DeletedFiles, put_in_place, stage, unstage
@@ -372,10 +373,15 @@ class Log:
                 found = find(segments)
                 if not any(segment.is_deleted for segment in segments):
                     return found
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 with self._lock:
                     if segments is self._segments:
-                        raise
+                        raise self._cannot_read(error) from error
+            except (OSError, BrokenChain) as error:
+                raise self._cannot_read(error) from error
+
+    def _cannot_read(self, error: Exception) -> KafkaError:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} cannot be read: {error}")
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """(largest epoch not above `epoch`, where it ended); (-1, -1) if not known."""

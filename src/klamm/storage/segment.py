@@ -334,6 +334,8 @@ class Segment:
         self.recently_used = True
         if length <= INLINE_BYTES:
             data = (read_blocking if may_block else read_nowait)(handle.fd, position, length)
+            if len(data) != length:
+                raise CorruptSegment(f"{self.path(LOG_SUFFIX)} is shorter than it was")
             return FileSlice(handle, position, length, data)
         if may_block:
             warm(handle.fd, position, length)
