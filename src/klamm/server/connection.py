@@ -39,6 +39,9 @@ MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """Answers that a client has not taken, or that wait for an earlier one; beyond this nothing more is read
 from it."""
 
+MAX_READS_AT_ONCE = 64
+"""Reads of one connection in a turn of the loop: enough to empty the largest buffer of a socket."""
+
 
 class ServerLimits(Protocol):
     """What a connection needs to know of the server it belongs to."""
@@ -73,6 +76,7 @@ class Connection:
     __slots__ = (
         "_carried",
         "_close_callbacks",
+        "_has_sent",
         "_held_bytes",
         "_is_handling",
         "_is_reading",
@@ -105,6 +109,7 @@ class Connection:
         self._outbox = Outbox(sock)
         self._waiting: deque[PendingResponse] = deque()
         self._held_bytes = 0
+        self._has_sent = False
         self._carried: bytes = b""
         self._large: mmap.mmap | None = None
         self._large_view: memoryview | None = None
@@ -163,12 +168,21 @@ class Connection:
     # ---- receiving
 
     def _on_readable(self) -> None:
+        """Receive, and go on until something was answered or nothing more is there.
+
+        When bytes and a reset arrive together, libuv announces both by one call and then stops watching the
+        socket. What was answered runs into the reset when it is sent. Otherwise only another look finds it.
+        """
         self.last_active = self._loop.time()
+        self._has_sent = False
         try:
-            if self._large_view is not None:
-                self._receive_large(self._large_view)
-            else:
-                self._receive_shared()
+            for _ in range(MAX_READS_AT_ONCE):
+                if self._large_view is not None:
+                    self._receive_large(self._large_view)
+                else:
+                    self._receive_shared()
+                if self._has_sent or not self._is_reading or self.is_closed:
+                    return
         except BlockingIOError:
             return
         except ReceiveMemoryExceeded as error:
@@ -360,6 +374,7 @@ class Connection:
             self._regulate_reading()
 
     def _send(self) -> None:
+        self._has_sent = True
         try:
             is_drained = self._outbox.send()
         except PeerGone:
