@@ -13,7 +13,6 @@ TOPIC = "plausible"
 GROUP = "plausible-group"
 
 _WORDS = {
-    "group_id": GROUP,
     "transactional_id": None,
     "client_software_name": "abuser",
     "client_software_version": "1.0",
@@ -101,6 +100,9 @@ class _Filler:
             return "" if word is None and not self._layout.is_nullable(field) else word
         if struct.__name__ in _CONFIG_STRUCTS or field.name == "configuration_keys":
             return "retention.ms"
+        if field.name == "group_id":
+            # A group of its own: members of an earlier request would be waited for.
+            return f"{GROUP}-{self._random.getrandbits(32)}"
         if struct.__name__ == "CreatableTopic":
             return f"created-{self._random.getrandbits(32)}"
         if "group" in field.name or field.name == "coordinator_keys":

@@ -7,6 +7,7 @@ import socket
 import struct
 
 import pytest
+import uvloop
 
 from klamm.server import connection as connection_module
 from klamm.server.connection import MAX_REQUESTS_IN_FLIGHT, MAX_UNSENT_BYTES
@@ -242,3 +243,27 @@ async def test_nothing_is_left_of_a_frame_whose_client_left() -> None:
 def test_the_shared_buffer_takes_a_carried_frame_and_more() -> None:
     """What may be carried over must leave room to receive into."""
     assert SHARED_BUFFER_BYTES > LARGE_FRAME_BYTES
+
+
+@pytest.mark.parametrize("letter", ["n", "p", "e"])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "partial"])
+def test_a_reset_that_comes_with_the_last_bytes(letter: str, is_whole: bool) -> None:
+    """On uvloop, which is what brokers run on: it tells of both at once and never again."""
+
+    async def reset() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            client = socket.create_connection(listening.getsockname())
+            accepted, _ = listening.accept()
+            accepted.setblocking(False)
+            whole = frame(1, letter, b"last words")
+            client.sendall(whole if is_whole else whole[:-1])
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        async with fake_server() as server:
+            closed = asyncio.Event()
+            connection = connection_module.Connection(server, accepted, "test", "PLAINTEXT")
+            connection.on_close(closed.set)
+            await asyncio.wait_for(closed.wait(), 10)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(reset())
