@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from klamm.apis.broker import Clock
 from klamm.config.loading import BrokerConfig
+from klamm.model.errors import KafkaError
 from klamm.replication.partition import Partition
 from klamm.replication.replicas import Replicas
 from klamm.storage.log_dirs import LogDirs
@@ -79,17 +81,19 @@ class Housekeeping:
         """
         now_ms = self._clock.now_ms()
         for partition in self._online():
-            await self._replicas.run_in_thread(partition.log.maybe_roll, now_ms)
-            deleted = await self._replicas.run_in_thread(partition.log.delete_expired, now_ms)
-            if deleted:
-                logger.info("retention deleted %d segments of %s", deleted, partition.topic_partition)
+            with _one_failure_is_not_all(partition):
+                await self._replicas.run_in_thread(partition.log.maybe_roll, now_ms)
+                deleted = await self._replicas.run_in_thread(partition.log.delete_expired, now_ms)
+                if deleted:
+                    logger.info("retention deleted %d segments of %s", deleted, partition.topic_partition)
 
     async def flush_due(self) -> None:
         """Flush the logs whose flush.ms has passed."""
         now_ms = self._clock.now_ms()
         for partition in self._online():
             if partition.log.config.flush_ms < _NEVER_MS and partition.log.needs_flush(now_ms):
-                await self._replicas.flusher.flush(partition.log)
+                with _one_failure_is_not_all(partition):
+                    await self._replicas.flusher.flush(partition.log)
 
     async def write_checkpoints(self) -> None:
         """Note down where recovery would begin, where logs start, and the high watermarks."""
@@ -115,7 +119,18 @@ class Housekeeping:
         now_ms = self._clock.now_ms()
         for partition in self._replicas:
             if partition.log.has_deleted_files:
-                await self._replicas.run_in_thread(partition.log.remove_deleted_files, now_ms)
+                with _one_failure_is_not_all(partition):
+                    await self._replicas.run_in_thread(partition.log.remove_deleted_files, now_ms)
 
     def _online(self) -> list[Partition]:
         return [partition for partition in self._replicas if not partition.is_offline]
+
+
+@contextmanager
+def _one_failure_is_not_all(partition: Partition) -> Iterator[None]:
+    """A log that is damaged, or was deleted meanwhile, must not keep the others from their turn."""
+    try:
+        yield
+    except (OSError, KafkaError) as error:
+        if not partition.is_offline:
+            logger.error("housekeeping of %s failed: %s", partition.topic_partition, error)
