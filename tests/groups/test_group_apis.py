@@ -25,7 +25,7 @@ from klamm.apis import (
 from klamm.apis.registry import Request
 from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
 from klamm.model.errors import ErrorCode
-from klamm.model.ids import TopicId
+from klamm.model.ids import ZERO_TOPIC_ID, TopicId
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages import k08_offset_commit as m08
 from klamm.protocol.messages import k09_offset_fetch as m09
@@ -254,10 +254,11 @@ async def test_fetch(version: int) -> None:
     assert code == ErrorCode.NOT_COORDINATOR
 
 
+@pytest.mark.parametrize("version", [2, 9, 10])
 @run_async
-async def test_an_offset_of_an_earlier_topic_of_the_name_is_not_shown() -> None:
+async def test_an_offset_of_an_earlier_topic_of_the_name_is_not_shown(version: int) -> None:
     broker = await FakeBroker().start()
-    await broker.commit(10, 0, 5)
+    assert await broker.commit(version, 0, 5, topic_id=TOPIC_ID if version >= 10 else ZERO_TOPIC_ID) == [0]
     image = broker.cluster.image
     broker.cluster.image = image.without_topic("t").with_topic(topic("t", OTHER_ID, 2))
     wanted = m09.OffsetFetchRequestTopics(topic_id=OTHER_ID, partition_indexes=[0])

@@ -63,7 +63,7 @@ class _Commit:
             index = partition.partition_index
             answer = OffsetCommitResponsePartition(partition_index=index, error_code=ErrorCode.NONE)
             answers.append(answer)
-            if name is None or not 0 <= index < partition_count:
+            if name is None or known is None or not 0 <= index < partition_count:
                 answer.error_code = unknown_code
                 continue
             place = TopicPartition(name, index)
@@ -74,7 +74,7 @@ class _Commit:
                 metadata=partition.committed_metadata or "",
                 commit_timestamp_ms=self._now_ms,
                 expire_timestamp_ms=self._expire_timestamp_ms,
-                topic_id=topic.topic_id,
+                topic_id=known.topic_id,  # also where the client named the topic: another may take its name
             )
         self._topics.append(
             OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
