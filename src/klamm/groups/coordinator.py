@@ -38,6 +38,8 @@ _LOGGER = logging.getLogger(__name__)
 _LOADS_AT_A_TIME = 4
 _LOAD_WAIT_S = 1.0
 """Longer loads are left to the client's retries, so that its connection is free meanwhile."""
+_MAX_NAME_LENGTH = 249
+"""How much of a client's name goes into its member id, which everybody in the group must be able to read."""
 _GROUPS_BETWEEN_PAUSES = 200
 """The search for expired offsets gives way to other work after this many groups."""
 
@@ -189,7 +191,7 @@ class GroupCoordinator:
             else request.session_timeout_ms,
             protocol_type=request.protocol_type,
             protocols=request.protocols,
-            new_member_id=f"{request.instance_id or request.client_id}-{uuid.uuid4()}",
+            new_member_id=f"{(request.instance_id or request.client_id)[:_MAX_NAME_LENGTH]}-{uuid.uuid4()}",
             requires_known_member_id=request.requires_known_member_id,
             can_skip_assignment=request.can_skip_assignment,
         )

@@ -189,10 +189,16 @@ RETRIABLE = frozenset(
 )
 
 
+MAX_MESSAGE_LENGTH = 2_000
+"""Messages repeat names that clients sent, of any length; a string of older versions has 32,767 bytes."""
+
+
 class KafkaError(Exception):
     """Something a peer asked for that it cannot have; `code` is what goes on the wire."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
+        if len(message) > MAX_MESSAGE_LENGTH:
+            message = f"{message[:MAX_MESSAGE_LENGTH]}…"
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None
