@@ -89,7 +89,7 @@ class _Produce:
         self.acks = request.message.acks
         self.now_ms = broker.clock.now_ms()
         self.responses: list[TopicProduceResponse] = []
-        self.flushes: list[asyncio.Future[None]] = []
+        self.flushes: list[tuple[asyncio.Future[None], PartitionProduceResponse]] = []
         self.unopened: list[tuple[Partition, bytearray, PartitionProduceResponse]] = []
         self.partition: Partition | None = None
         """The last one that was appended to."""
@@ -153,7 +153,7 @@ class _Produce:
         response.log_append_time_ms = result.log_append_time_ms
         response.log_start_offset = result.log_start_offset
         if partition.log.needs_flush(self.now_ms):
-            self.flushes.append(self.broker.replicas.flusher.flush(partition.log))
+            self.flushes.append((self.broker.replicas.flusher.flush(partition.log), response))
 
     async def open_then_append(self) -> Answer:
         for partition, batch, response in self.unopened:
@@ -168,13 +168,11 @@ class _Produce:
         return await self.finish_after_flush()
 
     async def finish_after_flush(self) -> Answer:
-        for flush in self.flushes:
+        for flush, response in self.flushes:
             try:
                 await flush
             except KafkaError as error:
-                for topic in self.responses:
-                    for response in topic.partition_responses:
-                        _refuse(response, error)
+                _refuse(response, error)
         return self.answer()
 
     def answer(self) -> Answer:
