@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 from klamm.model.errors import ErrorCode
 from klamm.node.broker import STORE_FILE
@@ -11,6 +15,7 @@ from klamm.protocol.messages.k19_create_topics import CreatableTopic, CreateTopi
 from klamm.protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest
 from klamm.records.builder import build_batch, number_records
 from klamm.storage.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
+from klamm.storage.segment import Segment
 from klamm.testing.broker import Broker
 from klamm.testing.wire import WireConnection
 
@@ -82,6 +87,25 @@ def test_a_partition_does_not_begin_anew_while_its_directory_is_away(tmp_path: P
     (away / "kept").rename(checkpoint)
     with broker, WireConnection(broker.bootstrap) as wire:
         assert produce(wire, "t", 1) == (ErrorCode.NONE, 1)
+
+
+def test_a_topic_made_while_there_is_no_room_works_when_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Broker(data_dir=tmp_path) as broker, WireConnection(broker.bootstrap) as wire:
+        with monkeypatch.context() as full_disk:
+            full_disk.setattr(Segment, "create", no_room)
+            topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+            answer = wire.call(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+            assert answer.topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert produce(wire, "t")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert broker.node is not None
+        broker.run(broker.node.replicas.make_unmade())
+        assert [produce(wire, "t", partition) for partition in range(2)] == [(ErrorCode.NONE, 0)] * 2
+
+
+def no_room(*_: object, **__: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def records_in(data_dir: Path, pattern: str) -> list[int]:

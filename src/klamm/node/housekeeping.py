@@ -21,6 +21,7 @@ from klamm.storage.log_dirs import LogDirs
 logger = logging.getLogger("klamm.node")
 
 DELETED_FILES_INTERVAL_MS = 5_000
+UNMADE_LOGS_INTERVAL_MS = 5_000
 LONGEST_SLEEP_S = 3600.0
 """Intervals may be set to centuries; timers may not."""
 
@@ -48,6 +49,7 @@ class Housekeeping:
         ):
             self._repeat(lambda key=key: self._config().int_(key), task)  # type: ignore[misc]
         self._repeat(lambda: DELETED_FILES_INTERVAL_MS, self._remove_deleted_files)
+        self._repeat(lambda: UNMADE_LOGS_INTERVAL_MS, self._make_unmade_logs)
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -121,6 +123,12 @@ class Housekeeping:
             if partition.log.has_deleted_files:
                 with _one_failure_is_not_all(partition):
                     await self._replicas.run_in_thread(partition.log.remove_deleted_files, now_ms)
+
+    async def _make_unmade_logs(self) -> None:
+        try:
+            await self._replicas.make_unmade()
+        except (OSError, KafkaError) as error:
+            logger.warning("logs of new topics still cannot be made: %s", error)
 
     def _online(self) -> list[Partition]:
         return [partition for partition in self._replicas if not partition.is_offline]

@@ -59,6 +59,9 @@ class Replicas:
         self._topic_names: dict[bytes, str] = {}
         self._lost: set[tuple[str, int]] = set()
         """Those whose log lies in a directory that could not be read at start: they must not begin anew."""
+        self._unmade: dict[str, TopicImage] = {}
+        """Topics whose logs could not all be made, for want of room, say; tried again now and then."""
+        self._turn = asyncio.Lock()
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
         self._flush_executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
@@ -152,11 +155,20 @@ class Replicas:
 
     async def apply(self, old: ClusterImage, new: ClusterImage) -> None:
         """Follow a change of the image; when this returns the new partitions can be used."""
-        await self._delete_gone(old, new)
-        broker_defaults_changed = old.broker_configs is not new.broker_configs
-        for name, topic in new.topics.items():
-            if broker_defaults_changed or old.topics.get(name) is not topic:
-                await self._follow(topic)
+        async with self._turn:
+            await self._delete_gone(old, new)
+            broker_defaults_changed = old.broker_configs is not new.broker_configs
+            for name, topic in new.topics.items():
+                if broker_defaults_changed or old.topics.get(name) is not topic:
+                    await self._follow(topic)
+
+    async def make_unmade(self) -> None:
+        """Try again to make the logs of topics that were created while there was no room for them."""
+        for name in tuple(self._unmade):
+            async with self._turn:
+                topic = self._unmade.get(name)
+                if topic is not None:
+                    await self._follow(topic)
 
     async def _delete_gone(self, old: ClusterImage, new: ClusterImage) -> None:
         for name, topic in old.topics.items():
@@ -164,21 +176,25 @@ class Replicas:
             if successor is not None and successor.topic_id == topic.topic_id:
                 continue
             self._topic_names.pop(topic.topic_id, None)
-            for index in range(len(topic.partitions)):
-                self._lost.discard((name, index))
-                partition = self._partitions.pop((name, index), None)
-                if partition is not None:
-                    partition.take_offline()
-                    await self.run_in_thread(self._log_dirs.delete_log, partition.log)
+            self._unmade.pop(name, None)
+            places = [(name, index) for index in range(len(topic.partitions))]
+            self._lost.difference_update(places)
+            gone = [partition for place in places if (partition := self._partitions.pop(place, None))]
+            for partition in gone:  # all of them first: nothing more is acknowledged for the topic
+                partition.take_offline()
+            for partition in gone:
+                await self.run_in_thread(self._log_dirs.delete_log, partition.log)
 
     async def _follow(self, topic: TopicImage) -> None:
         """Make the logs that the topic lacks here, and take over its settings and its state."""
         settings = self._settings_of(topic)
         missing = [index for _, index in self._missing(topic)]
         if missing:
+            self._unmade[topic.name] = topic
             logs = await self.run_in_thread(self._create_logs, topic, missing, settings.log)
             for index, log in zip(missing, logs, strict=True):
                 self._add(topic, index, log)
+        self._unmade.pop(topic.name, None)
         for index, state in enumerate(topic.partitions):
             partition = self._partitions.get((topic.name, index))
             if partition is not None:
