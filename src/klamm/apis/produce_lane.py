@@ -100,6 +100,7 @@ class ProduceLane:
         partition = self._partition
         if (
             length < 0
+            or end + len(self._tail) != len(frame)
             or frame[end:] != self._tail
             or partition.is_offline
             or partition.log.config is not self._config

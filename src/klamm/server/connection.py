@@ -274,12 +274,12 @@ class Connection:
     # ---- handling
 
     def _handle(self, frame: memoryview) -> None:
-        if self.lane is not None and not self._waiting:
-            answer = self.lane.take(frame)
-            if answer is not None:
-                self._outbox.put(answer)
-                return
         try:
+            if self.lane is not None and not self._waiting:
+                answer = self.lane.take(frame)
+                if answer is not None:
+                    self._outbox.put(answer)
+                    return
             route, correlation_id, result = self._server.dispatcher.start(frame, self)
         except (MalformedMessage, CloseConnection):
             raise
