@@ -12,7 +12,14 @@ from klamm.protocol.codec import decode
 from klamm.protocol.headers import parse_response_header
 from klamm.protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
 from klamm.testing.wire import WireConnection
-from tests.abuse.calls import create_topic
+from tests.abuse.calls import (
+    NAMES_PRODUCE_VERSION,
+    batch_of,
+    create_topic,
+    produce_request,
+    read_all,
+    values_of,
+)
 from tests.abuse.conftest import Abused
 from tests.abuse.plausible import TOPIC, plausible
 from tests.abuse.raw import frame_of, open_socket, read_frame, send_and_leave, sized
@@ -87,6 +94,20 @@ def test_mutated_requests(abused: Abused, key: ApiKey) -> None:
         whole = frame_of(plausible(spec.request, version, topic_id, generator), version)
         for _ in range(MUTATIONS_PER_VERSION):
             send_and_leave(abused.bootstrap, mutate(whole, generator))
+
+
+def test_mutated_repetitions_of_a_produce(abused: Abused) -> None:
+    """A producer that repeats itself is served by a shorter way; what it damages there counts as much."""
+    spec = API_VERSIONS[ApiKey.PRODUCE]
+    with abused.connect() as connection:
+        create_topic(connection, "repeated")
+        for version in range(spec.accepted.first, NAMES_PRODUCE_VERSION + 1):
+            generator = random.Random(version)
+            good = frame_of(produce_request("repeated", batch_of(b"good")), version)
+            for _ in range(40):
+                send_and_leave(abused.bootstrap, good * 3 + mutate(good, generator) + good)
+        values = values_of(read_all(connection, "repeated"))
+    assert set(values) == {b"good"}, "a damaged batch is in the log"
 
 
 @every_key
