@@ -200,7 +200,7 @@ def provide_kafkajs() -> None:
 
 
 def provide_kafka_jars() -> None:
-    if os.environ.get("KLAMM_KAFKA_JARS"):
+    if os.environ.get("KAFKA_JARS"):
         return
     stamp = Stamp(KAFKA_JARS / "klamm.stamp", KAFKA_POM)
     if stamp.stands():

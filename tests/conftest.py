@@ -26,7 +26,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def _broker_name(config: pytest.Config) -> str:
-    return os.environ.get("KLAMM_TEST_BOOTSTRAP") or str(config.getoption("--peer"))
+    return os.environ.get("TEST_BOOTSTRAP") or str(config.getoption("--peer"))
 
 
 def cannot_run(problem: PeerMissing) -> NoReturn:
@@ -45,7 +45,7 @@ def is_klamm(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of the broker that the client suites talk to: one for the whole session."""
-    if address := os.environ.get("KLAMM_TEST_BOOTSTRAP"):
+    if address := os.environ.get("TEST_BOOTSTRAP"):
         yield address
     elif request.config.getoption("--peer") == "kafka":
         try:

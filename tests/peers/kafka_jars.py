@@ -1,6 +1,6 @@
 """Finds Apache Kafka's jars, and names the one line of set-up that is missing when they are not there.
 
-The set-up copies them into the cache folder of the clone; KLAMM_KAFKA_JARS points elsewhere.
+The set-up copies them into the cache folder of the clone; KAFKA_JARS points elsewhere.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def find_java() -> str:
 
 
 def find_kafka_jars(jars_dir: Path | str | None = None) -> Path:
-    """The folder with the jars: the argument, KLAMM_KAFKA_JARS, or the cache of the clone."""
-    folder = Path(jars_dir or os.environ.get("KLAMM_KAFKA_JARS") or DEFAULT_JARS)
+    """The folder with the jars: the argument, KAFKA_JARS, or the cache of the clone."""
+    folder = Path(jars_dir or os.environ.get("KAFKA_JARS") or DEFAULT_JARS)
     if not any(folder.glob(f"kafka-clients-{KAFKA_VERSION}.jar")):
         raise PeerMissing(
             f"Apache Kafka {KAFKA_VERSION} is missing: no kafka-clients-{KAFKA_VERSION}.jar in {folder}; "
-            "run `make setup` (it needs Maven) or set KLAMM_KAFKA_JARS"
+            "run `make setup` (it needs Maven) or set KAFKA_JARS"
         )
     return folder

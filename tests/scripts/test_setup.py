@@ -23,7 +23,7 @@ def setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     for name in ("KAFKA_JARS", "KAFKAJS"):
         monkeypatch.setattr(module, name, tmp_path / name)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("KLAMM_KAFKA_JARS", raising=False)
+    monkeypatch.delenv("KAFKA_JARS", raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
     return module
 
