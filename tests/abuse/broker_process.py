@@ -157,6 +157,15 @@ class BrokerProcess:
         assert found is not None, f"no {name} in /proc/{self.pid}/status"
         return int(found[1]) * 1024
 
+    @contextlib.contextmanager
+    def started(self, *wrapper: str) -> Iterator[BrokerProcess]:
+        """Running, under the command `wrapper`, for the length of the block."""
+        self.start(*wrapper)
+        try:
+            yield self
+        finally:
+            self.__exit__()
+
     def __enter__(self) -> BrokerProcess:
         return self.start()
 

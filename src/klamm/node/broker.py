@@ -19,7 +19,7 @@ from klamm.groups.coordinator import GroupCoordinator
 from klamm.model.ids import TopicPartition
 from klamm.node.clock import SystemClock
 from klamm.node.housekeeping import Housekeeping
-from klamm.node.limits import raise_descriptor_limit
+from klamm.node.limits import open_files_limit, raise_descriptor_limit
 from klamm.node.offsets_log import TOPIC as OFFSETS_TOPIC
 from klamm.node.offsets_log import OffsetsLog
 from klamm.node.producer_ids import ProducerIdBlocks
@@ -30,6 +30,7 @@ from klamm.server.listener import CannotListen, Server
 from klamm.storage.cleaner import CleanerSettings, LogCleaner
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirError, LogDirs
+from klamm.storage.open_files import OpenFiles
 
 logger = logging.getLogger("klamm.node")
 
@@ -52,7 +53,12 @@ class BrokerNode:
         self.clock: Clock = clock or SystemClock()
         self.node_id = config.int_("node.id")
         self.bootstrap = ""
-        self.log_dirs = LogDirs(config.list_("log.dirs"), now_ms=self.clock.now_ms, report=logger.info)
+        self.log_dirs = LogDirs(
+            config.list_("log.dirs"),
+            now_ms=self.clock.now_ms,
+            report=logger.info,
+            open_files=OpenFiles(open_files_limit()),
+        )
         self._store_path = self.log_dirs.directories[0].path / STORE_FILE
         self._store = SqliteStore(self._store_path)
         self.cluster = ClusterService(self._store, config)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import resource
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +22,14 @@ ACCEPT_BURST = 100
 """Connections accepted in one turn of the loop, so that a storm of them does not starve the others."""
 
 OUT_OF_DESCRIPTORS_PAUSE_S = 0.1
+
+DESCRIPTORS_FOR_FILES = 4_500
+"""Kept from clients, though never more than a third: without them segments could not be opened or begun, and
+idle connections would stop everybody's writes."""
+
+REFUSAL_LOG_INTERVAL_S = 1.0
+"""Who connects again and again should not fill the log as well."""
+
 IDLE_SWEEPS_PER_PERIOD = 4
 LONGEST_SWEEP_INTERVAL_S = 30.0
 
@@ -41,6 +50,8 @@ class Server:
         self._connections: set[Connection] = set()
         self._connections_per_host: Counter[str] = Counter()
         self._sweep: asyncio.TimerHandle | None = None
+        self._refused_count = 0
+        self._refusal_logged_s = float("-inf")
         self.max_request_bytes = config().int_("socket.request.max.bytes")
 
     def __len__(self) -> int:
@@ -120,14 +131,9 @@ class Server:
         loop.call_later(OUT_OF_DESCRIPTORS_PAUSE_S, resume)
 
     def _admit(self, sock: socket.socket, host: str, listener_name: str) -> None:
-        config = self._config()
-        if len(self._connections) >= config.int_("max.connections"):
-            logger.warning("refusing a connection of %s: max.connections is reached", host)
-            sock.close()
-            return
-        if self._connections_per_host[host] >= config.int_("max.connections.per.ip"):
-            logger.warning("refusing a connection of %s: max.connections.per.ip is reached", host)
-            sock.close()
+        limit = self._reached_limit(host)
+        if limit is not None:
+            self._refuse(sock, host, limit)
             return
         sock.setblocking(False)
         with contextlib.suppress(OSError):
@@ -135,6 +141,28 @@ class Server:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._connections_per_host[host] += 1
         self._connections.add(Connection(self, sock, host, listener_name))
+
+    def _reached_limit(self, host: str) -> str | None:
+        """The name of the limit that forbids one more connection of `host`."""
+        config = self._config()
+        if len(self._connections) >= config.int_("max.connections"):
+            return "max.connections"
+        if self._connections_per_host[host] >= config.int_("max.connections.per.ip"):
+            return "max.connections.per.ip"
+        if len(self._connections) >= _descriptors_for_clients():
+            return "the share of clients in the file descriptors (ulimit -n)"
+        return None
+
+    def _refuse(self, sock: socket.socket, host: str, limit: str) -> None:
+        sock.close()
+        self._refused_count += 1
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._refusal_logged_s >= REFUSAL_LOG_INTERVAL_S:
+            logger.warning(
+                "refused %d connections, the last of %s: %s is reached", self._refused_count, host, limit
+            )
+            self._refused_count = 0
+            self._refusal_logged_s = now_s
 
     def _close_idle(self) -> None:
         loop = asyncio.get_running_loop()
@@ -145,6 +173,13 @@ class Server:
                     connection.close()
         interval_s = min(LONGEST_SWEEP_INTERVAL_S, max(0.1, limit_s / IDLE_SWEEPS_PER_PERIOD))
         self._sweep = loop.call_later(interval_s, self._close_idle)
+
+
+def _descriptors_for_clients() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 2**31
+    return soft - min(DESCRIPTORS_FOR_FILES, soft // 3)
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:
