@@ -11,6 +11,7 @@ from klamm.cluster import layout
 from klamm.cluster.config_changes import ResourceType
 from klamm.cluster.controller import MAX_NEW_PARTITIONS, NewPartitions, NewTopic
 from klamm.cluster.image import ALL_BROKERS, OFFSETS_TOPIC, BrokerImage, Endpoint, TopicImage, broker_image
+from klamm.cluster.service import COMMANDS_BETWEEN_PAUSES
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
 from klamm.config.topic_keys import topic_config
@@ -355,5 +356,24 @@ def test_four_thousand_partitions_are_created_and_loaded_quickly(tmp_path):
         assert sum(len(topic.partitions) for topic in again.image.topics.values()) == 4000
         # About 0.15 s on a quiet machine; the bound allows for a busy one.
         assert seconds < 2.0, f"loading took {seconds:.2f} s"
+
+    run(tmp_path, scenario)
+
+
+def test_many_topics_leave_the_loop_to_others(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        turns = 0
+
+        async def others():
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        await service.create_topics([NewTopic(f"t{number}", 1) for number in range(400)], validate_only=True)
+        task.cancel()
+        assert turns >= 400 // COMMANDS_BETWEEN_PAUSES
 
     run(tmp_path, scenario)

@@ -8,6 +8,7 @@ not used: creating takes milliseconds.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 from klamm.apis.broker import Broker
@@ -25,6 +26,9 @@ from klamm.protocol.messages.k19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+
+RESULTS_BETWEEN_PAUSES = 20
+"""A result has every setting of its topic; others get a turn of the loop between so many."""
 
 
 @api(ApiKey.CREATE_TOPICS)
@@ -44,9 +48,12 @@ async def handle(broker: Broker, request: Request[CreateTopicsRequest]) -> Creat
             results[topic.name] = error
     created = await broker.cluster.create_topics(wanted, validate_only=validate_only)
     results.update(zip((topic.name for topic in wanted), created, strict=True))
-    return CreateTopicsResponse(
-        topics=[_result(broker, name, results[name], validate_only) for name in times_named]
-    )
+    answers: list[CreatableTopicResult] = []
+    for name in times_named:
+        answers.append(_result(broker, name, results[name], validate_only))
+        if len(answers) % RESULTS_BETWEEN_PAUSES == 0:
+            await asyncio.sleep(0)
+    return CreateTopicsResponse(topics=answers)
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:

@@ -6,6 +6,7 @@ is a topic or the KafkaError for it; what a client asked for several topics is d
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -34,6 +35,9 @@ CommandT = TypeVar("CommandT")
 # Topics of one request share transactions of about this many operations: one fsync for hundreds of topics,
 # and no transaction so long that it holds up other writers.
 MAX_SHARED_OPERATIONS = 2_000
+
+# Commands worked out before others get a turn of the loop: a few milliseconds, with thousands of topics.
+COMMANDS_BETWEEN_PAUSES = 20
 
 PRODUCER_ID_BLOCK_SIZE = 1_000
 
@@ -248,6 +252,8 @@ class ClusterService:
         operation_count = 0
         first_pending = 0
         for position, command in enumerate(commands):
+            if position % COMMANDS_BETWEEN_PAUSES == COMMANDS_BETWEEN_PAUSES - 1:
+                await asyncio.sleep(0)
             try:
                 made, topic = change(image, command)
                 results.append(topic)
