@@ -22,9 +22,10 @@ from tests.storage.compaction_logs import (
 )
 
 from klamm.storage.cleaner import put_in_place
-from klamm.storage.cleaner_pass import CLEANED_SUFFIX, clean
+from klamm.storage.cleaner_pass import clean
 from klamm.storage.cleaner_schedule import examine, plan_for
 from klamm.storage.log import Log
+from klamm.storage.segment import CLEANED_SUFFIX
 
 OPERATIONS = ("open", "rename", "unlink", "fsync", "pwrite", "ftruncate", "utime")
 

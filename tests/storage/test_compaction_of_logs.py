@@ -31,7 +31,8 @@ from klamm.records.compression import Codec
 from klamm.records.reader import Record
 from klamm.storage.cleaner import CLEANER_OFFSET_FILE
 from klamm.storage.log import Log
-from klamm.storage.recovery import CLEANED_SUFFIX, SWAP_SUFFIX
+from klamm.storage.recovery import SWAP_SUFFIX
+from klamm.storage.segment import CLEANED_SUFFIX
 
 
 async def clean(log: Log, now_ms: int = T0) -> None:

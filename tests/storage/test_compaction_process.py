@@ -15,11 +15,12 @@ import pytest
 from tests.storage.compaction_logs import T0, Cleaning, append, compacted, contents, fill, open_log, until
 
 from klamm.storage.cleaner import FIRST_RETRY_MS
-from klamm.storage.cleaner_pass import CLEANED_SUFFIX, CleanedSegment, CleanPlan
+from klamm.storage.cleaner_pass import CleanedSegment, CleanPlan
 from klamm.storage.cleaner_process import WORKER_MODULE, CleanerFailure, CleanerProcess
 from klamm.storage.cleaner_schedule import examine, plan_for
 from klamm.storage.files import LogDirFailure
 from klamm.storage.log import Log
+from klamm.storage.segment import CLEANED_SUFFIX
 
 
 def plan(log: Log) -> CleanPlan:

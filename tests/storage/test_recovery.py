@@ -9,8 +9,14 @@ import pytest
 from tests.storage.logs import NOW_MS, Harness, all_batches, all_records
 
 from klamm.records.batch import parse_header
-from klamm.storage.recovery import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
-from klamm.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, TIME_INDEX_SUFFIX
+from klamm.storage.recovery import DELETED_SUFFIX, SWAP_SUFFIX
+from klamm.storage.segment import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+)
 from klamm.storage.verify import verify_log_directory
 
 PRODUCER = {"producer_id": 5, "producer_epoch": 2}

@@ -25,8 +25,7 @@ from klamm.storage.cleaner_process import CleanerFailure, CleanerProcess
 from klamm.storage.cleaner_schedule import Cleanable, choose, examine, plan_for
 from klamm.storage.files import LogDirFailure, remove_if_there
 from klamm.storage.log import Log
-from klamm.storage.recovery import CLEANED_SUFFIX
-from klamm.storage.segment import Segment
+from klamm.storage.segment import CLEANED_SUFFIX, Segment
 
 logger = logging.getLogger("klamm.storage")
 

@@ -20,10 +20,16 @@ from klamm.storage.files import remove_if_there
 from klamm.storage.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from klamm.storage.open_files import OpenFiles
 from klamm.storage.scanning import BATCH_SCAN_BYTES, iter_batches
-from klamm.storage.segment import LOG_SUFFIX, MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, Segment, segment_file
+from klamm.storage.segment import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    MAX_RELATIVE_OFFSET,
+    SEGMENT_SUFFIXES,
+    Segment,
+    segment_file,
+)
 from klamm.storage.time_index import ENTRY_BYTES as TIME_INDEX_ENTRY_BYTES
 
-CLEANED_SUFFIX = ".cleaned"
 _ENTRY_BYTES = max(INDEX_ENTRY_BYTES, TIME_INDEX_ENTRY_BYTES)
 
 

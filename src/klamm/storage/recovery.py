@@ -28,6 +28,7 @@ from klamm.storage.open_files import OpenFiles
 from klamm.storage.producer_state import CorruptSnapshot, ProducerStates
 from klamm.storage.scanning import BrokenChain, iter_batches, iter_headers
 from klamm.storage.segment import (
+    CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -38,7 +39,6 @@ from klamm.storage.segment import (
 )
 
 DELETED_SUFFIX = ".deleted"
-CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 _TEMPORARY_SUFFIX = ".tmp"
 Report = Callable[[str], None]

@@ -26,6 +26,8 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
+CLEANED_SUFFIX = ".cleaned"
+"""Behind that of a file which compaction has written and nobody has put in place yet."""
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
@@ -108,7 +110,7 @@ class Segment:
         created_ms: int = 0,
         suffix: str = "",
     ) -> None:
-        """A segment whose files are there. `suffix` is that of files not yet in place (`.cleaned`)."""
+        """A segment whose files are there. `suffix` is that of files not yet in place."""
         self.directory = directory
         self.base_offset = base_offset
         self.open_files = open_files

@@ -13,8 +13,15 @@ import threading
 from collections.abc import Sequence
 
 from klamm.storage.files import remove_if_there, sync_directory
-from klamm.storage.recovery import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
-from klamm.storage.segment import INDEX_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, TIME_INDEX_SUFFIX, Segment
+from klamm.storage.recovery import DELETED_SUFFIX, SWAP_SUFFIX
+from klamm.storage.segment import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    Segment,
+)
 
 _LOG_FILE_LAST = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
 
