@@ -30,7 +30,7 @@ from klamm.records.builder import build_batch
 from klamm.records.compression import Codec
 from klamm.records.reader import Record
 from klamm.storage.cleaner import CLEANER_OFFSET_FILE
-from klamm.storage.log import Log
+from klamm.storage.log import Log, WouldBlock
 from klamm.storage.recovery import SWAP_SUFFIX
 from klamm.storage.segment import CLEANED_SUFFIX
 
@@ -155,7 +155,7 @@ async def test_it_reads_the_same_while_it_is_compacted(tmp_path: Path) -> None:
 
 async def test_a_replaced_segment_does_not_open_its_successor(tmp_path: Path) -> None:
     """A reader in a thread may hold the old segment, but not yet its file, while the names change hands."""
-    log = open_log(tmp_path)
+    log = open_log(tmp_path, compacted(index_interval_bytes=100))
     fill(log, 100)
     old = log.segments[0]
     await clean(log)
@@ -164,6 +164,9 @@ async def test_a_replaced_segment_does_not_open_its_successor(tmp_path: Path) ->
         old.open_handle()
     with pytest.raises(FileNotFoundError, match="replaced"):
         old.load_index()
+    assert len(old.offset_index) > 0
+    with pytest.raises(WouldBlock):  # another reader, who came after: there is nothing to be found
+        old.offset_index.lookup(0)
 
 
 async def test_appends_go_on_while_it_is_compacted(tmp_path: Path) -> None:

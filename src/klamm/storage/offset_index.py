@@ -15,6 +15,7 @@ import sys
 import threading
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import NamedTuple
 
 from klamm.storage.files import read_at, sync_file, truncate_file, write_at
@@ -87,13 +88,19 @@ class OffsetIndex:
         relative_offset, position = _decode(read_at(self.path, (first - 1) * ENTRY_BYTES, ENTRY_BYTES))
         return relative_offset[0], position[0]
 
-    def load(self) -> int:
-        """Bring the whole index into memory; returns the bytes that takes."""
+    def load(self, check: Callable[[], None] | None = None) -> int:
+        """Bring the whole index into memory; returns the bytes that takes.
+
+        `check` raises if the file that was read may be another's; then everything stays as it was.
+        """
         with self._lock:
             first, offsets, positions = self._resident
             if first == 0:
                 return 0
-            file_offsets, file_positions = _decode(read_at(self.path, 0, first * ENTRY_BYTES))
+            data = read_at(self.path, 0, first * ENTRY_BYTES)
+            if check is not None:
+                check()
+            file_offsets, file_positions = _decode(data)
             self._resident = _Resident(0, file_offsets + offsets, file_positions + positions)
             return len(file_offsets) * ENTRY_BYTES
 

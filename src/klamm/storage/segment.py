@@ -246,7 +246,8 @@ class Segment:
         self.offset_index.unload()
 
     def load_index(self) -> None:
-        loaded_bytes = self.offset_index.load()
+        """FileNotFoundError if the segment is no longer part of the log."""
+        loaded_bytes = self.offset_index.load(self._check_still_there)
         self._check_still_there()
         self.open_files.admit(self, loaded_bytes)
 
