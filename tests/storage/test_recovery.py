@@ -69,6 +69,28 @@ def test_a_clean_stop_needs_no_recovery(tmp_path: Path) -> None:
     check(harness, 60)
 
 
+@pytest.mark.parametrize("index_interval_bytes", [200, 10**6], ids=["with index entries", "without"])
+def test_records_without_timestamps_are_no_damage(tmp_path: Path, index_interval_bytes: int) -> None:
+    harness = Harness(tmp_path, segment_bytes=1500, index_interval_bytes=index_interval_bytes)
+    for _ in range(60):
+        harness.append(timestamp=-1)
+    assert len(harness.log.segments) > 2
+    for _ in range(2):
+        log = harness.close_and_open()
+        assert harness.reports == []
+        assert log.segments[-1].is_sealed, "the last one has all its entries, too"
+    check(harness, 60)
+
+
+def test_a_time_index_that_lost_its_entries_is_built_anew(tmp_path: Path) -> None:
+    harness = filled(tmp_path)
+    harness.log.close()
+    os.truncate(harness.log.segments[0].path(TIME_INDEX_SUFFIX), 0)
+    harness.open_again(clean=True)
+    assert len(harness.reports) == 1 and "built them anew" in harness.reports[0]
+    check(harness, 60)
+
+
 @pytest.mark.parametrize("lost_bytes", [1, 30, 60])
 def test_a_torn_tail_is_cut(tmp_path: Path, lost_bytes: int) -> None:
     harness = filled(tmp_path)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import NamedTuple
 
 from klamm.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, compute_crc
@@ -166,7 +167,7 @@ def has_damaged_index(segment: Segment, listing: Listing, end_offset: int) -> bo
     time_index_size = listing.time_index_sizes.get(segment.base_offset, -1)
     if (
         index_size < 0
-        or time_index_size <= 0
+        or time_index_size < 0
         or index_size % offset_index.ENTRY_BYTES != 0
         or time_index_size % time_index.ENTRY_BYTES != 0
     ):
@@ -176,14 +177,30 @@ def has_damaged_index(segment: Segment, listing: Listing, end_offset: int) -> bo
     if last is not None and (last[0] >= offset_limit or last[1] >= segment.size):
         return True
     last_time = segment.time_index.last_entry()
-    return last_time is None or last_time[0] < 0 or last_time[1] >= offset_limit
+    if last_time is None:
+        return not _lacks_timestamps(segment, last)
+    return last_time[0] < 0 or last_time[1] >= offset_limit
+
+
+def _lacks_timestamps(segment: Segment, last: tuple[int, int] | None) -> bool:
+    """May its time index be empty? Looks at the first batch and at those from the last index entry on:
+    producers that send no timestamps send none at all."""
+    handle = segment.handle or segment.open_handle()
+    first = islice(iter_headers(handle.fd, 0, segment.size, HEADER_SIZE), 1)
+    tail = iter_headers(handle.fd, last[1] if last else 0, segment.size)
+    try:
+        return all(header.max_timestamp == NO_TIMESTAMP for _, header in chain(first, tail))
+    except BrokenChain:
+        return False
 
 
 def complete_segment(segment: Segment, config: LogConfig, on_batch: OnBatch | None = None) -> WalkResult:
     """Walk from the last index entry to the end; index files that contradict the log are built anew."""
     last = segment.offset_index.last_entry()
-    if last is not None and (len(segment.time_index) == 0 or not _points_at_batch(segment, *last)):
-        return rebuild_indexes(segment, config, on_batch)
+    if last is not None:
+        lacks_times = len(segment.time_index) == 0 and not _lacks_timestamps(segment, last)
+        if lacks_times or not _points_at_batch(segment, *last):
+            return rebuild_indexes(segment, config, on_batch)
     last_time = segment.time_index.last_entry()
     result = _walk_from(segment, config, last, on_batch=on_batch)
     if last_time is not None and not _covers(segment, last_time, last, result):
