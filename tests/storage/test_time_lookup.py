@@ -33,6 +33,19 @@ def test_deleted_records_are_not_found(tmp_path: Path) -> None:
     assert harness.log.offset_for_timestamp(0) == (4, NOW_MS + 4, 0)
 
 
+def test_the_largest_timestamp_of_what_is_left(tmp_path: Path) -> None:
+    """Timestamps need not ascend: the newest record may be deleted before others."""
+    harness = Harness(tmp_path, segment_bytes=1000)
+    harness.append(timestamp=NOW_MS + 50)
+    harness.append(5, timestamp=NOW_MS)
+    log = harness.log
+    assert log.offset_of_max_timestamp() == (0, NOW_MS + 50, 0)
+    log.delete_records_before(1)
+    assert log.offset_of_max_timestamp() == (5, NOW_MS + 4, 0)
+    log.delete_records_before(6)
+    assert log.offset_of_max_timestamp() is None
+
+
 def test_an_empty_log_has_none(tmp_path: Path) -> None:
     log = Harness(tmp_path).log
     assert log.offset_for_timestamp(0) is None and log.offset_of_max_timestamp() is None
@@ -43,18 +56,22 @@ def test_an_empty_log_has_none(tmp_path: Path) -> None:
     timestamps=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 4)), min_size=1, max_size=60),
     interval=st.sampled_from([0, 150, 4096]),
     restart=st.sampled_from(["none", "clean", "crash"]),
+    deleted=st.integers(0, 30),
 )
-def test_against_a_plain_search(timestamps: list[tuple[int, int]], interval: int, restart: str) -> None:
-    """Timestamps in any order, several segments, before and after a restart."""
+def test_against_a_plain_search(
+    timestamps: list[tuple[int, int]], interval: int, restart: str, deleted: int
+) -> None:
+    """Timestamps in any order, several segments, some records deleted, before and after a restart."""
     with tempfile.TemporaryDirectory() as directory:
         harness = Harness(Path(directory), segment_bytes=700, index_interval_bytes=interval)
         for timestamp, count in timestamps:
             harness.append(count, timestamp=timestamp)
+        log_start_offset = harness.log.delete_records_before(min(deleted, harness.log.log_end_offset - 1))
         if restart == "clean":
             harness.close_and_open()
         elif restart == "crash":
             harness.crash_and_open()
-        records = all_records(harness.log)
+        records = [record for record in all_records(harness.log) if record.offset >= log_start_offset]
         for wanted in range(0, 210, 7):
             expected = next((r.offset for r in records if r.timestamp >= wanted), None)
             found = harness.log.offset_for_timestamp(wanted)

@@ -6,7 +6,9 @@ timestamps, not which record has it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from klamm.records.batch import NO_TIMESTAMP, BatchHeader
@@ -37,11 +39,32 @@ def find_first_at_or_after(
 
 def find_max_timestamp(segments: Sequence[Segment], log_start_offset: int) -> TimestampOffset | None:
     """The first record that has the largest timestamp of all."""
-    newest = max(segments, key=lambda segment: segment.largest_timestamp())
-    timestamp = newest.largest_timestamp()
-    if timestamp == NO_TIMESTAMP:
-        return None
-    return find_first_at_or_after(segments, timestamp, log_start_offset)
+    first = bisect_right(segments, log_start_offset, key=attrgetter("base_offset")) - 1
+    segments = segments[max(first, 0) :]
+    largest = [segment.largest_timestamp() for segment in segments]
+    found = find_first_at_or_after(segments, max(largest), log_start_offset)
+    if found is None:
+        # The record that has it was deleted, but its segment is still there for the sake of later ones.
+        largest[0] = _largest_timestamp_from(segments[0], log_start_offset)
+        found = find_first_at_or_after(segments, max(largest), log_start_offset)
+    return found if max(largest) != NO_TIMESTAMP else None
+
+
+def _largest_timestamp_from(segment: Segment, offset: int) -> int:
+    """Of the records not below `offset`; NO_TIMESTAMP if none has one. Reads the headers of all of them."""
+    start = segment.locate(offset, may_block=True)
+    if start is None:
+        return NO_TIMESTAMP
+    handle = segment.handle or segment.open_handle()
+    largest = NO_TIMESTAMP
+    for position, header in iter_headers(handle.fd, start, segment.size):
+        timestamp = header.max_timestamp
+        if header.base_offset < offset:
+            batch = read_blocking(handle.fd, position, header.size)
+            timestamps = (record.timestamp for record in iter_records(batch) if record.offset >= offset)
+            timestamp = max(timestamps, default=NO_TIMESTAMP)
+        largest = max(largest, timestamp)
+    return largest
 
 
 def _search(segment: Segment, timestamp: int, log_start_offset: int) -> TimestampOffset | None:
