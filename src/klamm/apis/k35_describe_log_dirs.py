@@ -1,11 +1,13 @@
 """DescribeLogDirs (key 35), versions 1 to 5.
 
 Every log directory with its disk's size and free space (version 4) and the size of each partition asked for;
-null asks for all. A directory that failed answers KAFKA_STORAGE_ERROR. No directory is ever cordoned.
+null asks for all. A directory that failed, or whose disk does not answer, has KAFKA_STORAGE_ERROR.
+No directory is ever cordoned.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import defaultdict
 
@@ -20,6 +22,8 @@ from klamm.protocol.messages.k35_describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+
+logger = logging.getLogger("klamm.apis")
 
 Sizes = dict[str, list[DescribeLogDirsPartition]]
 
@@ -45,13 +49,18 @@ def _describe(broker: Broker, sizes: dict[str, Sizes]) -> list[DescribeLogDirsRe
     results = []
     for log_dir in broker.log_dirs.directories:
         result = DescribeLogDirsResult(log_dir=str(log_dir.path))
+        results.append(result)
         if log_dir.is_offline:
             result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-        else:
+            continue
+        try:
             result.total_bytes, result.usable_bytes = log_dir.disk_space()
-            result.topics = [
-                DescribeLogDirsTopic(name=topic, partitions=partitions)
-                for topic, partitions in sorted(sizes[str(log_dir.path)].items())
-            ]
-        results.append(result)
+        except OSError as error:
+            logger.error("the disk of log directory %s does not answer: %s", log_dir.path, error)
+            result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            continue
+        result.topics = [
+            DescribeLogDirsTopic(name=topic, partitions=partitions)
+            for topic, partitions in sorted(sizes[str(log_dir.path)].items())
+        ]
     return results
