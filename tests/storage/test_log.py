@@ -12,6 +12,7 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import compute_crc, parse_header
 from klamm.records.compression import Codec
 from klamm.records.reader import iter_records
+from klamm.storage import log as log_module
 from klamm.storage.files import LogDirFailure
 from klamm.storage.log import WouldBlock
 from klamm.storage.open_files import OpenFiles
@@ -288,6 +289,22 @@ class TestFailingDisk:
         monkeypatch.undo()
         harness.log.close()
         assert verify_log_directory(harness.directory) == []
+
+    def test_the_directory_knows_the_files_of_flushed_records(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        harness = Harness(tmp_path, segment_bytes=150)
+        harness.append()
+        log = harness.close_and_open()
+        assert harness.files(".snapshot") == [f"{1:020d}.snapshot"], "none is due when the log rolls here"
+        synced: list[str] = []
+        monkeypatch.setattr(log_module, "sync_directory", synced.append)
+        harness.append()
+        assert len(log.segments) == 2
+        log.flush()
+        assert synced == [str(harness.directory)]
+        log.flush()
+        assert len(synced) == 1, "nothing new"
 
     def test_a_failed_fsync_ends_writing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         harness = Harness(tmp_path)

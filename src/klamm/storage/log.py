@@ -63,6 +63,8 @@ class Log:
     __slots__ = (
         "_active",
         "_deleted_files",
+        "_files_made",
+        "_files_synced",
         "_flush_lock",
         "_is_new",
         "_last_append_ms",
@@ -114,6 +116,9 @@ class Log:
         self._last_append_ms = now_ms
         self._topic_id: TopicId | None = None
         self._is_new = False
+        self._files_made = int(loaded.has_new_files)
+        """How often files were added to the directory; the disk knows of those up to `_files_synced`."""
+        self._files_synced = 0
         self._last_flush_ms = now_ms
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
@@ -166,6 +171,8 @@ class Log:
         write_partition_metadata(f"{self._path}/{PARTITION_METADATA_FILE}", topic_id)
         self._topic_id = topic_id
         self._is_new = True
+        with self._lock:
+            self._files_made += 1
 
     # Writing.
 
@@ -271,6 +278,7 @@ class Log:
             for suffix in SEGMENT_SUFFIXES:
                 remove_if_there(segment_file(self._path, base_offset, suffix))
             raise
+        self._files_made += 1
         self._snapshots.take(base_offset, self.producers)
         self._segments = [*self._segments, segment]
         self._active = segment
@@ -412,10 +420,11 @@ class Log:
                 end = self.log_end_offset if upto is None else min(upto, self.log_end_offset)
                 segments = self._segments
                 last_append_ms = self._last_append_ms
+                files_made = self._files_made
             if end <= self.recovery_point and not self._snapshots.has_pending and not self.epochs.is_dirty:
                 return
             try:
-                self._sync(segments, end)
+                self._sync(segments, end, files_made)
             except LogDirFailure as error:
                 self.failure = str(error)
                 raise
@@ -426,10 +435,9 @@ class Log:
             self.recovery_point = max(self.recovery_point, end)
             self._last_flush_ms = last_append_ms
 
-    def _sync(self, segments: Sequence[Segment], end: int) -> None:
+    def _sync(self, segments: Sequence[Segment], end: int, files_made: int) -> None:
         if self._is_new:
             sync_file(f"{self._path}/{PARTITION_METADATA_FILE}")
-            sync_directory(self._path)
             sync_directory(os.path.dirname(self._path))
             self._is_new = False
         self.epochs.save()
@@ -443,9 +451,12 @@ class Log:
             except FileNotFoundError:
                 if segment in self._segments:
                     raise
-        if self._snapshots.has_pending:
-            self._snapshots.write_pending()
-            sync_directory(self._path)  # segments were made since the last time
+        has_written_snapshots = self._snapshots.has_pending
+        self._snapshots.write_pending()
+        if has_written_snapshots or files_made != self._files_synced:
+            sync_directory(self._path)
+            self._files_synced = files_made
+        if has_written_snapshots:
             self._snapshots.prune(segment.base_offset for segment in self._segments)
 
     def delete_records_before(self, offset: int) -> int:
@@ -523,6 +534,7 @@ class Log:
                     active, was_sealed = self._active, self._active.is_sealed
                     if not was_sealed:
                         active.seal()
+                        self._files_made += 1
                     if self.producers or self.size_bytes:
                         self._snapshots.take(self.log_end_offset, self.producers)
                 if not was_sealed:

@@ -40,6 +40,8 @@ class LoadedLog:
     epochs: LeaderEpochs
     snapshots: list[int]
     """The offsets of the producer snapshots that are there."""
+    has_new_files: bool
+    """Was a segment made, which the directory on the disk does not know yet?"""
 
 
 class LogLoader:
@@ -58,6 +60,7 @@ class LogLoader:
         self.open_files = open_files
         self.now_ms = now_ms
         self.report = report
+        self._has_new_files = False
 
     def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> LoadedLog:
         listing = list_directory(self.directory, self.report)
@@ -100,9 +103,11 @@ class LogLoader:
             producers,
             epochs,
             [offset for offset in listing.snapshots if offset <= snapshot],
+            self._has_new_files,
         )
 
     def _create_segment(self, base_offset: int) -> Segment:
+        self._has_new_files = True
         return Segment.create(self.directory, base_offset, self.open_files, created_ms=self.now_ms)
 
     def _mend_indexes(
