@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.storage.logs import NOW_MS, Harness, all_records, read
 
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.storage import log as log_module
+from klamm.storage import segment_exchange, time_index
+from klamm.storage.retention import count_expired
 from klamm.storage.verify import verify_log_directory
 
 
@@ -88,6 +94,73 @@ def test_records_without_timestamps_age_from_when_the_segment_was_made(tmp_path:
         harness.append(timestamp=-1)
     assert harness.log.delete_expired(NOW_MS + 1000) == 0
     assert harness.log.delete_expired(NOW_MS + 1001) == 3
+
+
+def test_appends_go_on_while_files_are_looked_at_and_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = with_segments(tmp_path, 5, retention_ms=10_000)
+    harness.close_and_open()  # what is known of old segments is in their files
+    read_at, rename = time_index.read_at, os.rename
+    offsets: list[int] = []
+
+    with ThreadPoolExecutor(1) as loop:
+
+        def append_meanwhile() -> None:
+            offsets.append(loop.submit(harness.append).result(timeout=5).base_offset)
+
+        def slow_read_at(path: str, position: int, length: int) -> bytes:
+            append_meanwhile()
+            return read_at(path, position, length)
+
+        def slow_rename(source: str, target: str) -> None:
+            append_meanwhile()
+            rename(source, target)
+
+        monkeypatch.setattr(time_index, "read_at", slow_read_at)
+        monkeypatch.setattr(segment_exchange.os, "rename", slow_rename)
+        assert harness.log.delete_expired(NOW_MS + 12_001) == 3
+    monkeypatch.undo()
+    assert offsets == list(range(5, 5 + len(offsets))) and len(offsets) >= 3 * 3
+    assert bases(harness)[:2] == [3, 4]
+    assert len(harness.files(".deleted")) == 9
+    assert harness.log.log_end_offset == 5 + len(offsets)
+    harness.log.remove_deleted_files(2**62)
+    harness.log.close()
+    assert verify_log_directory(harness.directory) == []
+
+
+def test_records_that_come_while_all_the_others_expire_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = with_segments(tmp_path, 3, retention_ms=1000)
+    harness.log.config = replace(harness.log.config, segment_bytes=10_000)
+    late_ms = NOW_MS + 100_000
+
+    def count_then_append(*arguments: Any, **settings: Any) -> int:
+        count = count_expired(*arguments, **settings)
+        harness.append(timestamp=late_ms, now_ms=late_ms)
+        return count
+
+    monkeypatch.setattr(log_module, "count_expired", count_then_append)
+    assert harness.log.delete_expired(late_ms) == 2
+    assert [record.timestamp for record in all_records(harness.log)] == [NOW_MS + 2000, late_ms]
+
+
+def test_a_decision_that_another_overtakes_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = with_segments(tmp_path, 5, retention_ms=10_000)
+
+    def count_and_be_overtaken(*arguments: Any, **settings: Any) -> int:
+        monkeypatch.undo()
+        count = count_expired(*arguments, **settings)
+        assert harness.log.delete_expired(NOW_MS + 12_001) == count == 3
+        return count
+
+    monkeypatch.setattr(log_module, "count_expired", count_and_be_overtaken)
+    assert harness.log.delete_expired(NOW_MS + 12_001) == 0
+    assert bases(harness) == [3, 4]
 
 
 def test_files_are_removed_later_and_readers_are_not_disturbed(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ Who may call what. `append`, `maybe_roll` and warm reads run on the event loop; 
 reads, look-ups by time, flush, retention, close) runs in threads, at the same time. What holds it together:
 - the segment list is replaced, never changed; a reader works on the list it took;
 - `_lock` guards the end of the log (append, roll) and replacing the list; it is held for memory work, one
-  write, or making a segment's files, never for an fsync;
+  write, or making or exchanging a segment's files, never for an fsync nor for reading;
+- what retention takes out of the list is renamed after that: a name is missing only once the list is new;
 - bytes below a segment's `size` never change, and files that are deleted stay open for those who read them.
 
 Order of an append: bytes to the kernel, then indexes and producers, then `log_end_offset`. A failed write
@@ -477,26 +478,52 @@ class Log:
         Only what lies below `deletable_before` (the high watermark) may go. Their files are renamed, and
         removed by `remove_deleted_files` when file.delete.delay.ms has passed.
         """
-        with self._lock:
-            count = count_expired(
-                self._segments,
-                self.config,
-                now_ms=now_ms,
-                log_start_offset=self.log_start_offset,
-                log_end_offset=self.log_end_offset,
-                deletable_before=self.log_end_offset if deletable_before is None else deletable_before,
-            )
-            if count == 0:
-                return 0
-            if count == len(self._segments):
-                self._roll(now_ms)
-            expired = self._segments[:count]
-            self._segments = self._segments[count:]
-            self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset)
-            self._deleted_files.take_over(expired, now_ms + self.config.file_delete_delay_ms)
+        while True:
+            segments, log_end_offset = self._segments, self.log_end_offset
+            try:
+                count = count_expired(
+                    segments,
+                    self.config,
+                    now_ms=now_ms,
+                    log_start_offset=self.log_start_offset,
+                    log_end_offset=log_end_offset,
+                    deletable_before=log_end_offset if deletable_before is None else deletable_before,
+                )
+            except FileNotFoundError:
+                with self._lock:
+                    if segments is self._segments:
+                        raise
+                continue  # compaction has replaced what was looked at
+            expired = self._take_out(segments, count, log_end_offset, now_ms)
+            if expired is not None:
+                break
+        if not expired:
+            return 0
+        self._deleted_files.take_over(expired, now_ms + self.config.file_delete_delay_ms)
         self.epochs.truncate_from_start(self.log_start_offset)
         self._snapshots.prune(segment.base_offset for segment in self._segments)
-        return count
+        return len(expired)
+
+    def _take_out(
+        self, segments: Sequence[Segment], count: int, log_end_offset: int, now_ms: int
+    ) -> Sequence[Segment] | None:
+        """Let go of the first `count` of `segments`, as decided when the log ended at `log_end_offset`.
+
+        None, and nothing has changed, if they are no longer the log's first ones.
+        """
+        with self._lock:
+            if count == len(segments) and self.log_end_offset != log_end_offset:
+                count -= 1  # the last one was still being written to
+            expired = segments[:count]
+            if not expired:
+                return expired
+            if self._segments[:count] != expired:
+                return None
+            if count == len(self._segments):
+                self._roll(now_ms)
+            self._segments = self._segments[count:]
+            self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset)
+            return expired
 
     @property
     def has_deleted_files(self) -> bool:

@@ -245,7 +245,7 @@ def _walk_from(
     segment.max_timestamp = NO_TIMESTAMP
     segment.max_timestamp_offset = segment.base_offset
     if entry is not None:
-        segment.largest_timestamp()  # the time index knows that of the batches before
+        segment.load_largest_timestamp()  # the time index knows that of the batches before
     segment.bytes_since_index = 0
     next_offset = segment.base_offset
     start = entry[1] if entry else 0

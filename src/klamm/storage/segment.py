@@ -357,11 +357,20 @@ class Segment:
         if self.size:
             self.first_timestamp = parse_header(self.read_range(0, HEADER_SIZE, may_block=True)).max_timestamp
 
+    def load_largest_timestamp(self) -> None:
+        """For who goes on writing where the time index ends."""
+        last = self.time_index.last_entry()
+        if last is not None:
+            self.max_timestamp, relative_offset = last
+            self.max_timestamp_offset = self.base_offset + relative_offset
+
     def largest_timestamp(self) -> int:
-        """Of a segment that may have been opened from disk: the time index knows. NO_TIMESTAMP if none."""
-        if self.max_timestamp == NO_TIMESTAMP:
-            last = self.time_index.last_entry()
-            if last is not None:
-                self.max_timestamp, relative_offset = last
-                self.max_timestamp_offset = self.base_offset + relative_offset
-        return self.max_timestamp
+        """Of a segment that may have been opened from disk: the time index knows. NO_TIMESTAMP if none.
+
+        Blocks; FileNotFoundError if the segment is no longer part of the log. Changes nothing: others may
+        be writing to the segment.
+        """
+        if self.max_timestamp != NO_TIMESTAMP:
+            return self.max_timestamp
+        last = self.time_index.last_entry(self._check_still_there)
+        return NO_TIMESTAMP if last is None else last[0]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
+from collections.abc import Callable
 
 from klamm.storage.files import read_at, sync_file, truncate_file, write_at
 from klamm.storage.offset_index import PENDING_LIMIT
@@ -47,10 +48,15 @@ class TimeIndex:
                 with contextlib.suppress(OSError):  # they stay pending; a full disk is the log's to report
                     self._write_pending()
 
-    def last_entry(self) -> tuple[int, int] | None:
-        """(timestamp, relative offset); reads the file once."""
+    def last_entry(self, check: Callable[[], None] | None = None) -> tuple[int, int] | None:
+        """(timestamp, relative offset); reads the file once.
+
+        `check` raises if the file that was read may be another's; then everything stays as it was.
+        """
         if self._last is None and self._written:
             data = read_at(self.path, (self._written - 1) * ENTRY_BYTES, ENTRY_BYTES)
+            if check is not None:
+                check()
             self._last = _ENTRY.unpack(data)
         return self._last
 
