@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from tests.storage.logs import NOW_MS, all_records, append
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
+from klamm.storage import directory_names
 from klamm.storage.checkpoints import LOG_START_FILE, read_offsets
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
@@ -163,6 +165,36 @@ def test_a_log_made_anew_inherits_no_checkpoint(tmp_path: Path, crashes_between:
     log = host.start().logs[place]
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 5, 0)
     assert len(all_records(log)) == 5
+
+
+def test_a_log_made_anew_inherits_no_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory of the deleted topic could not be renamed; the disk was in trouble."""
+    host = Host(tmp_path / "a", tmp_path / "b")
+    place = TopicPartition("t", 0)
+    old = host.dirs.create_log(place, new_topic_id(), CONFIG)
+    append(old, 100)
+
+    def broken(source: str, target: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing_disk:
+        failing_disk.setattr(directory_names.os, "rename", broken)
+        with pytest.raises(OSError, match="Input/output"):
+            host.dirs.delete_log(old)
+        with pytest.raises(KafkaError) as caught:
+            host.dirs.create_log(place, new_topic_id(), CONFIG)
+        assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    host.dirs.create_log(TopicPartition("u", 0), new_topic_id(), CONFIG)  # so that b is next
+    topic_id = new_topic_id()
+    log = host.dirs.create_log(place, topic_id, CONFIG)
+    assert log.log_end_offset == 0
+    (stray,) = (tmp_path / "a").glob("t-0.*-stray")
+    assert str(stray) in host.reports[-1]
+    assert sum(path.stat().st_size for path in stray.glob("*.log")) > 0, "nobody asked to delete these"
+    append(log, 5)
+    host.crash()
+    logs = host.start().logs
+    assert (logs[place].topic_id, logs[place].log_end_offset) == (topic_id, 5)
 
 
 def test_a_checkpoint_is_written_by_one_at_a_time(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -34,6 +33,7 @@ from klamm.storage.checkpoints import (
     read_partition_metadata,
     write_partition_metadata,
 )
+from klamm.storage.directory_names import DELETE_SUFFIX, STRAY_SUFFIX, put_away
 from klamm.storage.files import LogDirFailure as LogDirFailure
 from klamm.storage.files import remove_if_there, sync_directory, sync_file
 from klamm.storage.log_config import LogConfig
@@ -573,19 +573,13 @@ class Log:
 
     def rename_for_delete(self) -> None:
         """Take the directory's name away, so that the topic can be made anew at once."""
-        self._rename("delete", "the partition is deleted")
+        self.failure = "the partition is deleted"
+        self._path = put_away(self._path, DELETE_SUFFIX)
 
     def rename_as_stray(self) -> None:
         """Take the directory's name away and keep what is in it, for a person to look at."""
-        self._rename("stray", "the partition belongs to no topic")
-
-    def _rename(self, kind: str, failure: str) -> None:
-        suffix = f".{uuid.uuid4().hex}-{kind}"
-        parent = os.path.dirname(self._path)
-        name = str(self.topic_partition)[: 255 - len(suffix)] + suffix
-        self.failure = failure
-        os.rename(self._path, f"{parent}/{name}")
-        self._path = f"{parent}/{name}"
+        self.failure = "the partition belongs to no topic"
+        self._path = put_away(self._path, STRAY_SUFFIX)
 
     def delete(self) -> None:
         """Remove the directory and all in it."""

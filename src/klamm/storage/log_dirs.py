@@ -23,11 +23,14 @@ from klamm.storage.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
+    PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     CorruptCheckpoint,
     read_offsets,
+    read_partition_metadata,
     write_offsets,
 )
+from klamm.storage.directory_names import DELETE_SUFFIX, STRAY_SUFFIX, parse_directory_name, put_away
 from klamm.storage.files import read_small_file, sync_directory, write_atomically
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
@@ -35,7 +38,6 @@ from klamm.storage.open_files import OpenFiles
 
 META_FILE = "meta.properties"
 LOCK_FILE = ".lock"
-DELETE_SUFFIX = "-delete"
 RECOVERY_THREADS = 4
 """Recovery reads and checksums outside the interpreter's lock; more threads only crowd the disk."""
 
@@ -135,9 +137,9 @@ class LogDir:
             if name.endswith(DELETE_SUFFIX):
                 shutil.rmtree(self.file(name), ignore_errors=True)
                 continue
-            topic, dash, partition = name.rpartition("-")
-            if dash and topic and partition.isdigit():
-                yield TopicPartition(topic, int(partition))
+            topic_partition = parse_directory_name(name)
+            if topic_partition is not None:
+                yield topic_partition
 
 
 class LogDirs:
@@ -261,6 +263,7 @@ class LogDirs:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
             directory = min(self.online, key=lambda candidate: len(candidate.logs))
             try:
+                self._clear_name(topic_partition, topic_id)
                 if topic_partition in directory.checkpointed and topic_partition not in directory.logs:
                     # What is written there of an earlier log of this name would cost this one its records.
                     self._write_checkpoints(directory)
@@ -280,6 +283,20 @@ class LogDirs:
                 ) from error
             directory.logs = {**directory.logs, topic_partition: log}
             return log
+
+    def _clear_name(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
+        """What another topic of this name has left, because its directory could not be renamed when it was
+        deleted, must not become part of this one. It is kept: nobody can tell whether it may go."""
+        for directory in self.online:
+            path = directory.file(str(topic_partition))
+            found = read_partition_metadata(f"{path}/{PARTITION_METADATA_FILE}")
+            if found is None or found == topic_id:
+                continue
+            stale = directory.logs.get(topic_partition)
+            if stale is not None:
+                self._forget(stale)
+            kept_as = put_away(path, STRAY_SUFFIX)
+            self._report(f"{path} was left of another topic of this name: kept as {kept_as}; remove it")
 
     def delete_log(self, log: Log) -> None:
         """Forget a log and remove its directory; its name is free at once."""
