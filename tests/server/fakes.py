@@ -13,6 +13,7 @@ from klamm.apis.registry import NO_RESPONSE, CloseConnection, ConnectionHandle
 from klamm.protocol.errors import MalformedMessage
 from klamm.server.connection import Connection
 from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
+from klamm.storage.segment import FileSlice
 
 MAX_REQUEST_BYTES = 10_000_000
 
@@ -21,16 +22,16 @@ class FakeRoute(NamedTuple):
     key: int = 0
     version: int = 0
 
-    def frame(self, correlation_id: int, response: object) -> list[bytes]:
-        assert isinstance(response, bytes), "cannot be encoded"
+    def frame(self, correlation_id: int, response: object) -> list[bytes | FileSlice]:
+        assert isinstance(response, bytes | FileSlice), "cannot be encoded"
         return [struct.pack(">ii", len(response) + 4, correlation_id), response]
 
 
 class FakeDispatcher:
     """Frames are a correlation id, a letter and more bytes. The letter says what kind of handler answers:
 
-    e echoes, p parks, s is serial, n answers nothing, z answers as many bytes as the number that follows,
-    m is malformed, c closes, x fails, u has an answer that cannot be encoded.
+    e echoes, f answers with `file_slice`, p parks, s is serial, n answers nothing, z answers as many bytes as
+    the number that follows, m is malformed, c closes, x fails, u has an answer that cannot be encoded.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class FakeDispatcher:
         self.parked: dict[int, asyncio.Future[bytes]] = {}
         self.serial_gates: dict[int, asyncio.Event] = {}
         self.serial_done: list[int] = []
+        self.file_slice: FileSlice | None = None
 
     def start(self, frame: memoryview, connection: ConnectionHandle) -> tuple[FakeRoute, int, Any]:
         (correlation_id,) = struct.unpack_from(">i", frame)
@@ -48,6 +50,8 @@ class FakeDispatcher:
     def _answer(self, letter: bytes, rest: bytes, correlation_id: int) -> Any:
         if letter == b"e":
             return rest
+        if letter == b"f":
+            return self.file_slice
         if letter == b"p":
             return self.parked.setdefault(correlation_id, asyncio.get_running_loop().create_future())
         if letter == b"s":
@@ -80,6 +84,9 @@ class FakeServer:
         self.large_buffers = LargeBuffers(limit_bytes)
         self.max_request_bytes = MAX_REQUEST_BYTES
         self.forgotten: list[Connection] = []
+        self.disk_gate = asyncio.Event()
+        """Set when the disk is to work."""
+        self.disk_reads = 0
         theirs, self.client = socket.socketpair()
         for sock in (theirs, self.client):
             sock.setblocking(False)
@@ -88,6 +95,11 @@ class FakeServer:
     def forget(self, connection: Connection) -> None:
         self.forgotten.append(connection)
 
+    async def run_in_thread(self, work: Callable[[], None]) -> None:
+        self.disk_reads += 1
+        await self.disk_gate.wait()
+        await asyncio.to_thread(work)
+
     async def send(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.client, data)
 
@@ -95,6 +107,20 @@ class FakeServer:
         """Correlation id and body of the next response."""
         size, correlation_id = struct.unpack(">ii", await self._receive_exactly(8))
         return correlation_id, await self._receive_exactly(size - 4)
+
+    async def receive_available(self) -> bytes:
+        """What has been sent until nothing more comes for some turns of the loop."""
+        data = bytearray()
+        idle_turns = 0
+        while idle_turns < 20:
+            try:
+                piece = self.client.recv(1 << 20)
+            except BlockingIOError:
+                piece = b""
+            idle_turns = 0 if piece else idle_turns + 1
+            data += piece
+            await asyncio.sleep(0)
+        return bytes(data)
 
     async def is_hung_up(self) -> bool:
         """Waits for the next thing the broker does; true when that is closing the connection."""

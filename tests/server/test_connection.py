@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 import uvloop
 
 from klamm.server import connection as connection_module
+from klamm.server import sending
 from klamm.server.connection import MAX_REQUESTS_IN_FLIGHT, MAX_UNSENT_BYTES
 from klamm.server.receiving import LARGE_FRAME_BYTES, SHARED_BUFFER_BYTES
+from klamm.storage.open_files import FileHandle
+from klamm.storage.segment import FileSlice
 from tests.server.fakes import MAX_REQUEST_BYTES, eventually, fake_server, frame
 
 
@@ -238,6 +243,84 @@ async def test_nothing_is_left_of_a_frame_whose_client_left() -> None:
         server.client.close()
         await eventually(lambda: server.connection.is_closed)
         server.large_buffers.count_received(1_000_000)
+
+
+class ColdFile:
+    """A file that is answered with, and whose pages leave the page cache when the test says so."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.content = random.Random(1).randbytes(3_000_000)
+        path.write_bytes(self.content)
+        self.slice = FileSlice(FileHandle(str(path)), 0, len(self.content), None)
+        self.is_cold = False
+        monkeypatch.setattr(sending, "is_resident", lambda *_: not self.is_cold)
+
+
+async def test_a_slow_client_s_range_is_brought_back_before_it_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ColdFile(tmp_path / "segment", monkeypatch)
+    async with fake_server() as server:
+        server.dispatcher.file_slice = file.slice
+        await server.send(frame(1, "f"))
+        await server.until_handled(1)
+        await server.let_it_read()
+        file.is_cold = True
+        received = await server.receive_available()
+        await eventually(lambda: server.disk_reads == 1)
+        await server.send(frame(2, "e", b"after"))
+        await server.until_handled(2)
+        await server.let_it_read()
+        received += await server.receive_available()
+        assert len(received) < len(file.content), "nothing is sent while the disk works"
+        assert server.disk_reads == 1
+        server.disk_gate.set()
+        while len(received) < 8 + len(file.content):
+            received += await asyncio.wait_for(
+                asyncio.get_running_loop().sock_recv(
+                    server.client, min(1 << 20, 8 + len(file.content) - len(received))
+                ),
+                10,
+            )
+        assert received == struct.pack(">ii", len(file.content) + 4, 1) + file.content
+        assert await server.receive() == (2, b"after")
+
+
+async def test_a_connection_may_close_while_its_range_is_brought_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ColdFile(tmp_path / "segment", monkeypatch)
+    async with fake_server() as server:
+        server.dispatcher.file_slice = file.slice
+        await server.send(frame(1, "f"))
+        await server.until_handled(1)
+        file.is_cold = True
+        await server.receive_available()
+        await eventually(lambda: server.disk_reads == 1)
+        server.connection.close()
+        server.disk_gate.set()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait_for(asyncio.gather(*others), 10)
+        assert server.forgotten == [server.connection]
+
+
+async def test_a_range_that_cannot_be_brought_back_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = ColdFile(tmp_path / "segment", monkeypatch)
+    file.slice.file = FileHandle(str(tmp_path / "segment"), os.O_WRONLY)  # reading fails, as on a bad disk
+
+    def send_nothing(*_: object) -> int:
+        raise BlockingIOError
+
+    async with fake_server() as server:
+        monkeypatch.setattr(sending.os, "sendfile", send_nothing)
+        server.dispatcher.file_slice = file.slice
+        file.is_cold = True
+        server.disk_gate.set()
+        await server.send(frame(1, "f"))
+        await eventually(lambda: server.forgotten == [server.connection])
+        assert server.disk_reads == 1
 
 
 def test_the_shared_buffer_takes_a_carried_frame_and_more() -> None:

@@ -17,7 +17,7 @@ class Listening:
 
     def __init__(self, settings: dict[str, str]) -> None:
         dispatcher: object = FakeDispatcher()
-        self.server = Server(dispatcher, lambda: BrokerConfig(settings))  # type: ignore[arg-type]
+        self.server = Server(dispatcher, lambda: BrokerConfig(settings), asyncio.to_thread)  # type: ignore[arg-type]
         self._clients: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         """Kept, because a stream that nobody holds is closed."""
         listening = self.server.bind("127.0.0.1", 0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from klamm.server.sending import SENDFILE_MIN_BYTES, Outbox, PeerGone
+from klamm.server import sending
+from klamm.server.sending import RESUMED_MAX_BYTES, SENDFILE_MIN_BYTES, ColdRange, Outbox, PeerGone
 from klamm.storage.open_files import FileHandle
 from klamm.storage.segment import FileSlice
 
@@ -114,6 +116,41 @@ def test_the_tail_of_a_large_range_is_not_read_into_memory(pair: Pair, segment: 
     whole = segment.slice(0, 1_000_000)
     pair.outbox.put(Unreadable(whole.file, 0, 1_000_000, None))
     assert pair.drain() == segment.content[:1_000_000]
+
+
+def test_what_has_waited_is_not_read_from_a_disk(
+    pair: Pair, segment: SegmentFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[tuple[int, int]] = []
+
+    def nothing_is_resident(fd: int, position: int, length: int) -> bool:
+        looked_at.append((position, length))
+        return False
+
+    monkeypatch.setattr(sending, "is_resident", nothing_is_resident)
+    pair.outbox.put(b"head")
+    pair.outbox.put(segment.slice(1000, 3_000_000))
+    assert not pair.outbox.send()
+    assert looked_at == [], "whoever put it there has just looked"
+    received = bytearray(pair.receive_available())
+    for _ in range(1000):
+        is_drained = False
+        with pytest.raises(ColdRange) as caught:
+            is_drained = pair.outbox.send()
+        piece = caught.value.piece
+        assert (piece.position, piece.length) == looked_at[-1]
+        assert piece.position == 1000 + len(received) - len(b"head")
+        assert piece.length == min(3_001_000 - piece.position, RESUMED_MAX_BYTES)
+        with contextlib.suppress(ColdRange):
+            is_drained = pair.outbox.send(is_warm=True)
+        received += pair.receive_available()
+        if is_drained:
+            break
+    assert received == b"head" + segment.content[1000:3_001_000]
+    pair.outbox.put(segment.slice(0, 100_000))
+    looked_at.clear()
+    pair.outbox.send()
+    assert looked_at == [], "this one is new"
 
 
 def test_a_segment_cut_short_ends_the_connection(pair: Pair, segment: SegmentFile) -> None:

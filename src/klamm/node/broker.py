@@ -63,7 +63,11 @@ class BrokerNode:
         self._store = SqliteStore(self._store_path)
         self.cluster = ClusterService(self._store, config)
         self.producer_ids: ProducerIds = ProducerIdBlocks(self.cluster)
-        self._server = Server(Dispatcher(self, load_handlers()), lambda: self.config)
+        self._server = Server(
+            Dispatcher(self, load_handlers()),
+            lambda: self.config,
+            lambda work: self.replicas.run_in_thread(work),
+        )
         self._stop_requested = asyncio.Event()
 
     @property

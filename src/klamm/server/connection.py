@@ -28,7 +28,9 @@ from klamm.server.receiving import (
     LargeBuffers,
     ReceiveMemoryExceeded,
 )
-from klamm.server.sending import Outbox, PeerGone
+from klamm.server.sending import ColdRange, Outbox, PeerGone
+from klamm.storage.log import FileSlice
+from klamm.storage.page_cache import warm
 
 logger = logging.getLogger("klamm.server")
 
@@ -43,6 +45,9 @@ MAX_READS_AT_ONCE = 64
 """Reads of one connection in a turn of the loop: enough to empty the largest buffer of a socket."""
 
 
+RunInThread = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
+
+
 class ServerLimits(Protocol):
     """What a connection needs to know of the server it belongs to."""
 
@@ -51,6 +56,7 @@ class ServerLimits(Protocol):
     large_buffers: LargeBuffers
 
     max_request_bytes: int
+    run_in_thread: RunInThread
 
     def forget(self, connection: Connection) -> None: ...
 
@@ -90,6 +96,7 @@ class Connection:
         "_server",
         "_socket",
         "_waiting",
+        "_warming",
         "client_host",
         "is_closed",
         "lane",
@@ -115,6 +122,8 @@ class Connection:
         self._large_view: memoryview | None = None
         self._large_filled = 0
         self._serial_task: asyncio.Task[None] | None = None
+        self._warming: asyncio.Task[None] | None = None
+        """Brings back into memory what is to be sent next; until then nothing is sent."""
         self._close_callbacks: list[Callable[[], None]] = []
         self._is_handling = False
         self._is_waiting_to_send = False
@@ -162,8 +171,9 @@ class Connection:
     def abandon(self) -> None:
         """Hang up because the broker stops: nothing may be written once its logs are closed."""
         self.close()
-        if self._serial_task is not None:
-            self._serial_task.cancel()
+        for task in (self._serial_task, self._warming):
+            if task is not None:
+                task.cancel()
 
     # ---- receiving
 
@@ -239,7 +249,7 @@ class Connection:
             else:
                 self._carried = b""
         except (MalformedMessage, CloseConnection, ReceiveMemoryExceeded) as error:
-            with contextlib.suppress(PeerGone):
+            with contextlib.suppress(PeerGone, ColdRange):
                 self._outbox.send()  # what was answered before the fault
             self.close(str(error))
             return
@@ -368,17 +378,20 @@ class Connection:
             pending = waiting.popleft()
             self._held_bytes -= pending.size
             self._put(pending.chunks)
-        if self._outbox.pending_bytes and not self._is_waiting_to_send:
+        if self._outbox.pending_bytes and not self._is_waiting_to_send and self._warming is None:
             self._send()
         if waiting or self._outbox.pending_bytes or self._carried or not self._is_reading:
             self._regulate_reading()
 
-    def _send(self) -> None:
+    def _send(self, *, is_warm: bool = False) -> None:
         self._has_sent = True
         try:
-            is_drained = self._outbox.send()
+            is_drained = self._outbox.send(is_warm=is_warm)
         except PeerGone:
             self.close()
+            return
+        except ColdRange as cold:
+            self._wait_until_warm(cold.piece)
             return
         if is_drained == self._is_waiting_to_send:
             self._is_waiting_to_send = not is_drained
@@ -391,6 +404,23 @@ class Connection:
         self.last_active = self._loop.time()
         self._send()
         self._regulate_reading()
+
+    def _wait_until_warm(self, piece: FileSlice) -> None:
+        if self._is_waiting_to_send:
+            self._is_waiting_to_send = False
+            self._loop.remove_writer(self._socket.fileno())
+        self._warming = self._loop.create_task(self._warm_and_send(piece))
+
+    async def _warm_and_send(self, piece: FileSlice) -> None:
+        """Go on sending when `piece`, which keeps its file open meanwhile, is in memory."""
+        try:
+            await self._server.run_in_thread(lambda: warm(piece.file.fd, piece.position, piece.length))
+        except OSError as error:
+            self.close(f"a segment cannot be read: {error}")
+        self._warming = None
+        if not self.is_closed:
+            self._send(is_warm=True)
+            self._regulate_reading()
 
     def _regulate_reading(self) -> None:
         if self.is_closed:

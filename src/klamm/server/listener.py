@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from klamm.config.loading import BrokerConfig
-from klamm.server.connection import Connection
+from klamm.server.connection import Connection, RunInThread
 from klamm.server.dispatch import Dispatcher
 from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
 
@@ -41,8 +41,11 @@ class CannotListen(Exception):
 class Server:
     """All listening sockets and connections of one broker."""
 
-    def __init__(self, dispatcher: Dispatcher, config: Callable[[], BrokerConfig]) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, config: Callable[[], BrokerConfig], run_in_thread: RunInThread
+    ) -> None:
         self.dispatcher = dispatcher
+        self.run_in_thread = run_in_thread
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.large_buffers = LargeBuffers()
         self._config = config

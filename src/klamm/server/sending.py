@@ -3,6 +3,10 @@
 Responses made within one turn of the loop are joined into one `send`. Small file ranges are read into that
 same send; a large one leaves by `sendfile`, its header before it with MSG_MORE. When the socket is full the
 rest waits for the loop to say that there is room. Nothing is copied that the kernel can copy.
+
+Whoever puts a file range here knows that it is in memory. That holds for now, not for as long as a slow
+client takes: what has waited is looked up in the page cache again, piece by piece, and a piece that has left
+it is not sent before somebody has warmed it in a thread.
 """
 
 from __future__ import annotations
@@ -12,12 +16,16 @@ import socket
 from collections import deque
 
 from klamm.storage.log import FileSlice
+from klamm.storage.page_cache import is_resident
 
 SENDFILE_MIN_BYTES = 64 * 1024
 """Below this, reading the range into the response is as fast as sendfile (measured), and simpler."""
 
 JOIN_MAX_BYTES = 256 * 1024
 """Bytes joined into one send."""
+
+RESUMED_MAX_BYTES = 1024 * 1024
+"""Of a range that has waited, looked up, warmed and sent at a time: about what a socket's buffer takes."""
 
 Chunk = bytes | memoryview | FileSlice
 
@@ -26,23 +34,37 @@ class PeerGone(Exception):
     """Nothing more can be sent: the peer closed or reset the connection, or a segment cannot be read."""
 
 
+class ColdRange(Exception):
+    """The next to be sent is not in the page cache: warm `piece`, then send again with `is_warm`."""
+
+    def __init__(self, piece: FileSlice) -> None:
+        super().__init__(piece)
+        self.piece = piece
+
+
 class Outbox:
     """A queue of chunks and the socket they go to. `pending_bytes` counts what is still queued."""
 
-    __slots__ = ("_chunks", "_file_sent", "_socket", "pending_bytes")
+    __slots__ = ("_chunks", "_file_sent", "_has_waited", "_socket", "pending_bytes")
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._chunks: deque[Chunk] = deque()
         self._file_sent = 0
+        self._has_waited = False
+        """Is there anything left of an earlier time?"""
         self.pending_bytes = 0
 
     def put(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
         self.pending_bytes += len(chunk)
 
-    def send(self) -> bool:
-        """Send as much as the socket takes; true when nothing is left."""
+    def send(self, *, is_warm: bool = False) -> bool:
+        """Send as much as the socket takes; true when nothing is left. Raises ColdRange and PeerGone.
+
+        After a ColdRange, `is_warm` says that its piece was warmed. It is sent without another look, so
+        that there is progress however soon the page cache forgets.
+        """
         chunks = self._chunks
         try:
             if len(chunks) == 1 and isinstance(chunks[0], bytes):  # the usual case, without ceremony
@@ -52,29 +74,35 @@ class Outbox:
                     chunks.clear()
                     return True
                 chunks[0] = memoryview(chunks[0])[sent:]
+                self._has_waited = True
                 return False
             while chunks:
                 head = chunks[0]
                 if isinstance(head, FileSlice) and len(head) >= SENDFILE_MIN_BYTES:
-                    is_taken = self._send_file(head)
+                    is_taken = self._send_file(head, is_warm)
+                    is_warm = False
                 else:
                     is_taken = self._send_joined()
                 if not is_taken:
+                    self._has_waited = True
                     return False
         except BlockingIOError:
+            self._has_waited = True
             return False
         except OSError as error:
             # The socket, or a segment that cannot be read: either way the frame cannot be finished.
             raise PeerGone(str(error)) from error
+        self._has_waited = False
         return True
 
-    def _send_file(self, piece: FileSlice) -> bool:
-        sent = os.sendfile(
-            self._socket.fileno(),
-            piece.file.fd,
-            piece.position + self._file_sent,
-            piece.length - self._file_sent,
-        )
+    def _send_file(self, piece: FileSlice, is_warm: bool) -> bool:
+        position = piece.position + self._file_sent
+        length = piece.length - self._file_sent
+        if self._has_waited:
+            length = min(length, RESUMED_MAX_BYTES)
+            if not is_warm and not is_resident(piece.file.fd, position, length):
+                raise ColdRange(FileSlice(piece.file, position, length, None))
+        sent = os.sendfile(self._socket.fileno(), piece.file.fd, position, length)
         if sent == 0:
             # Only a file cut short under our feet ends early; the frame's length is already on the wire.
             raise PeerGone(f"the segment ended {piece.length - self._file_sent} bytes early")
