@@ -14,6 +14,7 @@ from tests.storage.logs import NOW_MS, Harness, all_records, read
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.storage import log as log_module
 from klamm.storage import segment_exchange, time_index
+from klamm.storage.log import Log
 from klamm.storage.retention import count_expired
 from klamm.storage.verify import verify_log_directory
 
@@ -161,6 +162,27 @@ def test_a_decision_that_another_overtakes_is_made_again(
     monkeypatch.setattr(log_module, "count_expired", count_and_be_overtaken)
     assert harness.log.delete_expired(NOW_MS + 12_001) == 0
     assert bases(harness) == [3, 4]
+
+
+def test_a_log_that_is_made_anew_meanwhile_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between taking segments out of the list and renaming their files, the topic is deleted and made."""
+    harness = with_segments(tmp_path, 3, retention_ms=1)
+    take_out = Log._take_out
+    made_anew: list[Harness] = []
+
+    def take_out_and_be_deleted(log: Log, *arguments: Any) -> Any:
+        expired = take_out(log, *arguments)
+        log.rename_for_delete()
+        made_anew.append(Harness(tmp_path))
+        made_anew[0].append()
+        return expired
+
+    monkeypatch.setattr(Log, "_take_out", take_out_and_be_deleted)
+    assert harness.log.delete_expired(NOW_MS + 100_000) == 3
+    assert made_anew[0].files(".log") == [f"{0:020d}.log"]
+    assert made_anew[0].files(".deleted") == []
 
 
 def test_files_are_removed_later_and_readers_are_not_disturbed(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ class Log:
         "_last_append_ms",
         "_last_flush_ms",
         "_lock",
+        "_names_lock",
         "_path",
         "_roll_jitter_ms",
         "_segments",
@@ -123,6 +124,8 @@ class Log:
         self._last_flush_ms = now_ms
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
+        self._names_lock = threading.Lock()
+        """Held while files or the directory get other names: under the old one another log may come."""
         self._roll_jitter_ms = self._choose_jitter()
 
     @classmethod
@@ -499,7 +502,9 @@ class Log:
                 break
         if not expired:
             return 0
-        self._deleted_files.take_over(expired, now_ms + self.config.file_delete_delay_ms)
+        with self._names_lock:
+            if expired[0].directory == self._path:
+                self._deleted_files.take_over(expired, now_ms + self.config.file_delete_delay_ms)
         self.epochs.truncate_from_start(self.log_start_offset)
         self._snapshots.prune(segment.base_offset for segment in self._segments)
         return len(expired)
@@ -537,10 +542,12 @@ class Log:
         """Put a compacted segment, whose `.cleaned` files are on the disk, in the place of others.
 
         A crash at any moment leaves the old segments or the new one. False, and nothing has changed, if
-        retention has taken one of the old ones meanwhile.
+        retention has taken one of the old ones meanwhile, or the log was put away.
         """
         stage(cleaned)
-        with self._lock:
+        with self._names_lock, self._lock:
+            if cleaned.directory != self._path:
+                return False
             gone = set(replaced)
             kept = [segment for segment in self._segments if segment not in gone]
             if len(kept) + len(replaced) != len(self._segments):
@@ -573,13 +580,16 @@ class Log:
 
     def rename_for_delete(self) -> None:
         """Take the directory's name away, so that the topic can be made anew at once."""
-        self.failure = "the partition is deleted"
-        self._path = put_away(self._path, DELETE_SUFFIX)
+        self._put_away(DELETE_SUFFIX, "the partition is deleted")
 
     def rename_as_stray(self) -> None:
         """Take the directory's name away and keep what is in it, for a person to look at."""
-        self.failure = "the partition belongs to no topic"
-        self._path = put_away(self._path, STRAY_SUFFIX)
+        self._put_away(STRAY_SUFFIX, "the partition belongs to no topic")
+
+    def _put_away(self, suffix: str, failure: str) -> None:
+        self.failure = failure
+        with self._names_lock:
+            self._path = put_away(self._path, suffix)
 
     def delete(self) -> None:
         """Remove the directory and all in it."""
