@@ -26,7 +26,6 @@ from typing import NamedTuple
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.records.batch import BatchHeader, patch_log_append_time, patch_offset_and_epoch
-from klamm.records.crc import crc32c
 from klamm.records.validation import check_timestamps
 from klamm.storage.checkpoints import (
     PARTITION_METADATA_FILE,
@@ -41,8 +40,9 @@ from klamm.storage.log_loading import LoadedLog, LogLoader
 from klamm.storage.open_files import OpenFiles
 from klamm.storage.page_cache import WouldBlock as WouldBlock
 from klamm.storage.retention import count_expired
+from klamm.storage.rolling import choose_jitter_ms, has_room, is_old
 from klamm.storage.scanning import BrokenChain
-from klamm.storage.segment import MAX_RELATIVE_OFFSET, SEGMENT_SUFFIXES, Segment, segment_file
+from klamm.storage.segment import SEGMENT_SUFFIXES, Segment, segment_file
 from klamm.storage.segment import FileSlice as FileSlice
 from klamm.storage.segment_exchange import DeletedFiles, put_in_place, stage, unstage
 from klamm.storage.snapshots import Snapshots
@@ -126,7 +126,7 @@ class Log:
         self._flush_lock = threading.Lock()
         self._names_lock = threading.Lock()
         """Held while files or the directory get other names: under the old one another log may come."""
-        self._roll_jitter_ms = self._choose_jitter()
+        self._roll_jitter_ms = choose_jitter_ms(self.config, self._path, self.log_end_offset)
 
     @classmethod
     def open(
@@ -216,7 +216,11 @@ class Log:
             if self.failure is not None:
                 raise self._storage_error(self.failure)
             try:
-                segment = self._segment_for(len(batch), last_offset, max_timestamp, now_ms)
+                segment = self._active
+                if not has_room(
+                    segment, config, self._roll_jitter_ms, len(batch), last_offset, max_timestamp
+                ):
+                    segment = self._roll(now_ms)
                 segment.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
             except OSError as error:
                 raise self._storage_error(str(error.strerror)) from error
@@ -238,32 +242,10 @@ class Log:
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll the active segment if it is older than segment.ms, also when nothing is written to it."""
         with self._lock:
-            active = self._active
-            since_ms = active.first_timestamp if active.first_timestamp >= 0 else active.created_ms
-            if not active.size or now_ms - since_ms <= self.config.roll_ms - self._roll_jitter_ms:
+            if not is_old(self._active, self.config, self._roll_jitter_ms, now_ms):
                 return False
             self._roll(now_ms)
             return True
-
-    def _segment_for(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> Segment:
-        """The active segment, or a new one if the batch does not fit there."""
-        active = self._active
-        config = self.config
-        if (
-            active.size + size <= config.segment_bytes
-            and last_offset - active.base_offset <= MAX_RELATIVE_OFFSET
-            and max_timestamp - active.first_timestamp <= config.roll_ms - self._roll_jitter_ms
-        ):
-            is_index_due = active.bytes_since_index > config.index_interval_bytes
-            if not is_index_due or active.has_index_room(config.segment_index_bytes):
-                return active
-        if size > config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"the batch has {size} bytes, segment.bytes of {self.topic_partition.topic} allows "
-                f"{config.segment_bytes}",
-            )
-        return self._roll(now_ms) if active.size else active
 
     def _roll(self, now_ms: int) -> Segment:
         """Seal the active segment and start a new one at the log's end. Called with the lock held."""
@@ -286,15 +268,10 @@ class Log:
         self._snapshots.take(base_offset, self.producers)
         self._segments = [*self._segments, segment]
         self._active = segment
-        self._roll_jitter_ms = self._choose_jitter()
+        self._roll_jitter_ms = choose_jitter_ms(self.config, self._path, self.log_end_offset)
         if self.on_roll is not None:
             self.on_roll(self)
         return segment
-
-    def _choose_jitter(self) -> int:
-        """Spread the rolls of many logs over time, each by its own amount."""
-        jitter_ms = self.config.segment_jitter_ms
-        return crc32c(f"{self._path}{self.log_end_offset}".encode()) % jitter_ms if jitter_ms > 0 else 0
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
         with self._lock:
