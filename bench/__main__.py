@@ -53,11 +53,21 @@ PLAIN_WIDTH = 170  # off a terminal nothing says how wide a line may be
 SECTIONS = [section.name for section in (*FIRST, *SHARED, *LAST)]
 
 
+ROUNDS = 5
+QUICK_ROUNDS = 2
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=sys.modules["bench"].__doc__)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="SECTION",
                         help="only these sections: " + ", ".join(SECTIONS))  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="few and short rounds: a check, not a result")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help=f"rounds of a comparison (default: {ROUNDS}, quick {QUICK_ROUNDS})",
+    )
     parser.add_argument(
         "--peer", choices=("kafka", "none"), default="kafka", help="whom to measure beside Klamm"
     )
@@ -152,7 +162,8 @@ def main() -> int:
         console = Console(width=PLAIN_WIDTH)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="klamm-bench-", dir=arguments.work_dir) as work_dir:
-        bench = Bench(Path(work_dir), arguments.quick, available_kinds(console, arguments.peer))
+        rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
+        bench = Bench(Path(work_dir), arguments.quick, rounds, available_kinds(console, arguments.peer))
         with show_progress(console, bench, arguments.only):
             try:
                 run_sections(bench, arguments.only)

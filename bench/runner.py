@@ -52,6 +52,7 @@ class Bench:
 
     work_dir: Path
     is_quick: bool
+    rounds: int
     kinds: list[BrokerKind]
     results: Results = field(default_factory=Results)
     brokers: dict[str, Broker] = field(
@@ -61,13 +62,9 @@ class Bench:
     on_case: Callable[[], None] = lambda: None  # told when a comparison is done
 
     @property
-    def rounds(self) -> int:
-        return 2 if self.is_quick else 5
-
-    @property
     def long_rounds(self) -> int:
         """For comparisons of many seconds a round."""
-        return 1 if self.is_quick else 3
+        return (self.rounds + 1) // 2
 
     @property
     def budget(self) -> Budget:

@@ -259,6 +259,7 @@ class ColdFile:
 async def test_a_slow_client_s_range_is_brought_back_before_it_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sending, "TRUSTED_S", 0)
     file = ColdFile(tmp_path / "segment", monkeypatch)
     async with fake_server() as server:
         server.dispatcher.file_slice = file.slice
@@ -289,6 +290,7 @@ async def test_a_slow_client_s_range_is_brought_back_before_it_is_sent(
 async def test_a_connection_may_close_while_its_range_is_brought_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sending, "TRUSTED_S", 0)
     file = ColdFile(tmp_path / "segment", monkeypatch)
     async with fake_server() as server:
         server.dispatcher.file_slice = file.slice

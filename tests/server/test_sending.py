@@ -121,6 +121,7 @@ def test_the_tail_of_a_large_range_is_not_read_into_memory(pair: Pair, segment: 
 def test_what_has_waited_is_not_read_from_a_disk(
     pair: Pair, segment: SegmentFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sending, "TRUSTED_S", 0)
     looked_at: list[tuple[int, int]] = []
 
     def nothing_is_resident(fd: int, position: int, length: int) -> bool:
@@ -172,3 +173,16 @@ def test_a_file_that_cannot_be_read_ends_the_connection(pair: Pair, tmp_path: Pa
     pair.outbox.put(FileSlice(FileHandle(str(path), os.O_WRONLY), 0, 200_000, None))
     with pytest.raises(PeerGone):
         pair.outbox.send()
+
+
+def test_a_fast_client_needs_no_second_look(
+    pair: Pair, segment: SegmentFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a second of the first look a range is taken to be in memory still."""
+
+    def must_not_be_asked(*_: int) -> bool:
+        raise AssertionError("the page cache was asked again")
+
+    monkeypatch.setattr(sending, "is_resident", must_not_be_asked)
+    pair.outbox.put(segment.slice(0, 4_000_000))
+    assert pair.drain() == segment.content

@@ -37,6 +37,11 @@ logger = logging.getLogger("klamm.server")
 MAX_REQUESTS_IN_FLIGHT = 1000
 """Requests of one connection that wait for their second stage; librdkafka pipelines up to 1,000."""
 
+SEND_EVERY_REQUESTS = 8
+"""Pipelined requests handled before their answers are sent, if more are waiting: the client works on the
+first answers meanwhile. Measured sixteen deep: 8 gives a quarter more requests a second, 4 and fewer cost
+more sends than they gain."""
+
 MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """Answers that a client has not taken, or that wait for an earlier one; beyond this nothing more is read
 from it."""
@@ -235,6 +240,7 @@ class Connection:
         """Handle every whole frame of `buffer[:end]`, keep what is left, and send the answers."""
         max_request_bytes = self._server.max_request_bytes
         position = 0
+        handled = 0
         self._is_handling = True
         try:
             while end - position >= SIZE_BYTES and not self._must_wait():
@@ -244,6 +250,9 @@ class Connection:
                     break
                 self._handle(buffer[frame_start:frame_end])
                 position = frame_end
+                handled += 1
+                if handled % SEND_EVERY_REQUESTS == 0 and position < end and not self._waiting:
+                    self._send_early()
             if position < end:
                 self._keep_rest(buffer[position:end])
             else:
@@ -399,6 +408,11 @@ class Connection:
                 self._loop.remove_writer(self._socket.fileno())
             else:
                 self._loop.add_writer(self._socket.fileno(), self._on_writable)
+
+    def _send_early(self) -> None:
+        """Let a client that pipelines work on its first answers while the rest is handled."""
+        if self._outbox.pending_bytes and not self._is_waiting_to_send and self._warming is None:
+            self._send()
 
     def _on_writable(self) -> None:
         self.last_active = self._loop.time()

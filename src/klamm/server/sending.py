@@ -5,14 +5,15 @@ same send; a large one leaves by `sendfile`, its header before it with MSG_MORE.
 rest waits for the loop to say that there is room. Nothing is copied that the kernel can copy.
 
 Whoever puts a file range here knows that it is in memory. That holds for now, not for as long as a slow
-client takes: what has waited is looked up in the page cache again, piece by piece, and a piece that has left
-it is not sent before somebody has warmed it in a thread.
+client takes: what has waited for a while is looked up in the page cache again, piece by piece, and a piece
+that has left it is not sent before somebody has warmed it in a thread.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import time
 from collections import deque
 
 from klamm.storage.log import FileSlice
@@ -26,6 +27,10 @@ JOIN_MAX_BYTES = 256 * 1024
 
 RESUMED_MAX_BYTES = 1024 * 1024
 """Of a range that has waited, looked up, warmed and sent at a time: about what a socket's buffer takes."""
+
+TRUSTED_S = 1.0
+"""How long a range that was in the page cache is taken to be there still: a fast client needs no second
+look."""
 
 Chunk = bytes | memoryview | FileSlice
 
@@ -45,14 +50,14 @@ class ColdRange(Exception):
 class Outbox:
     """A queue of chunks and the socket they go to. `pending_bytes` counts what is still queued."""
 
-    __slots__ = ("_chunks", "_file_sent", "_has_waited", "_socket", "pending_bytes")
+    __slots__ = ("_chunks", "_file_sent", "_socket", "_waiting_since", "pending_bytes")
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._chunks: deque[Chunk] = deque()
         self._file_sent = 0
-        self._has_waited = False
-        """Is there anything left of an earlier time?"""
+        self._waiting_since: float | None = None
+        """Since when there is something left that the socket did not take."""
         self.pending_bytes = 0
 
     def put(self, chunk: Chunk) -> None:
@@ -74,7 +79,7 @@ class Outbox:
                     chunks.clear()
                     return True
                 chunks[0] = memoryview(chunks[0])[sent:]
-                self._has_waited = True
+                self._note_waiting()
                 return False
             while chunks:
                 head = chunks[0]
@@ -84,21 +89,25 @@ class Outbox:
                 else:
                     is_taken = self._send_joined()
                 if not is_taken:
-                    self._has_waited = True
+                    self._note_waiting()
                     return False
         except BlockingIOError:
-            self._has_waited = True
+            self._note_waiting()
             return False
         except OSError as error:
             # The socket, or a segment that cannot be read: either way the frame cannot be finished.
             raise PeerGone(str(error)) from error
-        self._has_waited = False
+        self._waiting_since = None
         return True
+
+    def _note_waiting(self) -> None:
+        if self._waiting_since is None:
+            self._waiting_since = time.monotonic()
 
     def _send_file(self, piece: FileSlice, is_warm: bool) -> bool:
         position = piece.position + self._file_sent
         length = piece.length - self._file_sent
-        if self._has_waited:
+        if self._waiting_since is not None and time.monotonic() - self._waiting_since >= TRUSTED_S:
             length = min(length, RESUMED_MAX_BYTES)
             if not is_warm and not is_resident(piece.file.fd, position, length):
                 raise ColdRange(FileSlice(piece.file, position, length, None))
