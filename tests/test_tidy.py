@@ -234,6 +234,13 @@ def test_every_folder_of_the_package_has_its_place() -> None:
     assert folders <= set(FOLDERS), f"give them a place in FOLDERS: {folders - set(FOLDERS)}"
 
 
+def test_the_map_of_files_names_every_module() -> None:
+    text = (REPOSITORY / "docs/ARCHITECTURE.md").read_text()
+    modules = {path.name for path in PACKAGE.glob("*/*.py")} - {"__init__.py"}
+    missing = sorted(name for name in modules if f"`{name}`" not in text)
+    assert not missing, f"say in docs/ARCHITECTURE.md what these are for: {missing}"
+
+
 FAULTS = [
     (wrong_imports, "src/klamm/storage/x.py", "from klamm.cluster.image import ClusterImage\n"),
     (wrong_imports, "src/klamm/model/x.py", "def late():\n    import klamm.config.rows\n"),
