@@ -23,9 +23,9 @@ class CorruptCheckpoint(ValueError):
     """A checkpoint file that cannot be read as one."""
 
 
-def write_offsets(path: str, offsets: Mapping[TopicPartition, int]) -> None:
+def write_offsets(path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True) -> None:
     lines = [f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in sorted(offsets.items())]
-    write_atomically(path, f"{_VERSION}\n{len(lines)}\n{''.join(lines)}".encode())
+    write_atomically(path, f"{_VERSION}\n{len(lines)}\n{''.join(lines)}".encode(), sync=sync)
 
 
 def read_offsets(path: str) -> dict[TopicPartition, int]:

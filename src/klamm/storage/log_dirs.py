@@ -363,7 +363,8 @@ class LogDirs:
         write_offsets(directory.file(LOG_START_FILE), starts)
 
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Without an fsync, which would hold up appends every few seconds: a lost one is only older."""
         with self._checkpoint_lock:
             for directory in self.online:
                 known = {tp: high_watermarks[tp] for tp in directory.logs if tp in high_watermarks}
-                write_offsets(directory.file(HIGH_WATERMARK_FILE), known)
+                write_offsets(directory.file(HIGH_WATERMARK_FILE), known, sync=False)
