@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from klamm.apis.broker import Broker
-from klamm.apis.produce_lane import is_for_one_partition, make_lane
+from klamm.apis.produce_lane import ACKS_ALL, FIRST_VERSION_WITH_ZSTD, is_for_one_partition, make_lane
 from klamm.apis.registry import NO_RESPONSE, CloseConnection, NoResponse, Request, api
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -34,8 +34,6 @@ from klamm.replication.opening import NullKey, must_open
 from klamm.replication.partition import Partition
 from klamm.storage.log import AppendResult
 
-ACKS_ALL = -1
-_FIRST_VERSION_WITH_ZSTD = 7
 _FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 Answer = ProduceResponse | NoResponse
@@ -109,7 +107,7 @@ class _Produce:
             header = validate_produced(
                 records,
                 max_message_bytes=config.max_message_bytes,
-                zstd_allowed=self.version >= _FIRST_VERSION_WITH_ZSTD,
+                zstd_allowed=self.version >= FIRST_VERSION_WITH_ZSTD,
             )
             if header.attributes & TRANSACTIONAL_FLAG:
                 raise KafkaError(

@@ -53,7 +53,7 @@ def handle(broker: Broker, request: Request[FetchRequest]) -> FetchResponse | as
         fetch = _resolve_session(broker, request, uses_topic_ids)
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    return _Fetch(broker, request, fetch, uses_topic_ids).start()
+    return _Fetch(broker, request, fetch).start()
 
 
 def _resolve_session(broker: Broker, request: Request[FetchRequest], uses_topic_ids: bool) -> TargetSet:
@@ -107,17 +107,13 @@ class _Fetch:
         "message",
         "min_bytes",
         "request",
-        "uses_topic_ids",
     )
 
-    def __init__(
-        self, broker: Broker, request: Request[FetchRequest], fetch: TargetSet, uses_topic_ids: bool
-    ) -> None:
+    def __init__(self, broker: Broker, request: Request[FetchRequest], fetch: TargetSet) -> None:
         self.broker = broker
         self.request = request
         self.message = request.message
         self.fetch = fetch
-        self.uses_topic_ids = uses_topic_ids
         most_bytes = min(broker.config.int_("fetch.max.bytes"), MAX_RESPONSE_BYTES)
         self.max_bytes = min(request.message.max_bytes, most_bytes)
         # Who asks for more than an answer may hold is not kept waiting for it.

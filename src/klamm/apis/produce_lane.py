@@ -30,8 +30,8 @@ from klamm.records.validation import validate_produced
 from klamm.replication.partition import Partition
 
 _FIRST_VERSION_WITH_LOG_START = 5
-_FIRST_VERSION_WITH_ZSTD = 7
-_ACKS_ALL = -1
+FIRST_VERSION_WITH_ZSTD = 7
+ACKS_ALL = -1
 _KEY_AND_VERSION_END = 4
 _CORRELATION_ID_END = 8
 _MARKER = 0x4B6C616D6D
@@ -71,8 +71,8 @@ class ProduceLane:
         self._head_end = _CORRELATION_ID_END + len(head)
         self._tail = tail
         self._is_flexible = version >= FLEXIBLE_SINCE[ApiKey.PRODUCE]
-        self._zstd_allowed = version >= _FIRST_VERSION_WITH_ZSTD
-        self._is_acks_all = request.message.acks == _ACKS_ALL
+        self._zstd_allowed = version >= FIRST_VERSION_WITH_ZSTD
+        self._is_acks_all = request.message.acks == ACKS_ALL
         self._partition = partition
         self._config = partition.log.config
         self._clock = clock

@@ -116,11 +116,6 @@ class BrokerConfig(Mapping[str, Any]):
         assert isinstance(value, int) and not isinstance(value, bool), f"{name} is not a whole number"
         return value
 
-    def float_(self, name: str) -> float:
-        value = self._values[name]
-        assert isinstance(value, int | float) and not isinstance(value, bool), f"{name} is not a number"
-        return float(value)
-
     def bool_(self, name: str) -> bool:
         value = self._values[name]
         assert isinstance(value, bool), f"{name} is not true or false"

@@ -1,4 +1,4 @@
-"""Names for the numbers that travel through Klamm, so that one cannot be passed for another."""
+"""What identifies a topic and a partition, and how a topic's id is made and written."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import base64
 import os
 from typing import NamedTuple, NewType
 
-BrokerId = NewType("BrokerId", int)
-Offset = NewType("Offset", int)
-LeaderEpoch = NewType("LeaderEpoch", int)
-ProducerId = NewType("ProducerId", int)
 TopicId = NewType("TopicId", bytes)
 """A topic's identity: 16 raw bytes, as on the wire. A topic made anew under an old name has a new one."""
 

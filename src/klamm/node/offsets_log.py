@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 from klamm.apis.broker import Clock
 from klamm.cluster.service import ClusterService
@@ -11,6 +11,7 @@ from klamm.records.builder import build_batch, number_records
 from klamm.records.reader import Record, iter_records
 from klamm.replication.partition import Partition
 from klamm.replication.replicas import Replicas
+from klamm.storage.scanning import iter_batches
 
 TOPIC = "__consumer_offsets"
 
@@ -31,9 +32,6 @@ class OffsetsLog:
 
     def is_leader(self, partition: int) -> bool:
         return self._replicas.find(TOPIC, partition) is not None
-
-    def topic_exists(self, name: str) -> bool:
-        return name in self._cluster.image.topics
 
     async def append(self, partition: int, records: list[tuple[bytes, bytes | None]]) -> None:
         """Append as one batch; done when it is committed."""
@@ -60,17 +58,8 @@ def _read_some(partition: Partition, offset: int) -> tuple[list[Record], int]:
         return [], partition.high_watermark
     records: list[Record] = []
     next_offset = offset
-    for batch in _batches(memoryview(piece.read())):
-        header = parse_header(batch)
+    for _, header, batch in iter_batches(piece.file.fd, piece.position, piece.position + piece.length):
         next_offset = header.last_offset + 1
         if not header.is_control:
             records += (record for record in iter_records(batch) if record.offset >= offset)
     return records, next_offset
-
-
-def _batches(data: memoryview) -> Iterator[memoryview]:
-    position = 0
-    while position < len(data):
-        size = parse_header(data, position).size
-        yield data[position : position + size]
-        position += size
