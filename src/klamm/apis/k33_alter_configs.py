@@ -6,14 +6,14 @@ groups; each resource is altered whole or answered with its own error.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from klamm.apis.broker import Broker
+from klamm.apis.config_resources import alter_each
 from klamm.apis.registry import Request, api
-from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k33_alter_configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
@@ -22,23 +22,23 @@ from klamm.protocol.messages.k33_alter_configs import (
 @api(ApiKey.ALTER_CONFIGS)
 async def handle(broker: Broker, request: Request[AlterConfigsRequest]) -> AlterConfigsResponse:
     message = request.message
-    times_named = Counter((each.resource_type, each.resource_name) for each in message.resources)
-    responses = []
-    for resource in message.resources:
-        response = AlterConfigsResourceResponse(
-            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+
+    async def alter(resource: AlterConfigsResource) -> None:
+        await broker.cluster.replace_config(
+            resource.resource_type,
+            resource.resource_name,
+            [(config.name, config.value) for config in resource.configs],
+            validate_only=message.validate_only,
         )
-        try:
-            if times_named[resource.resource_type, resource.resource_name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this resource more than once")
-            await broker.cluster.replace_config(
-                resource.resource_type,
-                resource.resource_name,
-                [(config.name, config.value) for config in resource.configs],
-                validate_only=message.validate_only,
+
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=None if error is None else error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
             )
-        except KafkaError as error:
-            response.error_code = error.code
-            response.error_message = error.message
-        responses.append(response)
-    return AlterConfigsResponse(responses=responses)
+            for resource, error in await alter_each(message.resources, alter)
+        ]
+    )

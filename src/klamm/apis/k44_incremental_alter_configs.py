@@ -7,15 +7,15 @@ change is refused with INVALID_CONFIG. What is altered holds at once and survive
 
 from __future__ import annotations
 
-from collections import Counter
-
 from klamm.apis.broker import Broker
+from klamm.apis.config_resources import alter_each
 from klamm.apis.registry import Request, api
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k44_incremental_alter_configs import (
     AlterableConfig,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -27,26 +27,26 @@ async def handle(
     broker: Broker, request: Request[IncrementalAlterConfigsRequest]
 ) -> IncrementalAlterConfigsResponse:
     message = request.message
-    times_named = Counter((each.resource_type, each.resource_name) for each in message.resources)
-    responses = []
-    for resource in message.resources:
-        response = AlterConfigsResourceResponse(
-            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+
+    async def alter(resource: AlterConfigsResource) -> None:
+        await broker.cluster.alter_config(
+            resource.resource_type,
+            resource.resource_name,
+            [_alteration(config) for config in resource.configs],
+            validate_only=message.validate_only,
         )
-        try:
-            if times_named[resource.resource_type, resource.resource_name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this resource more than once")
-            await broker.cluster.alter_config(
-                resource.resource_type,
-                resource.resource_name,
-                [_alteration(config) for config in resource.configs],
-                validate_only=message.validate_only,
+
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=ErrorCode.NONE if error is None else error.code,
+                error_message=None if error is None else error.message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
             )
-        except KafkaError as error:
-            response.error_code = error.code
-            response.error_message = error.message
-        responses.append(response)
-    return IncrementalAlterConfigsResponse(responses=responses)
+            for resource, error in await alter_each(message.resources, alter)
+        ]
+    )
 
 
 def _alteration(config: AlterableConfig) -> Alteration:

@@ -1,0 +1,35 @@
+"""What AlterConfigs and IncrementalAlterConfigs share: each resource once, with an outcome of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from klamm.model.errors import ErrorCode, KafkaError
+
+
+class Resource(Protocol):
+    resource_type: int
+    resource_name: str
+
+
+ResourceT = TypeVar("ResourceT", bound=Resource)
+
+
+async def alter_each(
+    resources: Sequence[ResourceT], alter: Callable[[ResourceT], Awaitable[None]]
+) -> list[tuple[ResourceT, KafkaError | None]]:
+    """Alter the resources one after the other; a failure concerns its resource only."""
+    times_named = Counter((each.resource_type, each.resource_name) for each in resources)
+    outcomes: list[tuple[ResourceT, KafkaError | None]] = []
+    for resource in resources:
+        try:
+            if times_named[resource.resource_type, resource.resource_name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this resource more than once")
+            await alter(resource)
+        except KafkaError as error:
+            outcomes.append((resource, error))
+        else:
+            outcomes.append((resource, None))
+    return outcomes
