@@ -8,12 +8,13 @@ the object is made, so that reading one is a lookup.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from klamm.config.broker_keys import BROKER_KEYS
 from klamm.config.listeners import Listener, check_listeners, parse_listeners
 from klamm.config.rows import ConfigError, ConfigSource, ConfigValue, find_row
+from klamm.config.values import ConfigValues
 
 
 class SourcedText(NamedTuple):
@@ -24,10 +25,10 @@ class SourcedText(NamedTuple):
     source: ConfigSource
 
 
-class BrokerConfig(Mapping[str, Any]):
+class BrokerConfig(ConfigValues):
     """The effective configuration. `with_dynamic` makes another; nothing changes one."""
 
-    __slots__ = ("_layers", "_origins", "_values", "advertised_listeners", "listeners")
+    __slots__ = ("_layers", "_origins", "advertised_listeners", "listeners")
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class BrokerConfig(Mapping[str, Any]):
             (ConfigSource.STATIC_BROKER, dict(static or {})),
         )
         parsed = {source: self._parse_layer(layer) for source, layer in self._layers}
-        self._values: dict[str, ConfigValue] = {}
+        self._values = {}
         for name in BROKER_KEYS:
             self._values[name] = self._effective(name, parsed)
         self.listeners = parse_listeners("listeners", self.list_("listeners"))
@@ -100,39 +101,6 @@ class BrokerConfig(Mapping[str, Any]):
                 f"{smaller}={self[smaller]} is refused: it must not exceed {larger}={self[larger]}",
                 key=smaller,
             )
-
-    def __getitem__(self, name: str) -> Any:
-        """The value, of the type its row says; the methods below tell the type checker which."""
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def int_(self, name: str) -> int:
-        value = self._values[name]
-        assert isinstance(value, int) and not isinstance(value, bool), f"{name} is not a whole number"
-        return value
-
-    def bool_(self, name: str) -> bool:
-        value = self._values[name]
-        assert isinstance(value, bool), f"{name} is not true or false"
-        return value
-
-    def str_(self, name: str) -> str:
-        value = self._values[name]
-        assert isinstance(value, str), f"{name} is not a text"
-        return value
-
-    def optional_str(self, name: str) -> str | None:
-        return None if self._values[name] is None else self.str_(name)
-
-    def list_(self, name: str) -> tuple[str, ...]:
-        value = self._values[name]
-        assert isinstance(value, tuple), f"{name} is not a list"
-        return value
 
     def with_dynamic(
         self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str] | None = None

@@ -1,0 +1,130 @@
+"""One client's configuration: an immutable mapping from every key of its kind to its typed value.
+
+Values come from three places, the later winning: a file or a mapping (`config=`) with Kafka's dotted names,
+then keyword arguments in snake case, then the arguments with names of their own (`bootstrap`, `group`). In a
+mapping both spellings are taken. A key that is not known, or known only to another kind of client, is refused
+with the nearest that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TypeAlias
+
+from klamm.config.client_keys import ADMIN_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
+from klamm.config.files import read_config_file
+from klamm.config.rows import ConfigError, ConfigRow, RowTable, find_row
+from klamm.config.values import ConfigValues
+
+ConfigGiven: TypeAlias = Mapping[str, object] | str | PathLike[str] | None
+"""What `config=` takes: settings by name, or the path of a properties or TOML file."""
+
+Bootstrap: TypeAlias = str | Sequence[str] | None
+"""What the first argument of a client takes: "host:port,host:port" or a list of them."""
+
+KEYS_BY_KIND: Mapping[str, RowTable] = {
+    "producer": PRODUCER_KEYS,
+    "consumer": CONSUMER_KEYS,
+    "admin": ADMIN_KEYS,
+}
+
+
+class ClientConfig(ConfigValues):
+    """The effective configuration of a client of one `kind` (a key of KEYS_BY_KIND)."""
+
+    __slots__ = ("_given", "kind")
+
+    def __init__(
+        self,
+        kind: str,
+        bootstrap: Bootstrap = None,
+        config: ConfigGiven = None,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        """`options` are keyword arguments: one that is None counts as not given."""
+        self.kind = kind
+        self._values = {name: row.default for name, row in KEYS_BY_KIND[kind].items()}
+        self._given: set[str] = set()
+        if isinstance(config, Mapping):
+            for name, value in config.items():
+                self._take(name, value, None)
+        elif config is not None:
+            for setting in read_config_file(Path(fspath(config))):
+                self._take(setting.name, setting.text, f"{fspath(config)}, line {setting.line}")
+        for name, value in (options or {}).items():
+            if value is not None:
+                self._take(name, value, None)
+        if bootstrap is not None:
+            self._take("bootstrap.servers", bootstrap, None)
+        self._check_together()
+
+    def given(self, name: str) -> bool:
+        """Whether the user set `name`, to whatever value."""
+        return name in self._given
+
+    def _take(self, name: str, value: object, origin: str | None) -> None:
+        dotted = name.replace("_", ".") if name not in self._values else name
+        try:
+            row = find_row(KEYS_BY_KIND[self.kind], dotted, self.kind)
+            self._values[row.name] = row.parse(_text_of(row, value))
+        except ConfigError as error:
+            raise (error.at(origin) if origin else error) from None
+        self._given.add(row.name)
+
+    def _check_together(self) -> None:
+        """The rules between keys."""
+        if not self["bootstrap.servers"]:
+            raise ConfigError(
+                "no broker to ask: give the client an address, such as 'localhost:9092'",
+                key="bootstrap.servers",
+            )
+        if self.str_("security.protocol").startswith("SASL_"):
+            for name in ("sasl.mechanism", "sasl.username", "sasl.password"):
+                if self[name] is None:
+                    raise ConfigError(f"security.protocol={self['security.protocol']} needs {name}", key=name)
+        if self.kind == "producer":
+            self._check_idempotence()
+        if self.kind == "consumer":
+            self._check_order("heartbeat.interval.ms", "session.timeout.ms")
+
+    def _check_idempotence(self) -> None:
+        conflict = None
+        if self.str_("acks") not in ("all", "-1"):
+            conflict = "acks"
+        elif self.int_("max.in.flight.requests.per.connection") > 5:
+            conflict = "max.in.flight.requests.per.connection"
+        elif self.int_("retries") == 0:
+            conflict = "retries"
+        if conflict is None or not self.bool_("enable.idempotence"):
+            return
+        if self.given("enable.idempotence"):
+            raise ConfigError(
+                f"{conflict}={self[conflict]} is refused: enable.idempotence needs acks=all, at most 5 in "
+                "max.in.flight.requests.per.connection, and retries",
+                key=conflict,
+            )
+        self._values["enable.idempotence"] = False
+
+    def _check_order(self, smaller: str, larger: str) -> None:
+        if self.int_(smaller) >= self.int_(larger):
+            raise ConfigError(
+                f"{smaller}={self[smaller]} is refused: it must be below {larger}={self[larger]}",
+                key=smaller,
+            )
+
+
+def _text_of(row: ConfigRow, value: object) -> str:
+    """A Python value as the text that the row parses."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    if isinstance(value, PathLike):
+        return str(fspath(value))
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
+        return ",".join(str(item) for item in value)
+    raise ConfigError(f"{row.name}={value!r} is refused: it must be {row.bounds_text()}", key=row.name)
