@@ -1,0 +1,84 @@
+"""Says no when a client is used after it was closed, or in a child process that was forked after it was made.
+
+Each client has one guard; a plain face shares that of the asyncio client inside it. The way of a record tests
+one attribute (`guard.unusable`) and calls `check` only when it is set. A client that its user drops without
+closing it warns once (`abandoned`, from the face's `__del__`).
+
+After a fork the child has a copy of the client without its thread and with sockets that the parent goes on
+using. So the copy does nothing at all: every call raises ClientForked, and closing it returns at once.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from weakref import WeakSet
+
+from klamm.client.errors import ClientClosed, ClientForked
+
+
+class ForkAware:
+    """Something that learns in the child that it was forked: `forked` becomes true there."""
+
+    forked: bool = False
+
+    def __init__(self) -> None:
+        _FORK_AWARE.add(self)
+
+    def after_fork(self) -> None:
+        """In the child, before anything else runs there."""
+        self.forked = True
+
+
+_FORK_AWARE: WeakSet[ForkAware] = WeakSet()
+
+
+def _tell_child() -> None:
+    for one in _FORK_AWARE:
+        one.after_fork()
+
+
+os.register_at_fork(after_in_child=_tell_child)
+
+
+class ClientGuard(ForkAware):
+    """Whether a client may be used. `kind` and `client_id` name it in errors: "producer klamm-1"."""
+
+    def __init__(self, kind: str, client_id: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.client_id = client_id
+        self.unusable = False
+        self.started = False
+        self._warned = False
+
+    def check(self) -> None:
+        """Raise ClientClosed or ClientForked if the client may not be used any more."""
+        if not self.unusable:
+            return
+        if self.forked:
+            raise ClientForked(
+                f"{self.kind} {self.client_id} was made before this process was forked",
+                advice=f"Make a {self.kind} of its own in the child",
+            )
+        raise ClientClosed(f"{self.kind} {self.client_id} is closed", advice=f"Make a new {self.kind}")
+
+    def begin_close(self) -> bool:
+        """Whether the caller is the one to close the client: the first to ask, and not in a forked child."""
+        first = not self.unusable
+        self.unusable = True
+        return first
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self.unusable = True
+
+    def abandoned(self) -> None:
+        """Warn, once, if the client was started and nobody closed it. For the `__del__` of a face."""
+        if self.started and not self.unusable and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self.kind} {self.client_id} was never closed; use it in a `with` block, or call close()",
+                ResourceWarning,
+                stacklevel=3,
+            )

@@ -1,0 +1,224 @@
+"""An event loop in a thread of its own, and how other threads wait for what runs on it.
+
+The plain faces stand on this: each has one LoopThread, and hands coroutines of the asyncio client to it.
+
+- The thread is a daemon and holds no reference to the client: a program that ends without closing its clients
+  ends, and a client that is dropped stops its thread (`__del__`).
+- A caller that is interrupted (Ctrl-C), or whose time is up, cancels the coroutine and sees it end.
+- The loop's own thread (delivery callbacks run there) must not wait for the loop: that is an error, not a
+  deadlock.
+- Whoever waits while another thread closes the client gets ClientClosed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+import uvloop
+
+from klamm.client.errors import ClientClosed, ClientForked, ClientMisused, TimedOut
+from klamm.client.guard import ClientGuard as ClientGuard
+from klamm.client.guard import ForkAware
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT_S = 10.0
+"""How long `close` waits for the thread: tasks are cancelled by then, and have only to clean up."""
+
+CANCEL_TIMEOUT_S = 5.0
+"""How long an interrupted caller waits for its cancelled coroutine, so that it leaves things tidy."""
+
+IDLE_WAIT_S = 3600.0
+"""The longest single wait on a lock; waits without a limit are made of these."""
+
+
+class LoopThread(ForkAware):
+    """A daemon thread that runs `loop`, an event loop of its own."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run a coroutine on the loop and wait for its result.
+
+        Cancels it when `timeout` seconds are over (TimedOut) and when the waiting thread is interrupted.
+        """
+        call = _Call(self.loop, coroutine)
+        try:
+            self._start(call)
+            if not call.wait(timeout):
+                self._cancel(call)
+                if not call.succeeded():
+                    what = getattr(coroutine, "__qualname__", "a call")
+                    raise TimedOut(f"{self.name}: {what}", timeout or 0.0)
+        except BaseException:
+            self._cancel(call)
+            raise
+        return self._result(call)
+
+    def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Have the loop call a function. One that comes while the thread is being closed may be dropped."""
+        if self.forked:
+            raise self._forked_error()
+        try:
+            self.loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            raise self._closed_error() from None
+
+    def is_current(self) -> bool:
+        """Whether the caller is on the loop's own thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def check_not_current(self) -> None:
+        """Raise ClientMisused on the loop's own thread, where waiting would wait for ever."""
+        if self.is_current():
+            raise ClientMisused(
+                f"{self.name}: a call that waits was made from a callback",
+                advice="Callbacks run on the client's thread; hand the work to a thread of your own",
+            )
+
+    def close(self) -> None:
+        """Cancel what runs on the loop, end the thread and wait for it. Idempotent."""
+        if self.forked or self.is_current():
+            # The child has no such thread. On the loop's own thread the loop stops after this callback.
+            self._stop()
+            return
+        self._stop()
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise TimedOut(f"{self.name}: ending the client's thread", CLOSE_TIMEOUT_S)
+
+    def __del__(self) -> None:
+        # Also runs while the interpreter ends, where nothing may be waited for.
+        if getattr(self, "_thread", None) is not None:
+            self._stop()
+
+    # ---- inside
+
+    def _start(self, call: _Call[Any]) -> None:
+        if self.forked:
+            raise self._forked_error()
+        self.check_not_current()
+        # Under the lock, because what is scheduled before `_stop` stops the loop is sure to be started.
+        with self._lock:
+            if self._closing:
+                raise self._closed_error()
+            try:
+                self.loop.call_soon_threadsafe(call.start)
+            except RuntimeError:
+                raise self._closed_error() from None
+            call.scheduled = True
+
+    def _cancel(self, call: _Call[Any]) -> None:
+        if not call.scheduled:
+            call.coroutine.close()
+        elif not call.finished:
+            try:
+                self.loop.call_soon_threadsafe(call.cancel)
+            except RuntimeError:
+                return
+            call.wait(CANCEL_TIMEOUT_S)
+
+    def _result(self, call: _Call[T]) -> T:
+        try:
+            return call.result()
+        except asyncio.CancelledError:
+            raise self._closed_error() from None
+
+    def _stop(self) -> None:
+        if self.forked:
+            return
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            try:
+                self.loop.call_soon_threadsafe(self.loop.stop)
+            except RuntimeError:
+                return
+
+    def _closed_error(self) -> ClientClosed:
+        return ClientClosed(f"{self.name} was closed")
+
+    def _forked_error(self) -> ClientForked:
+        return ClientForked(
+            f"{self.name} was made before this process was forked",
+            advice="Make a client of its own in the child",
+        )
+
+
+class _Call(Generic[T]):
+    """A coroutine on the way to the loop, and the thread that waits for it."""
+
+    __slots__ = ("_done", "_loop", "_task", "coroutine", "finished", "scheduled")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._loop = loop
+        self.coroutine = coroutine
+        self.scheduled = False
+        self.finished = False
+        self._task: asyncio.Task[T] | None = None
+        # Locked until the task is done. A lock alone is a third of the price of an Event.
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def start(self) -> None:
+        """On the loop."""
+        self._task = self._loop.create_task(self.coroutine)
+        self._task.add_done_callback(self._finish)
+
+    def cancel(self) -> None:
+        """On the loop, after `start`."""
+        assert self._task is not None
+        self._task.cancel()
+
+    def _finish(self, task: asyncio.Task[T]) -> None:
+        self.finished = True
+        self._done.release()
+
+    def wait(self, timeout: float | None) -> bool:
+        """In the caller's thread: whether the task was done in time. Signals interrupt it."""
+        if timeout is not None:
+            return self._done.acquire(timeout=max(0.0, timeout))
+        while not self._done.acquire(timeout=IDLE_WAIT_S):
+            pass
+        return True
+
+    def succeeded(self) -> bool:
+        """Whether the task ended by itself, be it at the last moment."""
+        return self.finished and self._task is not None and not self._task.cancelled()
+
+    def result(self) -> T:
+        assert self._task is not None
+        return self._task.result()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """The thread's life: run the loop until it is stopped, then let all tasks end, cancelled."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        try:
+            loop.run_until_complete(_end_tasks())
+        finally:
+            loop.close()
+
+
+async def _end_tasks() -> None:
+    own = asyncio.current_task()
+    tasks = [task for task in asyncio.all_tasks() if task is not own]
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S / 2)
+    await asyncio.get_running_loop().shutdown_asyncgens()
