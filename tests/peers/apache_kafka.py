@@ -142,7 +142,7 @@ class ApacheKafka:
             self.directory.mkdir(parents=True, exist_ok=True)
         else:
             self.directory = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
-        self.port, controller_port = _free_ports(2)
+        self.port, controller_port = free_ports(2)
         (self.directory / "log4j2.properties").write_text(LOGGING)
         settings = self._default_settings(controller_port) | self._properties
         server_properties = self.directory / "server.properties"
@@ -226,7 +226,7 @@ def answers_api_versions(port: int, host: str = "127.0.0.1", timeout_seconds: fl
     return len(answer) == 10 and struct.unpack(">ih", answer[4:]) == (1, 0)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
