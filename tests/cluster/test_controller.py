@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.cluster.config_changes import ResourceType, alter_config
+from klamm.cluster.config_changes import alter_config
 from klamm.cluster.controller import Controller, NewPartitions, NewTopic
 from klamm.cluster.image import ALL_BROKERS, ClusterImage
 from klamm.cluster.placement import place_replicas
 from klamm.cluster.topic_names import check_topic_name, colliding_name
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
+from klamm.config.rows import ResourceType
 from klamm.coordination.store import Create, Delete, Set
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id

@@ -8,12 +8,12 @@ import time
 import pytest
 
 from klamm.cluster import layout
-from klamm.cluster.config_changes import ResourceType
 from klamm.cluster.controller import MAX_NEW_PARTITIONS, NewPartitions, NewTopic
 from klamm.cluster.image import ALL_BROKERS, OFFSETS_TOPIC, BrokerImage, Endpoint, TopicImage, broker_image
 from klamm.cluster.service import COMMANDS_BETWEEN_PAUSES
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
+from klamm.config.rows import ResourceType
 from klamm.config.topic_keys import topic_config
 from klamm.coordination.store import NoNode, Set, Unavailable
 from klamm.model.errors import ErrorCode, KafkaError

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.cluster.config_changes import ResourceType
 from klamm.cluster.controller import find_topic
 from klamm.cluster.image import ALL_BROKERS
 from klamm.cluster.topic_names import check_topic_name
@@ -22,6 +21,7 @@ from klamm.config.describe import (
     describe_group,
     describe_topic,
 )
+from klamm.config.rows import ResourceType
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k32_describe_configs import (

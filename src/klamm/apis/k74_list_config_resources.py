@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.cluster.config_changes import ResourceType
 from klamm.cluster.image import ClusterImage
+from klamm.config.rows import ResourceType
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k74_list_config_resources import (

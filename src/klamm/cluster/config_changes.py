@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from enum import IntEnum
 
 from klamm.cluster import layout
 from klamm.cluster.controller import Change, find_topic
@@ -13,20 +12,10 @@ from klamm.config.alterations import Alteration, AlterOperation, alter
 from klamm.config.broker_keys import BROKER_KEYS
 from klamm.config.group_keys import GROUP_KEYS
 from klamm.config.loading import BrokerConfig, ConfigError
-from klamm.config.rows import UpdateMode
+from klamm.config.rows import ResourceType, UpdateMode
 from klamm.config.topic_keys import TOPIC_KEYS, topic_config, validate_topic_config
 from klamm.coordination.store import Create, Delete, Operation, Set
 from klamm.model.errors import ErrorCode, KafkaError
-
-
-class ResourceType(IntEnum):
-    """What can have a configuration; the numbers are those of the wire."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 def alter_config(

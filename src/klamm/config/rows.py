@@ -56,6 +56,16 @@ class Importance(Enum):
     LOW = "low"
 
 
+class ResourceType(IntEnum):
+    """What can have a configuration; the numbers are those of the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
 class ConfigSource(IntEnum):
     """Where an effective value comes from; the numbers are those of DescribeConfigs."""
 
