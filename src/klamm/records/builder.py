@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 
 from klamm.records.batch import (
@@ -13,12 +14,16 @@ from klamm.records.batch import (
     MAGIC,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
+    PRODUCER_POSITION,
     TRANSACTIONAL_FLAG,
     Buffer,
     compute_crc,
 )
 from klamm.records.compression import Codec, compress
+from klamm.records.encoding import encode_records
 from klamm.records.reader import Record
+
+_PRODUCER = struct.Struct(">qhi")
 
 
 def number_records(pairs: Iterable[tuple[bytes | None, bytes | None]], timestamp: int) -> list[Record]:
@@ -42,9 +47,13 @@ def build_batch(
     """One batch of `records`, whose offsets are absolute, ascending, and not below `base_offset`."""
     assert records, "a batch has at least one record"
     base_timestamp = records[0].timestamp
-    payload = bytearray()
-    for record in records:
-        _append_record(payload, record, record.offset - base_offset, record.timestamp - base_timestamp)
+    payload = encode_records(
+        [record.key for record in records],
+        [record.value for record in records],
+        [record.timestamp for record in records],
+        [record.headers for record in records],
+        offset_deltas=[record.offset - base_offset for record in records],
+    )
     attributes = codec | (CONTROL_FLAG if is_control else 0) | (TRANSACTIONAL_FLAG if is_transactional else 0)
     return assemble_batch(
         payload,
@@ -106,31 +115,7 @@ def assemble_batch(
     return batch
 
 
-def _append_record(payload: bytearray, record: Record, offset_delta: int, timestamp_delta: int) -> None:
-    body = bytearray(1)  # attributes, unused
-    _append_varint(body, timestamp_delta)
-    _append_varint(body, offset_delta)
-    _append_nullable_bytes(body, record.key)
-    _append_nullable_bytes(body, record.value)
-    _append_varint(body, len(record.headers))
-    for name, value in record.headers:
-        _append_nullable_bytes(body, name.encode())
-        _append_nullable_bytes(body, value)
-    _append_varint(payload, len(body))
-    payload += body
-
-
-def _append_varint(output: bytearray, number: int) -> None:
-    zigzag = (number << 1) ^ (number >> 63)
-    while zigzag > 0x7F:
-        output.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    output.append(zigzag)
-
-
-def _append_nullable_bytes(output: bytearray, data: bytes | None) -> None:
-    if data is None:
-        output.append(1)  # -1 in zigzag
-    else:
-        _append_varint(output, len(data))
-        output += data
+def stamp_producer(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Give a batch that is made already the numbers of another producer, as after a new epoch."""
+    _PRODUCER.pack_into(batch, PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
+    batch[CRC_POSITION : CRC_POSITION + 4] = compute_crc(batch).to_bytes(4, "big")

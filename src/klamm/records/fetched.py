@@ -1,0 +1,123 @@
+"""Walking along what a fetch brought: whole batches, one after the other, and which of them to read.
+
+- A cut last batch is ignored: brokers may end an answer inside one.
+- Control batches and, for readers of committed records, those of aborted transactions are skipped; their
+  offsets count all the same, as do the gaps that compaction leaves.
+- Batches ascend. What cannot be a batch, or whose CRC is wrong, raises `CorruptBatch` and so ends the walk;
+  batches before it have been handed out by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL_FLAG,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    CorruptBatch,
+    compute_crc,
+    parse_header,
+)
+from klamm.records.compression import Codec
+from klamm.records.decoding import decode_records, open_payload
+
+_MAX_OFFSET = 2**63 - 1
+_ABORT_MARKER = b"\x00\x00"
+"""The type in a control record's key, after its version."""
+
+
+class FetchedRecords(NamedTuple):
+    """What one fetch brought of one partition, not yet opened."""
+
+    topic: str
+    partition: int
+    data: memoryview
+    from_offset: int
+    aborted: tuple[tuple[int, int], ...] | None = None
+    """Aborted transactions as (producer id, first offset); None where uncommitted records are read too."""
+    check_crcs: bool = True
+
+
+def data_batches(fetched: FetchedRecords) -> Iterator[memoryview]:
+    """The batches with records to hand out, in order; the first may begin before `from_offset`."""
+    aborted = sorted(fetched.aborted or (), key=lambda entry: entry[1], reverse=True)
+    aborting: set[int] = set()
+    for header, batch in _whole_batches(fetched):
+        if fetched.check_crcs:
+            _check_crc(header, batch)
+        last_offset = header.last_offset
+        while aborted and aborted[-1][1] <= last_offset:
+            aborting.add(aborted.pop()[0])
+        if header.attributes & CONTROL_FLAG:
+            if aborting and _is_abort_marker(header, batch):
+                aborting.discard(header.producer_id)
+        elif header.attributes & TRANSACTIONAL_FLAG and header.producer_id in aborting:
+            pass
+        elif last_offset >= fetched.from_offset and header.records_count:
+            yield batch
+
+
+def end_offset(fetched: FetchedRecords) -> int:
+    """The offset after the last whole batch: where the next fetch begins."""
+    offset = fetched.from_offset
+    for header, _ in _whole_batches(fetched):
+        offset = max(offset, header.last_offset + 1)
+    return offset
+
+
+def _whole_batches(fetched: FetchedRecords) -> Iterator[tuple[BatchHeader, memoryview]]:
+    data = memoryview(fetched.data)
+    size = len(data)
+    position = 0
+    previous_offset = -1
+    while size - position >= HEADER_SIZE:
+        header = parse_header(data, position)
+        if header.magic != MAGIC:
+            raise _wrong_magic(header.magic)
+        if header.size < HEADER_SIZE:
+            raise CorruptBatch(f"a batch says it has {header.size} bytes, fewer than its header")
+        end = position + header.size
+        if end > size:
+            return
+        if header.base_offset <= previous_offset or header.last_offset_delta < 0:
+            raise CorruptBatch(f"the batch at offset {header.base_offset} follows offset {previous_offset}")
+        previous_offset = header.last_offset
+        if previous_offset >= _MAX_OFFSET:
+            raise CorruptBatch(f"the batch at offset {header.base_offset} ends beyond the largest offset")
+        if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
+            raise CorruptBatch(f"the batch at offset {header.base_offset} has an unknown compression")
+        yield header, data[position:end]
+        position = end
+    if size - position > MAGIC_POSITION and data[position + MAGIC_POSITION] < MAGIC:
+        raise _wrong_magic(data[position + MAGIC_POSITION])
+
+
+def _check_crc(header: BatchHeader, batch: memoryview) -> None:
+    crc = compute_crc(batch)
+    if crc != header.crc:
+        raise CorruptBatch(
+            f"the CRC of the batch at offset {header.base_offset} is {crc:#010x}, "
+            f"its header says {header.crc:#010x}"
+        )
+
+
+def _is_abort_marker(header: BatchHeader, batch: memoryview) -> bool:
+    keys = decode_records(header, open_payload(batch)).keys
+    return bool(keys) and keys[0] is not None and keys[0][2:4] == _ABORT_MARKER
+
+
+def _wrong_magic(magic: int) -> KafkaError:
+    if magic in (0, 1):
+        return KafkaError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"the partition holds records of message format v{magic}, which is not supported; "
+            "brokers from 4.0 on, and those whose topics were written anew, have record batches (v2) only",
+        )
+    return CorruptBatch(f"magic {magic} is not that of a record batch")
