@@ -13,6 +13,7 @@
     ├── NotSerializable            a key, value or header that is not bytes
     ├── NoOffset                   no committed offset and `start="none"`
     ├── CorruptRecords             fetched bytes that are not records
+    ├── BatchFailed                some items of a call about several failed; has .results and .errors
     ├── ClientClosed  ClientForked ClientMisused
     └── (ConfigError is config.rows')
 
@@ -23,7 +24,8 @@ Errors of the world are raised as these at the edge of the client; the cores use
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from klamm.model.errors import ErrorCode
 
@@ -250,6 +252,26 @@ class NoOffset(ClientError):
 
 class CorruptRecords(ClientError):
     """Fetched bytes that are not record batches, or whose checksum is wrong."""
+
+
+class BatchFailed(ClientError):
+    """A call about several items, of which some failed.
+
+    `results` has what came of those that succeeded, `errors` the error of each of the others.
+    """
+
+    NAMED = 3
+    """So many of the errors are in the text; all are in `errors`."""
+
+    def __init__(self, what: str, results: Mapping[Any, Any], errors: Mapping[Any, ClientError]) -> None:
+        named = "; ".join(str(error) for error in list(errors.values())[: self.NAMED])
+        more = f"; and {len(errors) - self.NAMED} more" if len(errors) > self.NAMED else ""
+        super().__init__(f"{what} failed for {len(errors)} of {len(results) + len(errors)}: {named}{more}")
+        self.results = dict(results)
+        self.errors = dict(errors)
+        codes = {error.code for error in errors.values()}
+        self.code = codes.pop() if len(codes) == 1 else None
+        self.retriable = all(error.retriable for error in errors.values())
 
 
 class ClientClosed(ClientError):
