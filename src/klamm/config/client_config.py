@@ -2,8 +2,8 @@
 
 Values come from three places, the later winning: a file or a mapping (`config=`) with Kafka's dotted names,
 then keyword arguments in snake case, then the arguments with names of their own (`bootstrap`, `group`). In a
-mapping both spellings are taken. A key that is not known, or known only to another kind of client, is refused
-with the nearest that is.
+mapping both spellings are taken. A key that is not known is refused with the nearest that is, one of another
+kind of client with that kind.
 """
 
 from __future__ import annotations
@@ -67,11 +67,18 @@ class ClientConfig(ConfigValues):
     def _take(self, name: str, value: object, origin: str | None) -> None:
         dotted = name.replace("_", ".") if name not in self._values else name
         try:
-            row = find_row(KEYS_BY_KIND[self.kind], dotted, self.kind)
+            row = self._row(dotted)
             self._values[row.name] = row.parse(_text_of(row, value))
         except ConfigError as error:
             raise (error.at(origin) if origin else error) from None
         self._given.add(row.name)
+
+    def _row(self, name: str) -> ConfigRow:
+        rows = KEYS_BY_KIND[self.kind]
+        others = [kind for kind, keys in KEYS_BY_KIND.items() if name in keys]
+        if name not in rows and others:
+            raise ConfigError(f"{name} is a key of the {others[0]}, not of the {self.kind}", key=name)
+        return find_row(rows, name, self.kind)
 
     def _check_together(self) -> None:
         """The rules between keys."""

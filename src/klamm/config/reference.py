@@ -1,6 +1,7 @@
 """Writes docs/CONFIGURATION.md from the rows: `python -m klamm.config.reference > docs/CONFIGURATION.md`.
 
-A test compares the file with what this makes, so the document cannot fall behind.
+With the argument `client` it writes docs/CLIENT_CONFIGURATION.md: the keys of producers, consumers, admins.
+A test compares each file with what this makes, so the documents cannot fall behind.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterable
 
 from klamm.config.broker_keys import BROKER_KEYS
+from klamm.config.client_keys import CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
 from klamm.config.group_keys import GROUP_KEYS
 from klamm.config.rows import INT_MAX, LONG_MAX, ConfigRow, ConfigType
 from klamm.config.topic_keys import TOPIC_KEYS
@@ -32,14 +34,60 @@ restart and comes before files, environment and flags.
 """
 
 
+_CLIENT_INTRODUCTION = """\
+# Configuration of clients
+
+This file is made from the rows in `src/klamm/config/client_keys.py` by
+`python -m klamm.config.reference client`.
+
+Names and bounds are those of Kafka's own clients; a default that differs says so. A client takes settings,
+the later winning, from
+
+1. `config=`: a mapping, or the path of a file: Java properties as Kafka has them, or TOML (`FILE.toml`),
+   where tables and dotted keys spell the dots of a name: `[session.timeout]` with `ms = 10000`;
+2. keyword arguments, with underscores for dots: `linger_ms=5` is `linger.ms`;
+3. the arguments with names of their own: the address (`bootstrap.servers`), and a consumer's `group`
+   (`group.id`) and `start` (`auto.offset.reset`).
+
+```python
+klamm.Producer("localhost:9092", compression_type="zstd", linger_ms=5)
+klamm.Producer(config={"bootstrap.servers": "localhost:9092", "compression.type": "zstd"})
+klamm.Producer(config="producer.properties", linger_ms=5)
+```
+
+A mapping may use either spelling. An unknown key is refused with the nearest known one, a value out of bounds
+with what it may be, and one from a file with its line.
+"""
+
+
+def render_client() -> str:
+    """The document about clients' keys."""
+    own = {
+        kind: [row for row in rows.values() if row.name not in CLIENT_KEYS]
+        for kind, rows in (("producer", PRODUCER_KEYS), ("consumer", CONSUMER_KEYS))
+    }
+    return "\n".join(
+        [
+            _CLIENT_INTRODUCTION,
+            *_section("Every client", CLIENT_KEYS.values(), arguments=True),
+            *_section("Producers", own["producer"], arguments=True),
+            *_section("Consumers", own["consumer"], arguments=True),
+            "## Admins",
+            "",
+            "An admin has the keys of every client and no others.",
+            "",
+        ]
+    )
+
+
 def render() -> str:
-    """The whole document."""
+    """The document about brokers, topics and groups."""
     return "\n".join(
         [
             _INTRODUCTION,
             *_section("Broker keys", BROKER_KEYS.values(), changeable=True),
-            *_section("Topic keys", TOPIC_KEYS.values(), changeable=False),
-            *_section("Group keys", GROUP_KEYS.values(), changeable=False),
+            *_section("Topic keys", TOPIC_KEYS.values()),
+            *_section("Group keys", GROUP_KEYS.values()),
             "## Accepted, without effect",
             "",
             "Files and tools written for Kafka set these, so they are taken; they change nothing yet.",
@@ -55,13 +103,20 @@ def render() -> str:
     )
 
 
-def _section(title: str, rows: Iterable[ConfigRow], *, changeable: bool) -> list[str]:
-    lines = [f"## {title}", "", "| key | default | may be |" + (" changes |" if changeable else ""), ""]
-    lines[-1] = "|---|---|---|" + ("---|" if changeable else "")
+def _section(
+    title: str, rows: Iterable[ConfigRow], *, changeable: bool = False, arguments: bool = False
+) -> list[str]:
+    """A table of keys: with when they may change (brokers), or with the names of arguments (clients)."""
+    heads = ["key", *(["argument"] if arguments else []), "default", "may be"]
+    heads += ["changes"] if changeable else []
+    lines = [f"## {title}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in sorted(rows, key=lambda row: row.name):
         if row.internal:
             continue
-        cells = [f"`{row.name}`<br>{row.doc}{_fallback(row)}", _default(row), _bounds(row)]
+        cells = [f"`{row.name}`<br>{row.doc}{_fallback(row)}"]
+        if arguments:
+            cells.append(f"`{row.name.replace('.', '_')}`")
+        cells += [_default(row), _bounds(row)]
         if changeable:
             cells.append(row.update_mode.value)
         lines.append("| " + " | ".join(cells) + " |")
@@ -80,7 +135,7 @@ def _default(row: ConfigRow) -> str:
         return "unset"
     if row.type is ConfigType.LIST:
         return "<br>".join(f"`{item}`" for item in text.split(","))
-    return f"`{text}`"
+    return f"`{text}`" if text else "empty"
 
 
 def _bounds(row: ConfigRow) -> str:
@@ -91,4 +146,4 @@ def _bounds(row: ConfigRow) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(render())
+    sys.stdout.write(render_client() if sys.argv[1:] == ["client"] else render())

@@ -170,7 +170,8 @@ class ConfigRow:
         if self.type is ConfigType.BOOLEAN:
             return "true or false"
         if self.type is ConfigType.STRING:
-            return f"one of {', '.join(self.choices)}" if self.choices else "a text"
+            choices = ", ".join(choice or "nothing" for choice in self.choices)
+            return f"one of {choices}" if choices else "a text"
         if self.type is ConfigType.LIST:
             return f"a comma-separated list of {', '.join(self.choices)}" if self.choices else "a list"
         kind = "a number" if self.type is ConfigType.DOUBLE else "a whole number"
