@@ -10,7 +10,6 @@ the kernels of `columns.py` agree with it about what they refuse. Malformed reco
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -33,6 +32,7 @@ TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 """The words for the flag in a batch's attributes, by its value."""
 
 _VARINT_BITS = 64
+_MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 
 
 class DecodedRecords(NamedTuple):
@@ -255,10 +255,10 @@ def _absolute_timestamps(header: BatchHeader, deltas: list[int]) -> Sequence[int
     if header.attributes & LOG_APPEND_TIME_FLAG:
         return [header.max_timestamp] * len(deltas)
     base = header.base_timestamp
-    try:
-        return array("q", [base + ((delta >> 1) ^ -(delta & 1)) for delta in deltas])
-    except OverflowError:
-        raise CorruptBatch("a record's timestamp does not fit 64 bits") from None
+    timestamps = [base - ((delta + 1) >> 1) if delta & 1 else base + (delta >> 1) for delta in deltas]
+    if timestamps and (min(timestamps) < _MIN_INT64 or max(timestamps) > _MAX_INT64):
+        raise CorruptBatch("a record's timestamp does not fit 64 bits")
+    return timestamps
 
 
 def _count_before(offsets: Sequence[int], from_offset: int) -> int:

@@ -1,11 +1,12 @@
 """Turning records into the payload of a batch, as a producer's `send` needs it: many small parts, one join.
 
-The deltas count from the first record: its timestamp is the batch's base timestamp, its offset delta 0.
+The deltas count from the first record: its timestamp is the batch's base timestamp.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from klamm.records.decoding import Headers
 
@@ -26,6 +27,7 @@ def encode_varint(number: int) -> bytes:
 
 _VARINTS = tuple(encode_varint(number) for number in range(_TABLE_SIZE))
 _NULL = encode_varint(-1)
+_NO_HEADERS = encode_varint(0)
 
 
 def encode_records(
@@ -38,35 +40,60 @@ def encode_records(
 ) -> bytes:
     """The payload of a batch of these records. No keys, or no headers, means that no record has any.
 
-    The records of a producer follow each other; compaction leaves gaps and brings `offset_deltas`.
+    Keys and values are bytes, or anything like them whose `len` counts bytes. The records of a producer
+    follow each other; compaction leaves gaps and brings `offset_deltas`.
     """
-    parts: list[bytes] = []
+    table = _VARINTS
     base_timestamp = timestamps[0]
-    for index, offset_delta in enumerate(offset_deltas or range(len(values))):
-        body = b"".join(
-            (
-                b"\0",
-                _varint(timestamps[index] - base_timestamp),
-                _varint(offset_delta),
-                *_nullable(keys[index] if keys else None),
-                *_nullable(values[index]),
-                *_headers(headers[index] if headers else ()),
-            )
-        )
-        parts += (_varint(len(body)), body)
+    if offset_deltas is not None:
+        offsets: Iterable[bytes] = map(_varint, offset_deltas)
+    elif len(values) <= _TABLE_SIZE:
+        offsets = table
+    else:
+        offsets = map(_varint, range(len(values)))
+    rows = zip(
+        values,
+        repeat(None) if keys is None else keys,
+        timestamps,
+        offsets,
+        repeat(()) if headers is None else headers,
+        strict=False,
+    )
+    parts: list[bytes] = []
+    for value, key, timestamp, offset, pairs in rows:
+        delta = timestamp - base_timestamp
+        time = table[delta] if 0 <= delta < _TABLE_SIZE else encode_varint(delta)
+        if key is None:
+            key_size = _NULL
+            key = b""
+            size = 1
+        else:
+            size = len(key)
+            key_size = table[size] if size < _TABLE_SIZE else encode_varint(size)
+            size += len(key_size)
+        if value is None:
+            value_size = _NULL
+            value = b""
+            size += 1
+        else:
+            length = len(value)
+            value_size = table[length] if length < _TABLE_SIZE else encode_varint(length)
+            size += length + len(value_size)
+        tail = _encode_headers(pairs) if pairs else _NO_HEADERS
+        size += 1 + len(time) + len(offset) + len(tail)
+        record_size = table[size] if size < _TABLE_SIZE else encode_varint(size)
+        parts += (record_size, b"\0", time, offset, key_size, key, value_size, value, tail)
+    return b"".join(parts)
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    parts = [_varint(len(headers))]
+    for name, value in headers:
+        encoded = name.encode()
+        parts += (_varint(len(encoded)), encoded)
+        parts += (_NULL,) if value is None else (_varint(len(value)), value)
     return b"".join(parts)
 
 
 def _varint(number: int) -> bytes:
     return _VARINTS[number] if 0 <= number < _TABLE_SIZE else encode_varint(number)
-
-
-def _nullable(data: bytes | None) -> tuple[bytes, ...]:
-    return (_NULL,) if data is None else (_varint(len(data)), data)
-
-
-def _headers(headers: Headers) -> Iterable[bytes]:
-    yield _varint(len(headers))
-    for name, value in headers:
-        yield from _nullable(name.encode())
-        yield from _nullable(value)
