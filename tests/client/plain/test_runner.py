@@ -1,0 +1,274 @@
+"""The loop in a thread: who waits, who is interrupted, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+
+import pytest
+
+from klamm.client.errors import ClientClosed, ClientForked, ClientMisused, TimedOut
+from klamm.client.guard import ClientGuard
+from klamm.client.plain.runner import LoopThread
+
+PATIENCE_SECONDS = 20.0
+
+
+@pytest.fixture
+def thread():
+    made = LoopThread("klamm-test")
+    yield made
+    made.close()
+    assert not made._thread.is_alive()
+
+
+class Sleeper:
+    """A coroutine that sleeps until it is cancelled, and tells about both."""
+
+    def __init__(self):
+        self.asleep = threading.Event()
+        self.cancelled = threading.Event()
+
+    async def sleep(self):
+        try:
+            self.asleep.set()
+            await asyncio.sleep(3600)  # longer than any test may take
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+async def answer():
+    return threading.current_thread().name
+
+
+async def fail():
+    raise ZeroDivisionError("by hand")
+
+
+def test_a_coroutine_runs_in_the_loops_thread_and_its_outcome_comes_back(thread):
+    assert thread.run(answer()) == "klamm-test"
+    with pytest.raises(ZeroDivisionError, match="by hand"):
+        thread.run(fail())
+
+
+def test_many_threads_wait_at_once(thread):
+    together = asyncio.Barrier(8)
+
+    async def meet():
+        async with together:
+            return threading.current_thread().name
+
+    results = []
+    callers = [threading.Thread(target=lambda: results.append(thread.run(meet(), 10))) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(PATIENCE_SECONDS)
+    assert results == ["klamm-test"] * 8
+
+
+def test_a_time_out_cancels_the_coroutine_and_says_what_it_was(thread):
+    sleeper = Sleeper()
+    with pytest.raises(TimedOut, match=r"klamm-test: Sleeper.sleep took longer than 0.05 s"):
+        thread.run(sleeper.sleep(), 0.05)
+    assert sleeper.cancelled.is_set()
+
+
+def test_an_interrupt_cancels_the_coroutine_before_the_caller_goes_on(thread):
+    sleeper = Sleeper()
+
+    def interrupt():
+        sleeper.asleep.wait(PATIENCE_SECONDS)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(sleeper.sleep())
+    assert sleeper.cancelled.is_set()
+    interrupter.join()
+    assert thread.run(answer()) == "klamm-test", "the loop goes on"
+
+
+def test_waiting_in_a_callback_is_an_error_and_no_deadlock(thread):
+    async def wait_here():
+        return thread.run(answer())
+
+    with pytest.raises(ClientMisused, match="from a callback"):
+        thread.run(wait_here(), PATIENCE_SECONDS)
+
+
+def test_who_waits_while_the_thread_is_closed_is_told():
+    thread = LoopThread("klamm-test")
+    sleeper = Sleeper()
+    outcomes = []
+
+    def wait():
+        try:
+            thread.run(sleeper.sleep())
+        except BaseException as error:
+            outcomes.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert sleeper.asleep.wait(PATIENCE_SECONDS)
+    thread.close()
+    waiting.join(PATIENCE_SECONDS)
+    assert [type(one) for one in outcomes] == [ClientClosed]
+    assert sleeper.cancelled.is_set()
+
+
+def test_nothing_runs_after_close_and_closing_again_is_fine():
+    thread = LoopThread("klamm-test")
+    thread.close()
+    thread.close()
+    with pytest.raises(ClientClosed):
+        thread.run(answer())
+    with pytest.raises(ClientClosed):
+        thread.call_soon(print)
+
+
+def test_call_soon_calls_in_the_loops_thread(thread):
+    called = threading.Event()
+    names = []
+    thread.call_soon(lambda name: (names.append((name, threading.current_thread().name)), called.set()), "x")
+    assert called.wait(PATIENCE_SECONDS)
+    assert names == [("x", "klamm-test")]
+
+
+def test_a_dropped_thread_ends_by_itself():
+    thread = LoopThread("klamm-test")
+    sleeper = Sleeper()
+    thread.call_soon(lambda: asyncio.ensure_future(sleeper.sleep()))
+    assert sleeper.asleep.wait(PATIENCE_SECONDS)
+    running, gone = thread._thread, weakref.ref(thread)
+    del thread
+    gc.collect()
+    assert gone() is None, "nothing but the user may hold it"
+    running.join(PATIENCE_SECONDS)
+    assert not running.is_alive()
+    assert sleeper.cancelled.is_set()
+
+
+# ---- processes
+
+
+def python(program):
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_program_ends_though_nobody_closed_the_thread():
+    code, out, error = python(
+        """
+        import asyncio
+        from klamm.client.plain.runner import LoopThread
+        thread = LoopThread("klamm-test")
+        async def busy():
+            while True:
+                await asyncio.sleep(0)
+        thread.call_soon(lambda: thread.loop.create_task(busy()))
+        async def answer():
+            return 7
+        print(thread.run(answer()))
+        """
+    )
+    assert (code, out, error) == (0, "7\n", "")
+
+
+def test_a_forked_child_is_refused_and_ends_and_the_parent_goes_on():
+    code, out, error = python(
+        """
+        import os, sys
+        from klamm.client.errors import ClientForked
+        from klamm.client.plain.runner import LoopThread
+        thread = LoopThread("klamm-test")
+        async def answer():
+            return 7
+        thread.run(answer())
+        child = os.fork()
+        if child == 0:
+            for call in (lambda: thread.run(answer()), lambda: thread.call_soon(print)):
+                try:
+                    call()
+                except ClientForked as error:
+                    print(error, flush=True)
+            thread.close()
+            own = LoopThread("own")
+            print(own.run(answer()), flush=True)
+            own.close()
+            sys.exit(3)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), thread.run(answer()))
+        thread.close()
+        """
+    )
+    refusal = "klamm-test was made before this process was forked. Make a client of its own in the child"
+    assert (code, out, error) == (0, f"{refusal}\n{refusal}\n7\n3 7\n", "")
+
+
+# ---- the guard
+
+
+def test_the_guard_lets_pass_until_the_client_is_closed():
+    guard = ClientGuard("producer", "klamm-1")
+    guard.check()
+    assert guard.begin_close() is True
+    assert guard.begin_close() is False, "only the first closes"
+    with pytest.raises(ClientClosed, match=r"producer klamm-1 is closed\. Make a new producer"):
+        guard.check()
+
+
+def test_the_guard_refuses_after_a_fork():
+    guard = ClientGuard("consumer", "klamm-1")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = "it let it pass"
+        try:
+            guard.check()
+        except ClientForked as error:
+            text = str(error)
+        os.write(writer, f"{text} {guard.begin_close()}".encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    text = os.read(reader, 1000).decode()
+    os.close(reader)
+    os.close(writer)
+    assert text == (
+        "consumer klamm-1 was made before this process was forked. "
+        "Make a consumer of its own in the child False"
+    )
+    guard.check()
+
+
+def test_an_abandoned_client_warns_once():
+    guard = ClientGuard("admin", "klamm-1")
+    guard.abandoned()  # it never started, so there is nothing to close
+    guard.started = True
+    with pytest.warns(ResourceWarning, match="admin klamm-1 was never closed") as warnings:
+        guard.abandoned()
+        guard.abandoned()
+    assert len(warnings) == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_closed_client_does_not_warn():
+    guard = ClientGuard("admin", "klamm-1")
+    guard.started = True
+    guard.begin_close()
+    guard.abandoned()
