@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 
+from klamm.apis.registry import load_handlers
 from klamm.protocol.apis import API_VERSIONS, ApiKey
 from klamm.protocol.codec import decode
 from klamm.protocol.headers import parse_response_header
@@ -33,11 +34,11 @@ every_version = pytest.mark.parametrize(
     ("key", "version"),
     [
         pytest.param(key, version, id=f"{key.title}-v{version}")
-        for key in ApiKey
+        for key in sorted(load_handlers())
         for version in range(API_VERSIONS[key].accepted.first, API_VERSIONS[key].accepted.last + 1)
     ],
 )
-every_key = pytest.mark.parametrize("key", list(ApiKey), ids=lambda key: key.title)
+every_key = pytest.mark.parametrize("key", sorted(load_handlers()), ids=lambda key: key.title)
 
 
 def fresh_topic(connection: WireConnection) -> bytes:

@@ -1,4 +1,6 @@
-"""The APIs that Klamm serves: their keys, the versions it advertises, and where their messages are declared.
+"""The APIs that Klamm speaks: their keys, the versions it advertises, and where their messages are declared.
+
+A broker advertises those it has a handler for; the client uses the others against brokers that do.
 
 The advertised range is that of a Kafka 4.3 broker. It can differ from the range that the messages are
 declared for: Produce advertises 0-2 because old librdkafka looks there for its compression codecs, yet nobody
@@ -28,6 +30,7 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -37,6 +40,7 @@ class ApiKey(IntEnum):
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -96,6 +100,7 @@ API_VERSIONS: dict[ApiKey, ApiSpec] = {
         ApiSpec(ApiKey.SYNC_GROUP, 0, 5, flexible_since=4),
         ApiSpec(ApiKey.DESCRIBE_GROUPS, 0, 6, flexible_since=5),
         ApiSpec(ApiKey.LIST_GROUPS, 0, 5, flexible_since=3),
+        ApiSpec(ApiKey.SASL_HANDSHAKE, 0, 1, flexible_since=None),
         ApiSpec(ApiKey.API_VERSIONS, 0, 4, flexible_since=3),
         ApiSpec(ApiKey.CREATE_TOPICS, 2, 7, flexible_since=5),
         ApiSpec(ApiKey.DELETE_TOPICS, 1, 6, flexible_since=4),
@@ -105,6 +110,7 @@ API_VERSIONS: dict[ApiKey, ApiSpec] = {
         ApiSpec(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_since=4),
         ApiSpec(ApiKey.ALTER_CONFIGS, 0, 2, flexible_since=2),
         ApiSpec(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, flexible_since=2),
+        ApiSpec(ApiKey.SASL_AUTHENTICATE, 0, 2, flexible_since=2),
         ApiSpec(ApiKey.CREATE_PARTITIONS, 0, 3, flexible_since=2),
         ApiSpec(ApiKey.DELETE_GROUPS, 0, 2, flexible_since=2),
         ApiSpec(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, flexible_since=1),

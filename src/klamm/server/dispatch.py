@@ -52,12 +52,9 @@ class Dispatcher:
         return route, correlation_id, route.handler(self._broker, request)
 
     def _find_route(self, api_key: int, version: int, client_id: str | None) -> Route:
-        try:
-            key = ApiKey(api_key)
-        except ValueError:
-            raise CloseConnection(
-                f"client {client_id!r} asked for API key {api_key}, which is not served"
-            ) from None
+        if api_key not in self._handlers:
+            raise CloseConnection(f"client {client_id!r} asked for API key {api_key}, which is not served")
+        key = ApiKey(api_key)
         accepted = API_VERSIONS[key].accepted
         if version not in accepted:
             raise CloseConnection(

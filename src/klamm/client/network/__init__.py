@@ -1,0 +1,1 @@
+"""Connections to brokers: opening them, pooling them, and knowing who leads what."""

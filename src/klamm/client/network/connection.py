@@ -1,0 +1,483 @@
+"""One connection to one broker: requests out, answers in, many under way at once.
+
+What always holds:
+* Answers come in the order of the requests, and each carries its request's correlation id; anything else ends
+  the connection.
+* Every future that `send` returned ends: with the answer, with TimedOut, or with ConnectionFailed naming the
+  request. One timer per connection looks after all deadlines.
+* A waiter that gave up early does not end the connection, which still owes the answer. One that is owed for
+  longer than request.timeout.ms does: a broker that silent counts as gone.
+* While the login is renewed, requests are held back, and then sent in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import cache
+from typing import Any, cast
+
+from klamm.client.counters import ClientCounters
+from klamm.client.errors import BrokerError, ClientClosed, ClientError, ConnectionFailed, NotKafka, TimedOut
+from klamm.client.network.addresses import BrokerAddress
+from klamm.client.network.receiving import FrameReceiver, describe_stranger
+from klamm.model.errors import ErrorCode
+from klamm.protocol.apis import API_VERSIONS, ApiKey
+from klamm.protocol.codec import decode
+from klamm.protocol.errors import MalformedMessage
+from klamm.protocol.headers import encode_request_frame, parse_response_header
+from klamm.protocol.messages.k18_api_versions import ApiVersionsResponse
+from klamm.protocol.schema import Message, VersionRange
+
+MAX_LOGIN_FRAME_BYTES = 1024 * 1024
+"""The largest answer before the login is done: a stranger cannot make us set aside more than this."""
+
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+"""The largest answer: five times fetch.max.bytes by default. What other protocols say first is above it."""
+
+MAX_IN_FLIGHT_REQUESTS = 1000
+"""Requests under way from which on `drained` waits; brokers buffer about as many."""
+
+WRITE_BUFFER_BYTES = 4 * 1024 * 1024
+"""Bytes that may wait for the socket before `drained` waits: some requests of the largest default size."""
+
+_MOST_CORRELATION_ID = 2**31 - 1
+
+
+class _Pending:
+    """A request that has no answer yet."""
+
+    __slots__ = (
+        "api_key",
+        "correlation_id",
+        "dead_at",
+        "deadline",
+        "future",
+        "sent_at",
+        "timeout",
+        "version",
+    )
+
+    def __init__(
+        self,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        future: asyncio.Future[Any],
+        sent_at: float,
+        timeout: float,
+        longest: float,
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.future = future
+        self.sent_at = sent_at
+        self.timeout = timeout
+        self.deadline = sent_at + timeout
+        self.dead_at = sent_at + max(timeout, longest)
+
+
+class BrokerConnection(asyncio.BufferedProtocol):
+    """Made by `opening.open_connection`, which also negotiates versions and logs in."""
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        client_id: str,
+        request_timeout: float,
+        counters: ClientCounters,
+    ) -> None:
+        self.address = address
+        self.node_id = address.node_id
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self.last_used = self._loop.time()
+        self._client_id = client_id
+        self._request_timeout = request_timeout
+        self._counters = counters
+        self._transport: asyncio.Transport | None = None
+        self._receiver = FrameReceiver(MAX_LOGIN_FRAME_BYTES)
+        self._in_flight: deque[_Pending] = deque()
+        self._held: deque[tuple[_Pending | None, list[Any]]] | None = None
+        """Requests that wait until the login is renewed; None while it stands."""
+        self._correlation_id = 0
+        self._served: dict[int, VersionRange] = {}
+        self._is_paused = False
+        self._is_retired = False
+        self._throttled_until = 0.0
+        self._drain_waiters: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._failure: ClientError | None = None
+        self._has_answered = False
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        """Done when the socket is closed."""
+
+    # ---- for callers
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer yet."""
+        return len(self._in_flight) + (len(self._held) if self._held else 0)
+
+    @property
+    def writable(self) -> bool:
+        """Whether `drained` would return at once."""
+        return not (
+            self._is_paused
+            or self.in_flight >= MAX_IN_FLIGHT_REQUESTS
+            or (self._throttled_until and self._throttled_until > self._loop.time())
+        )
+
+    def version(self, api_key: int, max_version: int | None = None) -> int:
+        """The newest version of a request that both sides know; UnsupportedRequest if there is none."""
+        served = self._served.get(api_key)
+        if served is not None:
+            newest = served.last if max_version is None else min(served.last, max_version)
+            if newest >= served.first:
+                return newest
+        raise BrokerError.of(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{ApiKey(api_key).title} to {self.address}",
+            "it does not know the request" if served is None else f"it knows versions {served}",
+        )
+
+    def supports(self, api_key: int, version: int = 0) -> bool:
+        """Whether the broker takes a request in `version` or a newer one that we know."""
+        served = self._served.get(api_key)
+        return served is not None and served.last >= version
+
+    def send(self, request: Message, version: int, timeout: float | None = None) -> asyncio.Future[Any]:
+        """Write a request; the future ends in its decoded answer or a typed error.
+
+        Raises ConnectionFailed when the connection has ended. Does not wait: look at `writable`.
+        """
+        pending, chunks = self._prepare(request, version, timeout)
+        if self._held is not None:
+            self._held.append((pending, chunks))
+        else:
+            self._in_flight.append(pending)
+            self._write(chunks)
+        return pending.future
+
+    def send_without_answer(self, request: Message, version: int) -> None:
+        """Write a request that the broker does not answer: a Produce with acks=0."""
+        self._check_open(request)
+        chunks = self._encode(request, version)
+        if self._held is not None:
+            self._held.append((None, chunks))
+        else:
+            self._write(chunks)
+
+    async def drained(self) -> None:
+        """Wait until more may be sent; ConnectionFailed when the connection ends meanwhile."""
+        while not self.writable:
+            if self.closed:
+                raise self._ended("nothing more can be sent")
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._drain_waiters.append(waiter)
+            pause = self._throttled_until - self._loop.time()
+            timer = self._loop.call_later(pause, self._wake_drained) if pause > 0 else None
+            try:
+                await waiter
+            finally:
+                if timer is not None:
+                    timer.cancel()
+
+    def close(self, reason: ClientError | None = None) -> None:
+        """End the connection: waiters get ConnectionFailed, what is written already still leaves."""
+        self._end(reason or ClientClosed("the client was closed"))
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once, whatever is unsent."""
+        self._end(ClientClosed("the client was closed"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    def retire(self) -> None:
+        """Close when the last answer is in; nobody should send any more."""
+        self._is_retired = True
+        if not self.in_flight:
+            self.close()
+
+    # ---- for opening and login
+
+    def learn_versions(self, response: ApiVersionsResponse) -> None:
+        """Take what the broker serves; from here on answers may be large."""
+        for served in response.api_keys:
+            ours = _our_versions(served.api_key)
+            if ours is None:
+                continue
+            both = VersionRange(max(ours.first, served.min_version), min(ours.last, served.max_version))
+            if both.first <= both.last:
+                self._served[served.api_key] = both
+
+    def allow_large_answers(self) -> None:
+        """The login is done: this is a broker."""
+        self._receiver.max_frame_bytes = MAX_FRAME_BYTES
+
+    def hold(self) -> None:
+        """Hold back requests until `release`; those under way are still answered."""
+        if self._held is None:
+            self._held = deque()
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        for pending, chunks in held or ():
+            if pending is not None:
+                self._in_flight.append(pending)
+            self._write(chunks)
+
+    def send_held(self, request: Message, version: int, timeout: float) -> asyncio.Future[Any]:
+        """Write a request past those that are held back."""
+        pending, chunks = self._prepare(request, version, timeout)
+        self._in_flight.append(pending)
+        self._write(chunks)
+        return pending.future
+
+    # ---- sending
+
+    def _prepare(self, request: Message, version: int, timeout: float | None) -> tuple[_Pending, list[Any]]:
+        self._check_open(request)
+        chunks = self._encode(request, version)
+        assert request.__api_key__ is not None
+        now = self._loop.time()
+        pending = _Pending(
+            request.__api_key__,
+            version,
+            self._correlation_id,
+            self._loop.create_future(),
+            now,
+            self._request_timeout if timeout is None else timeout,
+            self._request_timeout,
+        )
+        self.last_used = now
+        self._counters.requests += 1
+        if self._timer is None or pending.deadline < self._timer_at:
+            self._arm(pending.deadline)
+        return pending, chunks
+
+    def _encode(self, request: Message, version: int) -> list[Any]:
+        assert request.__api_key__ is not None
+        self._correlation_id = (self._correlation_id + 1) & _MOST_CORRELATION_ID
+        return encode_request_frame(
+            request.__api_key__, version, self._correlation_id, self._client_id, request
+        )
+
+    def _write(self, chunks: list[Any]) -> None:
+        transport = self._transport
+        if transport is None or self.closed:
+            return
+        self._counters.bytes_out += sum(map(len, chunks))
+        if len(chunks) == 1:
+            transport.write(chunks[0])
+        else:
+            transport.writelines(chunks)
+
+    def _check_open(self, request: Message) -> None:
+        if self.closed:
+            assert request.__api_key__ is not None
+            raise self._ended(f"{ApiKey(request.__api_key__).title} cannot be sent")
+
+    # ---- the socket's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are not derived from it
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.closed:
+            return
+        self._counters.bytes_in += nbytes
+        try:
+            for frame in self._receiver.received(nbytes):
+                self._answer(frame)
+        except MalformedMessage as error:
+            self._stranger(str(error))
+        if self._drain_waiters and self.writable:
+            self._wake_drained()
+        if self._is_retired and not self.in_flight and not self.closed:
+            self.close()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._wake_drained()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.closed:
+            if self._has_answered:
+                reason = f": {exc}" if exc else ""
+                failure: ClientError = ConnectionFailed(f"{self.address} closed the connection{reason}")
+            else:
+                failure = NotKafka(
+                    f"{self.address} closed the connection without an answer",
+                    advice="Look whether the address is a Kafka listener, and one without TLS",
+                )
+                failure.retriable = True  # a broker that is just stopping does the same
+            if self.in_flight:
+                self._counters.connections_lost += 1
+            self._end(failure)
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    # ---- answers
+
+    def _answer(self, frame: memoryview) -> None:
+        if self.closed:
+            return
+        if not self._in_flight:
+            raise MalformedMessage(f"{len(frame)} bytes came that nobody asked for")
+        pending = self._in_flight[0]
+        correlation_id, offset = parse_response_header(pending.api_key, pending.version, frame)
+        if correlation_id != pending.correlation_id:
+            raise MalformedMessage(
+                f"the answer to request {pending.correlation_id} carries the id {correlation_id}"
+            )
+        version = pending.version
+        if pending.api_key == ApiKey.API_VERSIONS and frame[offset : offset + 2] == _UNSUPPORTED:
+            version = 0  # the one answer that a broker gives in another version than it was asked in
+        if pending.future.done():
+            response = None  # its waiter gave up
+        else:
+            response, _ = decode(_response_class(pending.api_key), version, frame, offset)
+        self._in_flight.popleft()
+        self._has_answered = True
+        if response is None:
+            return
+        now = self._loop.time()
+        self._counters.request_seconds += now - pending.sent_at
+        if pending.api_key in _THROTTLED and response.throttle_time_ms > 0:
+            self._throttle(response.throttle_time_ms / 1000, now)
+        pending.future.set_result(response)
+
+    def _throttle(self, seconds: float, now: float) -> None:
+        self._counters.throttled_seconds += seconds
+        self._throttled_until = max(self._throttled_until, now + seconds)
+
+    def _stranger(self, problem: str) -> None:
+        """The bytes that came are not Kafka's. When it spoke Kafka before, another try may do better."""
+        if self._has_answered:
+            failure = NotKafka(f"{self.address} broke Kafka's protocol: {problem}")
+            failure.retriable = True
+        else:
+            guess, advice = describe_stranger(self._receiver.first_bytes)
+            failure = NotKafka(f"{self.address} does not speak Kafka's protocol: {guess}", advice=advice)
+        self._end(failure)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- deadlines
+
+    def _arm(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._sweep)
+
+    def _sweep(self) -> None:
+        """Let waiters whose time is up know, and give the connection up when an answer is owed too long."""
+        self._timer = None
+        now = self._loop.time()
+        earliest = 0.0
+        dead: _Pending | None = None
+        for pending in (*self._in_flight, *(each for each, _ in self._held or () if each is not None)):
+            due = pending.dead_at
+            if not pending.future.done():
+                if pending.deadline <= now:
+                    self._counters.requests_failed += 1
+                    pending.future.set_exception(self._timed_out(pending))
+                else:
+                    due = pending.deadline
+            if due <= now:
+                dead = dead or pending
+            elif not earliest or due < earliest:
+                earliest = due
+        if dead is not None:
+            self._counters.connections_lost += 1
+            self._end(
+                ConnectionFailed(
+                    f"{self.address} did not answer {ApiKey(dead.api_key).title} within "
+                    f"{dead.dead_at - dead.sent_at:g} s"
+                )
+            )
+            if self._transport is not None:
+                self._transport.abort()
+        elif earliest:
+            self._arm(earliest)
+
+    def _timed_out(self, pending: _Pending) -> TimedOut:
+        ahead = self._in_flight[0] if self._in_flight else pending
+        cause = None
+        if ahead is not pending:
+            cause = ConnectionFailed(f"{ApiKey(ahead.api_key).title} before it has no answer either")
+        return TimedOut(
+            f"{ApiKey(pending.api_key).title} to {self.address}",
+            pending.timeout,
+            cause=cause,
+        )
+
+    # ---- the end
+
+    def _end(self, failure: ClientError) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._failure = failure
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting = [*self._in_flight, *(pending for pending, _ in self._held or () if pending is not None)]
+        self._in_flight.clear()
+        self._held = None
+        for pending in waiting:
+            if not pending.future.done():
+                self._counters.requests_failed += 1
+                pending.future.set_exception(self._ended(f"{ApiKey(pending.api_key).title} has no answer"))
+        self._wake_drained()
+        if self._transport is None and not self.gone.done():
+            self.gone.set_result(None)
+
+    def _ended(self, what: str) -> ClientError:
+        """What a waiter gets: an exception of its own, naming its request."""
+        failure = self._failure
+        assert failure is not None
+        cls = type(failure) if isinstance(failure, ConnectionFailed) else ConnectionFailed
+        error = cls(f"{what}: {failure.message}", advice=failure.advice)
+        error.retriable = failure.retriable if isinstance(failure, ConnectionFailed) else True
+        return error
+
+    def _wake_drained(self) -> None:
+        waiters, self._drain_waiters = self._drain_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+_UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+
+_KEYS = frozenset(key.value for key in ApiKey)
+
+_THROTTLED = _KEYS - {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+"""The requests whose answers say how long to wait before the next."""
+
+
+@cache
+def _our_versions(api_key: int) -> VersionRange | None:
+    return API_VERSIONS[ApiKey(api_key)].accepted if api_key in _KEYS else None
+
+
+@cache
+def _response_class(api_key: int) -> type[Any]:
+    return API_VERSIONS[ApiKey(api_key)].response

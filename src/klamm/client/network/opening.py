@@ -1,0 +1,163 @@
+"""From an address to a connection that can be used: dial, TLS, versions, login.
+
+All of it together takes no longer than socket.connection.setup.timeout.ms, and every way to fail is a typed
+error that names the broker and the step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from dataclasses import dataclass
+
+from klamm.client.counters import ClientCounters
+from klamm.client.errors import BrokerError, ConnectionFailed, TimedOut
+from klamm.client.network.addresses import BrokerAddress
+from klamm.client.network.connection import BrokerConnection
+from klamm.model.errors import ErrorCode
+from klamm.protocol.apis import API_VERSIONS, ApiKey
+from klamm.protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+SOFTWARE_NAME = "klamm"
+SOFTWARE_VERSION = "0.1.0"
+"""What brokers are told that we are."""
+
+TLS_GOODBYE_SECONDS = 1.0
+"""How long a closing TLS connection waits for the broker's goodbye."""
+
+_NEWEST_API_VERSIONS = API_VERSIONS[ApiKey.API_VERSIONS].max_version
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """What all connections of one client have in common."""
+
+    client_id: str
+    setup_seconds: float
+    request_seconds: float
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+    ssl_context: ssl.SSLContext | None = None
+
+
+class _Step:
+    """What is being done right now, for the error if it takes too long."""
+
+    def __init__(self) -> None:
+        self.name = "accept the connection"
+
+
+async def open_connection(
+    address: BrokerAddress, settings: ConnectionSettings, counters: ClientCounters
+) -> BrokerConnection:
+    """A connection that is ready for requests."""
+    step = _Step()
+    connection = BrokerConnection(address, settings.client_id, settings.request_seconds, counters)
+    try:
+        async with asyncio.timeout(settings.setup_seconds):
+            await _dial(connection, settings, step)
+            step.name = "answer ApiVersions"
+            await _negotiate(connection, settings.setup_seconds)
+    except BaseException as error:
+        connection.abort()
+        counters.connections_failed += 1
+        if isinstance(error, TimeoutError | TimedOut):
+            raise ConnectionFailed(
+                f"{address} did not {step.name} within {settings.setup_seconds:g} s",
+                advice="Look whether the broker runs, and whether the address is its Kafka listener",
+            ) from None
+        raise
+    connection.allow_large_answers()
+    counters.connections_opened += 1
+    return connection
+
+
+# ---- the socket
+
+
+async def _dial(connection: BrokerConnection, settings: ConnectionSettings, step: _Step) -> None:
+    """Connect to the first of the host's addresses that takes it."""
+    address = connection.address
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConnectionFailed(
+            f"the name {address.host} of {address} cannot be resolved: {error.strerror or error}",
+            advice="Look at the name, or at advertised.listeners of the broker",
+        ) from None
+    problem: OSError | None = None
+    share = settings.setup_seconds / len(found)
+    for family, kind, protocol, _, target in found:
+        sock = socket.socket(family, kind, protocol)
+        try:
+            _prepare(sock, settings)
+            async with asyncio.timeout(share):
+                await loop.sock_connect(sock, target)
+        except OSError as error:  # TimeoutError is one
+            sock.close()
+            problem = error
+            continue
+        except BaseException:
+            sock.close()
+            raise
+        await _adopt(connection, sock, settings, step)
+        return
+    if isinstance(problem, TimeoutError) and not problem.errno:
+        raise problem
+    raise ConnectionFailed(
+        f"no connection to {address}: {_reason(problem)}",
+        advice="Look whether the broker runs and the address is right",
+    )
+
+
+def _prepare(sock: socket.socket, settings: ConnectionSettings) -> None:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if settings.send_buffer_bytes >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.send_buffer_bytes)
+    if settings.receive_buffer_bytes >= 0:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.receive_buffer_bytes)
+
+
+async def _adopt(
+    connection: BrokerConnection, sock: socket.socket, settings: ConnectionSettings, step: _Step
+) -> None:
+    """Hand the connected socket to the loop."""
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.create_connection(lambda: connection, sock=sock)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            sock.close()
+        raise
+
+
+def _reason(problem: OSError | None) -> str:
+    if isinstance(problem, ConnectionRefusedError):
+        return "it was refused"
+    return str(problem.strerror or problem) if problem is not None else "the host has no address"
+
+
+# ---- versions
+
+
+async def _negotiate(connection: BrokerConnection, timeout: float) -> None:
+    """Ask what the broker serves. One that does not know our version says which it knows."""
+    response = await _ask_versions(connection, _NEWEST_API_VERSIONS, timeout)
+    if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        known = [each.max_version for each in response.api_keys if each.api_key == ApiKey.API_VERSIONS]
+        version = min(_NEWEST_API_VERSIONS, known[0]) if known else 0
+        response = await _ask_versions(connection, version, timeout)
+    if response.error_code != ErrorCode.NONE:
+        raise BrokerError.of(response.error_code, f"ApiVersions to {connection.address}")
+    connection.learn_versions(response)
+
+
+async def _ask_versions(connection: BrokerConnection, version: int, timeout: float) -> ApiVersionsResponse:
+    request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+    response: ApiVersionsResponse = await connection.send(request, version, timeout)
+    return response

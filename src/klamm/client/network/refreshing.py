@@ -1,0 +1,194 @@
+"""Keeps the metadata fresh: one task that asks when somebody needs to know, and once in a while anyway.
+
+What always holds: at most one question is under way; all who asked before it began are answered by it; who
+asks while it is under way is answered by the next. Questions that bring no news come ever less often. An
+error that no retry can heal (a wrong password, a server that is no broker) ends the waiting of all who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+
+from klamm.client.errors import BrokerError, ClientClosed, ClientError
+from klamm.client.logs import ClientLogger
+from klamm.client.network.backoff import Backoff
+from klamm.client.network.metadata import MetadataCache, MetadataChange
+from klamm.model.errors import ErrorCode
+from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+Ask = Callable[[MetadataRequest], Awaitable[MetadataResponse]]
+
+
+class MetadataRefresher:
+    """Runs on the loop of its network, from `start` to `close`."""
+
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        ask: Ask,
+        *,
+        backoff: Backoff,
+        max_age_seconds: float,
+        create_topics: bool,
+        logger: ClientLogger,
+    ) -> None:
+        self._metadata = metadata
+        self._ask = ask
+        self._backoff = backoff
+        self._max_age_seconds = max_age_seconds
+        self._create_topics = create_topics
+        self._logger = logger
+        self._wanted: set[str] = set()
+        self._wants_all = False
+        self._callbacks: list[Callable[[MetadataChange], None]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._wake = asyncio.Event()
+        self._is_urgent = False
+        self._fruitless = 0
+        self._asked_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.last_error: ClientError | None = None
+        """Why the latest question failed; None after one that succeeded."""
+
+    # ---- for the network
+
+    def start(self) -> None:
+        if self._task is None and not self._is_closed:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="klamm-metadata")
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        _end(self._waiting, ClientClosed("the client was closed"))
+
+    def want(self, names: Iterable[str]) -> None:
+        news = set(names) - self._wanted
+        if news:
+            self._wanted |= news
+            if not self._wants_all:
+                self._is_urgent = True
+                self._wake.set()
+            self.request()
+
+    def want_all(self, wants_all: bool) -> None:
+        if wants_all and not self._wants_all:
+            self._is_urgent = True
+            self._wake.set()
+        self._wants_all = wants_all
+        if wants_all:
+            self.request()
+
+    def drop(self, names: Iterable[str]) -> None:
+        dropped = set(names)
+        self._wanted -= dropped
+        if not self._wants_all:
+            self._metadata.forget_topics(dropped)
+
+    def on_change(self, callback: Callable[[MetadataChange], None]) -> None:
+        self._callbacks.append(callback)
+
+    def request(self) -> asyncio.Future[None]:
+        """A future of the caller's own that is done after the next question that begins and succeeds."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        if self._is_closed:
+            future.set_exception(ClientClosed("the client was closed"))
+            return future
+        self._waiting.append(future)
+        self._wake.set()
+        self.start()
+        return future
+
+    # ---- the task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._until_due(loop)
+            waiting, self._waiting = self._waiting, []
+            self._wake.clear()
+            self._is_urgent = False
+            self._asked_at = loop.time()
+            try:
+                await self._refresh(loop.time)
+            except ClientError as error:
+                self.last_error = error
+                self._fruitless += 1
+                level = logging.DEBUG if self._fruitless == 1 else logging.WARNING
+                self._logger.log(level, "metadata could not be fetched: %s", error)
+                if error.retriable:
+                    self._waiting = [each for each in waiting if not each.done()] + self._waiting
+                    self._wake.set()
+                else:
+                    _end(waiting, error)
+            except Exception as error:  # a callback of ours; never leave the waiters alone
+                self._fruitless += 1
+                self._logger.exception("metadata could not be taken over")
+                _end(waiting, error)
+            else:
+                self.last_error = None
+                _end(waiting, None)
+
+    async def _until_due(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait until somebody asks or the metadata is old; then pause as long as questions bring no news."""
+        updated_at = self._metadata.updated_at
+        age_left = None if updated_at is None else updated_at + self._max_age_seconds - loop.time()
+        await self._woken(age_left)
+        while self._fruitless and not self._is_urgent:
+            pause = self._asked_at + self._backoff.pause(self._fruitless, random.random()) - loop.time()
+            if pause <= 0:
+                return
+            self._wake.clear()
+            await self._woken(pause)
+
+    async def _woken(self, seconds: float | None) -> None:
+        """Wait until somebody asks, or for that long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+    async def _refresh(self, clock: Callable[[], float]) -> None:
+        wants_all = self._wants_all
+        names = None if wants_all else sorted(self._wanted)
+        response = await self._ask(
+            MetadataRequest(
+                topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
+                allow_auto_topic_creation=self._create_topics,
+            )
+        )
+        if response.error_code != ErrorCode.NONE:
+            if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+                self._metadata.forget_brokers()
+            raise BrokerError.of(response.error_code, "asking for metadata")
+        cluster_id = self._metadata.cluster_id
+        change = self._metadata.apply(response, clock(), all_topics=wants_all)
+        if cluster_id is not None and self._metadata.cluster_id != cluster_id:
+            self._logger.warning("the cluster was %s and is %s now", cluster_id, self._metadata.cluster_id)
+        self._fruitless = 0 if change else self._fruitless + 1
+        if change:
+            self._logger.debug("the cluster changed: %s", change)
+        for callback in self._callbacks:
+            callback(change)
+
+
+def _end(waiting: list[asyncio.Future[None]], error: BaseException | None) -> None:
+    for future in waiting:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+def _retrieve(done: asyncio.Future[None]) -> None:
+    """Nobody needs to look at a refresh, so its failure is no surprise to the loop."""
+    if not done.cancelled():
+        done.exception()
