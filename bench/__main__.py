@@ -1,7 +1,8 @@
 """The command: `python -m bench [--only SECTION ...] [--quick] [--peer none|kafka] [--output FILE]`.
 
 Sections that load a running broker share one pair, Klamm and Apache Kafka side by side, both up all the time
-and loaded in turn. Sections about starting or about many partitions start their own.
+and loaded in turn; those that compare clients do so on it. Sections about starting or about many partitions
+start their own.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tests.peers.kafka_jars import PeerMissing, find_java, find_kafka_jars
 
 from bench import (
+    client_memory,
+    client_round_trip,
     connections,
     fanout,
     java_tools,
@@ -28,11 +31,13 @@ from bench import (
     machine,
     partitions,
     processes,
+    python_clients,
     raw_fetch,
     raw_produce,
     report,
     startup,
 )
+from bench.layouts import CLIENT_SECTIONS
 from bench.peers import KafkaBroker, KlammBroker, running
 from bench.runner import Bench, BrokerKind, Comparison
 
@@ -46,7 +51,18 @@ class Section(NamedTuple):
 FIRST = [Section(module.SECTION, module.comparisons, module.case_count) for module in (machine, startup)]
 SHARED = [
     Section(module.SECTION, module.comparisons, module.case_count)
-    for module in (raw_produce, raw_fetch, connections, fanout, latency, librdkafka, java_tools)
+    for module in (
+        raw_produce,
+        raw_fetch,
+        connections,
+        fanout,
+        latency,
+        librdkafka,
+        java_tools,
+        python_clients,
+        client_round_trip,
+        client_memory,
+    )
 ]
 LAST = [Section(partitions.SECTION, partitions.comparisons, partitions.case_count)]
 PLAIN_WIDTH = 170  # off a terminal nothing says how wide a line may be
@@ -129,7 +145,8 @@ def run_sections(bench: Bench, chosen: list[str]) -> None:
             for section in SHARED:
                 if section.name in chosen:
                     run_section(bench, section)
-            run_section(bench, Section(startup.SECTION, startup.memory_after_load, lambda _: 1))
+            if any(section.name in chosen for section in SHARED if section.name not in CLIENT_SECTIONS):
+                run_section(bench, Section(startup.SECTION, startup.memory_after_load, lambda _: 1))
     for section in LAST:
         if section.name in chosen:
             run_section(bench, section)

@@ -1,4 +1,5 @@
-"""What Klamm aims at, one broker on one core, as rows: a figure, what it is compared with, a bound.
+"""What Klamm aims at, as rows: a figure of the broker (on one core) or of the client, what it is compared
+with, a bound.
 
 Each row is judged from the medians of one run. A row whose figures were not taken in a run is not judged.
 """
@@ -8,17 +9,36 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from bench import client_memory, client_round_trip, python_clients
+from bench.java_tools import size_text
 from bench.peers import KAFKA, KLAMM, MACHINE
+from bench.python_clients import AIO, AIOKAFKA, COLUMNS, CONFLUENT, PLAIN
 from bench.runner import Results
 
 
 class Compared(enum.Enum):
-    """How a row's number is made from Klamm's figure."""
+    """How a row's number is made from ours."""
 
     TO_KAFKA = "× Apache Kafka"
     TO_MACHINE = "× machine"
     OVER_MACHINE = "more than the machine"
+    TO_AIOKAFKA = "× aiokafka"
+    TO_CONFLUENT = "× confluent-kafka"
     ALONE = ""
+
+    @property
+    def reference(self) -> str | None:
+        """Whose figure ours is held against."""
+        return _REFERENCES.get(self)
+
+
+_REFERENCES = {
+    Compared.TO_KAFKA: KAFKA,
+    Compared.TO_MACHINE: MACHINE,
+    Compared.OVER_MACHINE: MACHINE,
+    Compared.TO_AIOKAFKA: AIOKAFKA,
+    Compared.TO_CONFLUENT: CONFLUENT,
+}
 
 
 class Aim(NamedTuple):
@@ -29,6 +49,7 @@ class Aim(NamedTuple):
     compared: Compared
     at_least: float | None = None
     at_most: float | None = None
+    contestant: str = KLAMM
 
 
 class Verdict(NamedTuple):
@@ -43,7 +64,7 @@ HUNDRED = "100 connections, 1 × 100 B, one at a time each"
 IDLE_BESIDE, IDLE_ALONE = "idle beside the load, 4,000 partitions", "idle broker, 4,000 partitions"
 RECEIVED = "received records/s"
 
-AIMS = (
+BROKER_AIMS = (
     Aim(
         "small produce requests, 16 deep on one connection",
         "produce",
@@ -119,6 +140,66 @@ AIMS = (
 )
 
 
+def _sending(text: str, size: int, compared: Compared, at_least: float, contestant: str) -> Aim:
+    case = python_clients.case("send", size, KLAMM)
+    return Aim(text, python_clients.SECTION, case, "records/s", compared, at_least, None, contestant)
+
+
+def _polling(text: str, size: int, compared: Compared, at_least: float, contestant: str) -> Aim:
+    case = python_clients.case("poll", size, KLAMM)
+    return Aim(text, python_clients.SECTION, case, "records/s", compared, at_least, None, contestant)
+
+
+def _round_trip(text: str, metric: str, contestant: str) -> Aim:
+    where = (client_round_trip.SECTION, client_round_trip.CASE, metric)
+    return Aim(text, *where, Compared.TO_CONFLUENT, None, 1, contestant)
+
+
+def _memory(text: str, size: int, metric: str, at_most: float, contestant: str) -> Aim:
+    where = (client_memory.SECTION, client_memory.case(size), metric)
+    return Aim(text, *where, ALONE, None, at_most, contestant)
+
+
+FACES = (AIO, PLAIN)
+SIZES = python_clients.RECORD_SIZES
+BUFFER_MB = round(client_memory.BUFFER_BYTES / 1e6, 1)
+
+CLIENT_AIMS = (
+    *(
+        _sending(f"{face}: send, {size_text(size)}", size, Compared.TO_AIOKAFKA, 2, face)
+        for face in FACES
+        for size in SIZES
+    ),
+    *(_sending(f"send_arrow, {size_text(size)}", size, Compared.TO_CONFLUENT, 2, COLUMNS) for size in SIZES),
+    *(
+        _polling(f"{face}: poll, {size_text(size)}", size, Compared.TO_AIOKAFKA, 1, face)
+        for face in FACES
+        for size in SIZES
+    ),
+    _polling("poll_arrow, 100 B: millions of records a second", 100, ALONE, 5_000_000, COLUMNS),
+    *(
+        _round_trip(f"{face}: one record, {metric}", metric, face)
+        for face in FACES
+        for metric in client_round_trip.METRICS.values()
+        if "p99" in metric
+    ),
+    *(
+        aim
+        for face in FACES
+        for size in client_memory.RECORD_SIZES
+        for aim in (
+            _memory(
+                f"{face}: memory that a slow broker costs, {size_text(size)} records, MB",
+                *(size, client_memory.GROWTH, BUFFER_MB + client_memory.ALLOWANCE_MB, face),
+            ),
+            _memory("the same, counted by the producer, MB", size, client_memory.COUNTED, BUFFER_MB, face),
+        )
+    ),
+)
+
+AIMS = (*BROKER_AIMS, *CLIENT_AIMS)
+
+
 def judge(results: Results, aim: Aim) -> Verdict:
     measured = _measured(results, aim)
     if measured is None:
@@ -133,10 +214,10 @@ def _measured(results: Results, aim: Aim) -> float | None:
     def median(contestant: str) -> float | None:
         return results.median(aim.section, aim.case, aim.metric, contestant)
 
-    klamm = median(KLAMM)
-    if klamm is None or aim.compared is Compared.ALONE:
-        return klamm
-    other = median(KAFKA if aim.compared is Compared.TO_KAFKA else MACHINE)
+    ours, reference = median(aim.contestant), aim.compared.reference
+    if ours is None or reference is None:
+        return ours
+    other = median(reference)
     if other is None:
         return None
-    return klamm - other if aim.compared is Compared.OVER_MACHINE else klamm / other
+    return ours - other if aim.compared is Compared.OVER_MACHINE else ours / other

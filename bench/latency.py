@@ -11,9 +11,10 @@ import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bench.librdkafka import finish_worker, start_worker
+from bench.librdkafka import WORKER
 from bench.peers import Broker, topic
 from bench.runner import Bench, Comparison, Figures
+from bench.workers import finish_worker, start_worker, wait_until_ready
 
 SECTION = "latency"
 RECORD_SIZE = 100
@@ -51,6 +52,7 @@ def measure(bench: Bench, broker: Broker, pace: Pace) -> Figures:
     with topic(broker) as name:
         common: dict[str, object] = {"bootstrap": f"127.0.0.1:{broker.port}", "topic": name}
         receiver = start_worker(
+            WORKER,
             "receive",
             {
                 **common,
@@ -60,10 +62,9 @@ def measure(bench: Bench, broker: Broker, pace: Pace) -> Figures:
             },
         )
         try:
-            assert receiver.stdout is not None
-            if receiver.stdout.readline().strip() != "ready":
-                raise RuntimeError("the receiving client did not start")
+            wait_until_ready(receiver)
             sender = start_worker(
+                WORKER,
                 "send",
                 {
                     **common,

@@ -7,20 +7,18 @@ around the library is part of what a user gets, and the same on both sides.
 from __future__ import annotations
 
 import functools
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 from bench.java_tools import size_text
 from bench.peers import Broker, topic
 from bench.runner import Bench, Comparison, Figures
+from bench.workers import run_worker
 
 SECTION = "librdkafka"
 PARTITION_COUNT = 3
 RECORD_COUNTS = {100: 2_000_000, 1024: 600_000}
 QUICK_DIVISOR = 5
-WORKER_TIMEOUT_SECONDS = 180.0
+WORKER = "bench.librdkafka_worker"
 
 
 def case_count(_: Bench) -> int:
@@ -44,38 +42,13 @@ def comparisons(bench: Bench) -> Iterator[Comparison]:
 def measure(broker: Broker, record_size: int, record_count: int) -> Figures:
     with topic(broker, PARTITION_COUNT) as name:
         common = {"bootstrap": f"127.0.0.1:{broker.port}", "topic": name, "record_count": record_count}
-        produce_seconds = run_worker("produce", {**common, "record_size": record_size})["seconds"]
-        consume_seconds = run_worker("consume", {**common, "partition_count": PARTITION_COUNT})["seconds"]
+        produce_seconds = run_worker(WORKER, "produce", {**common, "record_size": record_size})["seconds"]
+        consume_seconds = run_worker(WORKER, "consume", {**common, "partition_count": PARTITION_COUNT})[
+            "seconds"
+        ]
     return {
         "produced records/s": record_count / produce_seconds,
         "produced MB/s": record_count * record_size / produce_seconds / 1e6,
         "consumed records/s": record_count / consume_seconds,
         "consumed MB/s": record_count * record_size / consume_seconds / 1e6,
     }
-
-
-def start_worker(task: str, arguments: dict[str, object]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "bench.librdkafka_worker", task, json.dumps(arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish_worker(worker: subprocess.Popen[str], timeout_seconds: float) -> dict[str, float]:
-    """The worker's figures: the last line it prints."""
-    try:
-        output, errors = worker.communicate(timeout=timeout_seconds)
-    except subprocess.TimeoutExpired:
-        worker.kill()
-        worker.communicate()
-        raise
-    if worker.returncode != 0:
-        raise RuntimeError(f"the librdkafka client failed: {errors.strip()[-600:]}")
-    figures: dict[str, float] = json.loads(output.splitlines()[-1])
-    return figures
-
-
-def run_worker(task: str, arguments: dict[str, object]) -> dict[str, float]:
-    return finish_worker(start_worker(task, arguments), WORKER_TIMEOUT_SECONDS)

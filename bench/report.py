@@ -1,4 +1,4 @@
-"""The end of a run: the table of figures with their ratios, the table of aims, the JSON with every round."""
+"""The end of a run: tables of figures with their ratios, tables of aims, the JSON with every round."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.aims import AIMS, Aim, Compared, Verdict, judge
-from bench.peers import KAFKA, KLAMM, MACHINE
+from bench.aims import AIMS, Aim, Verdict, judge
+from bench.layouts import LAYOUTS, ONLY_IN_JSON, Layout, Ratio, layout_of
 from bench.processes import CORES, describe_placement
-from bench.raw_produce import CORES_USED
 from bench.runner import Results
-
-ONLY_IN_JSON = {CORES_USED}
-CONTESTANTS = (MACHINE, KAFKA, KLAMM)
 
 
 def format_number(value: float | None) -> str:
@@ -41,22 +37,22 @@ def format_median(results: Results, key: tuple[str, str, str], contestant: str) 
     return text
 
 
-def ratio(results: Results, key: tuple[str, str, str], other: str) -> str:
-    klamm, reference = results.median(*key, KLAMM), results.median(*key, other)
-    return f"{klamm / reference:.2f}×" if klamm is not None and reference else "–"
+def format_ratio(results: Results, key: tuple[str, str, str], ratio: Ratio) -> str:
+    ours, reference = results.median(*key, ratio.ours), results.median(*key, ratio.reference)
+    return f"{ours / reference:.2f}×" if ours is not None and reference else "–"
 
 
-def figures_table(results: Results) -> Table:
-    table = Table(title="Medians of all rounds (least…most)", title_justify="left")
+def figures_table(results: Results, layout: Layout) -> Table:
+    table = Table(title=f"Medians of all rounds (least…most): {layout.name}", title_justify="left")
     for heading in ("what", "figure"):
         table.add_column(heading)
-    for heading in (*CONTESTANTS, f"{KLAMM} / Kafka", f"{KLAMM} / machine"):
+    for heading in (*layout.contestants, *(ratio.heading for ratio in layout.ratios)):
         table.add_column(heading, justify="right")
     previous_section = previous_case = ""
     sections = list(dict.fromkeys(section for section, _, _ in results.rounds))
     for key in sorted(results.rounds, key=lambda key: sections.index(key[0])):
         section, case, metric = key
-        if metric in ONLY_IN_JSON:
+        if metric in ONLY_IN_JSON or layout_of(section) is not layout:
             continue
         if section != previous_section:
             table.add_section()
@@ -64,9 +60,8 @@ def figures_table(results: Results) -> Table:
         table.add_row(
             case if (section, case) != (previous_section, previous_case) else "",
             metric,
-            *(format_median(results, key, contestant) for contestant in CONTESTANTS),
-            ratio(results, key, KAFKA),
-            ratio(results, key, MACHINE),
+            *(format_median(results, key, contestant) for contestant in layout.contestants),
+            *(format_ratio(results, key, ratio) for ratio in layout.ratios),
         )
         previous_section, previous_case = section, case
     return table
@@ -80,14 +75,14 @@ def format_bound(aim: Aim) -> str:
 
 
 def format_measured(verdict: Verdict) -> str:
-    is_ratio = verdict.aim.compared in (Compared.TO_KAFKA, Compared.TO_MACHINE)
+    is_ratio = verdict.aim.compared.value.startswith("×")
     if verdict.measured is None or not is_ratio:
         return format_number(verdict.measured)
     return f"{verdict.measured:.2f}×"
 
 
-def aims_table(verdicts: list[Verdict]) -> Table:
-    table = Table(title="Aims, one broker on one core", title_justify="left")
+def aims_table(title: str, verdicts: list[Verdict]) -> Table:
+    table = Table(title=title, title_justify="left")
     for heading in ("aim", "bound", "measured", "reached"):
         table.add_column(heading)
     for verdict in verdicts:
@@ -100,9 +95,12 @@ def aims_table(verdicts: list[Verdict]) -> Table:
 
 
 def print_report(console: Console, results: Results) -> None:
-    if results.rounds:
-        console.print(figures_table(results))
-        console.print(aims_table([judge(results, aim) for aim in AIMS]))
+    for layout in LAYOUTS:
+        if any(layout_of(section) is layout for section, _, _ in results.rounds):
+            console.print(figures_table(results, layout))
+            verdicts = [judge(results, aim) for aim in layout.aims]
+            if any(verdict.measured is not None for verdict in verdicts):
+                console.print(aims_table(layout.aims_title, verdicts))
     console.print(f"Placement: {describe_placement()}. MB are 10^6 bytes.", highlight=False)
     for failure in results.failures:
         console.print("failed: " + failure.replace("[", r"\["), style="red", highlight=False)

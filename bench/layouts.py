@@ -1,0 +1,55 @@
+"""How figures are laid out: brokers are compared in one kind of table, clients in another."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bench import client_memory, client_round_trip, python_clients
+from bench.aims import BROKER_AIMS, CLIENT_AIMS, Aim
+from bench.peers import KAFKA, KLAMM, MACHINE
+from bench.python_clients import AIO, AIOKAFKA, COLUMNS, CONFLUENT, PLAIN
+from bench.raw_produce import CORES_USED
+
+ONLY_IN_JSON = {CORES_USED}
+CLIENT_SECTIONS = frozenset({python_clients.SECTION, client_round_trip.SECTION, client_memory.SECTION})
+
+
+class Ratio(NamedTuple):
+    heading: str
+    ours: str
+    reference: str
+
+
+class Layout(NamedTuple):
+    """One kind of table: whose figures are its columns, and which of them are divided."""
+
+    name: str
+    aims_title: str
+    contestants: tuple[str, ...]
+    ratios: tuple[Ratio, ...]
+    aims: tuple[Aim, ...]
+
+
+BROKERS = Layout(
+    "brokers",
+    "Aims, one broker on one core",
+    (MACHINE, KAFKA, KLAMM),
+    (Ratio(f"{KLAMM} / Kafka", KLAMM, KAFKA), Ratio(f"{KLAMM} / machine", KLAMM, MACHINE)),
+    BROKER_AIMS,
+)
+CLIENTS = Layout(
+    "clients",
+    "Aims of the client",
+    python_clients.CLIENTS,
+    (
+        Ratio(f"{AIO} / {AIOKAFKA}", AIO, AIOKAFKA),
+        Ratio(f"{PLAIN} / {CONFLUENT}", PLAIN, CONFLUENT),
+        Ratio(f"{COLUMNS} / {CONFLUENT}", COLUMNS, CONFLUENT),
+    ),
+    CLIENT_AIMS,
+)
+LAYOUTS = (BROKERS, CLIENTS)
+
+
+def layout_of(section: str) -> Layout:
+    return CLIENTS if section in CLIENT_SECTIONS else BROKERS
