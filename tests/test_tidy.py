@@ -58,6 +58,9 @@ CORES = (
     "cluster/controller.py",
     "cluster/placement.py",
     "cluster/image.py",
+    "client/consumer/group/assignors/",
+    "client/consumer/group/subscriptions.py",
+    "client/consumer/group/membership.py",
 )
 OUTSIDE_WORLD = frozenset({"asyncio", "socket", "time", "random", "threading", "selectors", "uvloop"})
 
