@@ -1,10 +1,10 @@
 """The examples in the documents, run as their readers would run them.
 
-Every block fenced as ```python is run. The blocks between two headings share their names and run in order, on
-a broker of their own that takes the place of `localhost:9092`; `await` may stand outside of a function. What a
-reader is not shown again and again is there already: `import asyncio`, `import klamm`, the topic `orders` with
-a few records, and `handle`, the work of the reader's own: its third call ends the example, as loops over
-a topic have no end.
+Every block fenced as ```python is run. The blocks between two headings share their names and run in order,
+on a broker of their own that takes the place of `localhost:9092`; `await` may stand outside of a function.
+What a reader is not shown again and again is there already: `import asyncio`, `import klamm`, the topic
+`orders` with a few records, and `handle`, the work of the reader's own. Its third call ends the example, as
+loops over a topic have no end.
 
 ```python compile   for what needs a server that is not there: only compiled
 ```python test      a file of tests: run by pytest, in a directory of its own
