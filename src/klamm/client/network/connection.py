@@ -13,12 +13,21 @@ What always holds:
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from functools import cache
 from typing import Any, cast
 
 from klamm.client.counters import ClientCounters
-from klamm.client.errors import BrokerError, ClientClosed, ClientError, ConnectionFailed, NotKafka, TimedOut
+from klamm.client.errors import (
+    BrokerError,
+    ClientClosed,
+    ClientError,
+    ConnectionFailed,
+    NotKafka,
+    TimedOut,
+    TlsFailed,
+)
 from klamm.client.network.addresses import BrokerAddress
 from klamm.client.network.receiving import FrameReceiver, describe_stranger
 from klamm.model.errors import ErrorCode
@@ -28,6 +37,7 @@ from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.headers import encode_request_frame, parse_response_header
 from klamm.protocol.messages.k18_api_versions import ApiVersionsResponse
 from klamm.protocol.schema import Message, VersionRange
+from klamm.security.tls import explain_tls_error
 
 MAX_LOGIN_FRAME_BYTES = 1024 * 1024
 """The largest answer before the login is done: a stranger cannot make us set aside more than this."""
@@ -40,6 +50,9 @@ MAX_IN_FLIGHT_REQUESTS = 1000
 
 WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 """Bytes that may wait for the socket before `drained` waits: some requests of the largest default size."""
+
+LONGEST_THROTTLE_SECONDS = 60.0
+"""The longest pause a broker may ask for: quotas ask for seconds, only a damaged answer for weeks."""
 
 _MOST_CORRELATION_ID = 2**31 - 1
 
@@ -111,6 +124,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._timer_at = 0.0
         self._failure: ClientError | None = None
         self._has_answered = False
+        """Whether it has ever spoken Kafka."""
+        self._is_trusted = False
+        """Whether it has ever answered more than which versions it knows."""
+        self.renewal: asyncio.Task[None] | None = None
+        """Keeps the login alive; ends with the connection."""
         self.gone: asyncio.Future[None] = self._loop.create_future()
         """Done when the socket is closed."""
 
@@ -231,7 +249,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 self._in_flight.append(pending)
             self._write(chunks)
 
-    def send_held(self, request: Message, version: int, timeout: float) -> asyncio.Future[Any]:
+    def send_first(self, request: Message, version: int, timeout: float) -> asyncio.Future[Any]:
         """Write a request past those that are held back."""
         pending, chunks = self._prepare(request, version, timeout)
         self._in_flight.append(pending)
@@ -317,20 +335,32 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed:
-            if self._has_answered:
-                reason = f": {exc}" if exc else ""
-                failure: ClientError = ConnectionFailed(f"{self.address} closed the connection{reason}")
-            else:
-                failure = NotKafka(
-                    f"{self.address} closed the connection without an answer",
-                    advice="Look whether the address is a Kafka listener, and one without TLS",
-                )
-                failure.retriable = True  # a broker that is just stopping does the same
             if self.in_flight:
                 self._counters.connections_lost += 1
-            self._end(failure)
+            self._end(self._why_lost(exc))
+        if self.renewal is not None:
+            self.renewal.cancel()
         if not self.gone.done():
             self.gone.set_result(None)
+
+    def _why_lost(self, exc: Exception | None) -> ClientError:
+        if isinstance(exc, ssl.SSLError):  # TLS 1.3 refuses our certificate only after the handshake
+            problem, advice = explain_tls_error(exc)
+            return TlsFailed(f"{self.address} ended the TLS connection: {problem}", advice=advice)
+        reason = f": {exc}" if exc is not None and str(exc) else ""
+        if self._is_trusted:
+            return ConnectionFailed(f"{self.address} closed the connection{reason}")
+        if self._has_answered:
+            return ConnectionFailed(
+                f"{self.address} closed the connection at the first request{reason}",
+                advice="If this goes on: a listener that asks for a login does so, see security_protocol",
+            )
+        failure = NotKafka(
+            f"{self.address} closed the connection without an answer{reason}",
+            advice="If this goes on: look whether the address is a Kafka listener, and one without TLS",
+        )
+        failure.retriable = True  # a broker that is just stopping does the same
+        return failure
 
     # ---- answers
 
@@ -354,6 +384,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
             response, _ = decode(_response_class(pending.api_key), version, frame, offset)
         self._in_flight.popleft()
         self._has_answered = True
+        if pending.api_key not in _BEFORE_TRUST:
+            self._is_trusted = True
         if response is None:
             return
         now = self._loop.time()
@@ -363,6 +395,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         pending.future.set_result(response)
 
     def _throttle(self, seconds: float, now: float) -> None:
+        seconds = min(seconds, LONGEST_THROTTLE_SECONDS)
         self._counters.throttled_seconds += seconds
         self._throttled_until = max(self._throttled_until, now + seconds)
 
@@ -471,6 +504,10 @@ _KEYS = frozenset(key.value for key in ApiKey)
 
 _THROTTLED = _KEYS - {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 """The requests whose answers say how long to wait before the next."""
+
+
+_BEFORE_TRUST = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE})
+"""What listeners of every kind answer, also to those who may not go on."""
 
 
 @cache
