@@ -66,10 +66,16 @@ def data_batches(fetched: FetchedRecords) -> Iterator[memoryview]:
 
 def end_offset(fetched: FetchedRecords) -> int:
     """The offset after the last whole batch: where the next fetch begins."""
-    offset = fetched.from_offset
+    return end_position(fetched)[0]
+
+
+def end_position(fetched: FetchedRecords) -> tuple[int, int]:
+    """`end_offset`, and the leader epoch of the last whole batch; -1 if there is none."""
+    offset, epoch = fetched.from_offset, -1
     for header, _ in _whole_batches(fetched):
         offset = max(offset, header.last_offset + 1)
-    return offset
+        epoch = header.partition_leader_epoch
+    return offset, epoch
 
 
 def _whole_batches(fetched: FetchedRecords) -> Iterator[tuple[BatchHeader, memoryview]]:
