@@ -16,6 +16,17 @@ PATIENCE_S = 10.0
 """The other ends of closed connections are in this process too, and take a moment to notice."""
 
 
+NOT_OF_CLIENTS = (
+    *("klamm-broker", "klamm-store", "klamm-worker", "klamm-opener", "klamm-flush", "klamm-recovery"),
+    *("klamm-closing", "asyncio_"),
+)
+"""Threads of the broker in this process, and those that asyncio's loop keeps for looking up names."""
+
+
+def client_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.name.startswith(NOT_OF_CLIENTS)}
+
+
 def open_sockets() -> int:
     count = 0
     for name in os.listdir("/proc/self/fd"):
@@ -41,14 +52,14 @@ def nothing_leaks(
 ) -> Iterator[None]:
     """After the block there are no more sockets, threads or tasks (of `loop`) than before it."""
     gc.collect()
-    sockets, threads = open_sockets(), set(threading.enumerate())
+    sockets, threads = open_sockets(), client_threads()
     tasks = tasks_of(loop)
     complaints = Complaints()
     logging.getLogger("asyncio").addHandler(complaints)
     try:
         yield
         wait_until(
-            lambda: not set(threading.enumerate()) - threads,
+            lambda: not client_threads() - threads,
             "the client's threads ended",
             patience_s,
         )

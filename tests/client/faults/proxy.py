@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 _SIZE = struct.Struct(">i")
-_REQUEST_HEAD = struct.Struct(">hhi")
+_REQUEST_HEAD = struct.Struct(">hhih")
 CONTROL_TIMEOUT_S = 10.0
 LARGEST_FRAME_BYTES = 200 * 1024 * 1024
 """Frames of the tests are smaller; a larger one is a proxy that lost its place in the stream."""
@@ -44,6 +44,7 @@ class Answer(NamedTuple):
     version: int
     frame: bytes
     """Everything, its size first."""
+    client_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,7 @@ class _Link:
         self._broker_writer: asyncio.StreamWriter | None = None
         self._asked: dict[int, tuple[int, int]] = {}
         """Correlation id: key and version."""
+        self._client_id = ""
         self._pumps: list[asyncio.Task[None]] = []
         self._is_cut = False
         self.ended = asyncio.Event()
@@ -226,9 +228,10 @@ class _Link:
     async def _pass_requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             frame = await _read_frame(reader)
-            if len(frame) >= _SIZE.size + _REQUEST_HEAD.size:
-                key, version, correlation_id = _REQUEST_HEAD.unpack_from(frame, _SIZE.size)
-                self._asked[correlation_id] = (key, version)
+            key, version, correlation_id, size = _REQUEST_HEAD.unpack_from(frame, _SIZE.size)
+            self._asked[correlation_id] = (key, version)
+            name_at = _SIZE.size + _REQUEST_HEAD.size
+            self._client_id = frame[name_at : name_at + max(size, 0)].decode()
             await self._proxy.flowing()
             await self._write_slowly(writer, frame)
 
@@ -249,7 +252,7 @@ class _Link:
             frame = await _read_frame(reader)
             (correlation_id,) = _SIZE.unpack_from(frame, _SIZE.size)
             key, version = self._asked.pop(correlation_id, (-1, -1))
-            answer = Answer(self._number, number, key, version, frame)
+            answer = Answer(self._number, number, key, version, frame, self._client_id)
             number += 1
             verdict = self._proxy.plan(answer)
             self._proxy.harmed_count += verdict is not PASS
