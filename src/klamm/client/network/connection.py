@@ -148,6 +148,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
             or (self._throttled_until and self._throttled_until > self._loop.time())
         )
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether somebody gave up waiting for an answer that is still owed."""
+        return bool(self._in_flight) and self._in_flight[0].future.done()
+
+    def longest_wait(self, now: float) -> tuple[str, float] | None:
+        """The request that waits longest, and for how many seconds."""
+        if not self._in_flight:
+            return None
+        return ApiKey(self._in_flight[0].api_key).title, now - self._in_flight[0].sent_at
+
     def version(self, api_key: int, max_version: int | None = None) -> int:
         """The newest version of a request that both sides know; UnsupportedRequest if there is none."""
         served = self._served.get(api_key)

@@ -12,13 +12,11 @@ import asyncio
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
-from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 from klamm.client.counters import ClientCounters
 from klamm.client.errors import (
     BrokerError,
-    ClientClosed,
     ClientError,
     ConnectionFailed,
     NoBrokerReachable,
@@ -26,24 +24,25 @@ from klamm.client.errors import (
 )
 from klamm.client.logs import client_logger
 from klamm.client.network.addresses import BrokerAddress, parse_bootstrap
-from klamm.client.network.backoff import Backoff, Health
+from klamm.client.network.backoff import Backoff
 from klamm.client.network.connection import BrokerConnection
 from klamm.client.network.metadata import MetadataCache, MetadataChange, TopicMetadata
-from klamm.client.network.opening import ConnectionSettings, open_connection
+from klamm.client.network.opening import ConnectionSettings
+from klamm.client.network.pool import ConnectionPool
 from klamm.client.network.refreshing import MetadataRefresher
 from klamm.config.client_config import ClientConfig
+from klamm.config.rows import ConfigError
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from klamm.protocol.schema import Message
+from klamm.security.sasl import SaslCredentials, sasl_credentials
+from klamm.security.tls import client_ssl_context
 
 T = TypeVar("T")
 
 GENERAL = "general"
-
-CLOSE_SECONDS = 2.0
-"""How long `close` waits for sockets to send what was written before it drops them."""
 
 LEAST_SHARE_SECONDS = 1.0
 """What one broker gets at least of the time that is shared by all that may be asked."""
@@ -51,14 +50,8 @@ LEAST_SHARE_SECONDS = 1.0
 DEADLINE_GRACE_SECONDS = 0.1
 """How much later than its requests a whole call is given up: the request's own error says more."""
 
-IDLE_LOOKS = 4
-"""How often, within connections.max.idle.ms, unused connections are looked for."""
-
 _FIRST_BATCHED_FIND_COORDINATOR = 4
 _NEVER = float("inf")
-
-_deadline: ContextVar[float] = ContextVar("deadline", default=_NEVER)
-"""When the call around a request gives up, so that the request gives up first and says why."""
 
 
 class Versioned(NamedTuple):
@@ -84,22 +77,23 @@ class Network:
         self.metadata = MetadataCache()
         self._logger = client_logger("network", self.client_id)
         self._bootstrap = parse_bootstrap(config.list_("bootstrap.servers"))
-        self._settings = connection_settings(config, ssl_context)
         self._request_seconds = config.seconds("request.timeout.ms")
-        self._idle_seconds = config.seconds("connections.max.idle.ms")
         self._retry_backoff = Backoff(
             config.seconds("retry.backoff.ms"), config.seconds("retry.backoff.max.ms")
         )
-        self._reconnect_backoff = Backoff(
-            config.seconds("reconnect.backoff.ms"), config.seconds("reconnect.backoff.max.ms")
+        self._pool = ConnectionPool(
+            connection_settings(config, ssl_context),
+            self._address,
+            backoff=Backoff(
+                config.seconds("reconnect.backoff.ms"), config.seconds("reconnect.backoff.max.ms")
+            ),
+            idle_seconds=config.seconds("connections.max.idle.ms"),
+            counters=self.counters,
+            logger=self._logger,
         )
-        self._health: dict[str, Health] = {}
-        self._pool: dict[tuple[int, str], BrokerConnection] = {}
-        self._opening: dict[tuple[int, str], asyncio.Task[BrokerConnection]] = {}
-        self._leaving: set[BrokerConnection] = set()
+        self._deadlines: dict[asyncio.Task[Any] | None, float] = {}
+        """When the calls that are being retried give up, so that their requests give up first and say why."""
         self._coordinators: dict[str, int] = {}
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
         self._refresher = MetadataRefresher(
             self.metadata,
             self._ask_metadata,
@@ -114,32 +108,13 @@ class Network:
 
     async def start(self) -> None:
         """Begin. Nothing is connected before it is needed."""
-        self._check_open()
+        self._pool.check_open()
         self._refresher.start()
 
     async def close(self) -> None:
-        """End all tasks and connections. What was written already is still sent, within CLOSE_SECONDS."""
-        self._is_closed = True
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        """End all tasks and connections. What was written already is still sent, if brokers take it."""
         await self._refresher.close()
-        opening = list(self._opening.values())
-        for task in opening:
-            task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
-        connections = {*self._pool.values(), *self._leaving}
-        self._pool.clear()
-        self._leaving.clear()
-        for connection in connections:
-            connection.close()
-        gone = [connection.gone for connection in connections]
-        if gone:
-            _, late = await asyncio.wait(gone, timeout=CLOSE_SECONDS)
-            if late:
-                for connection in connections:
-                    connection.abort()
-                await asyncio.wait(late)
+        await self._pool.close()
 
     # ---- requests
 
@@ -155,11 +130,11 @@ class Network:
         """One attempt at one broker: connects if need be, sends, and returns the decoded answer."""
         loop = asyncio.get_running_loop()
         seconds = self._request_seconds if timeout is None else timeout
-        deadline = min(loop.time() + seconds, _deadline.get())
+        deadline = min(loop.time() + seconds, self._deadline())
         api_key = request.cls.__api_key__ if isinstance(request, Versioned) else request.__api_key__
         assert api_key is not None
-        connection = self._pool.get((node_id, lane))
-        if connection is None or connection.closed or not connection.writable:
+        connection = self._pool.find(node_id, lane)
+        if connection is None or not connection.writable:
             connection = await self._ready(node_id, lane, api_key, seconds, deadline)
         version = connection.version(api_key, max_version)
         message = request.build(version) if isinstance(request, Versioned) else request
@@ -178,7 +153,7 @@ class Network:
         """
         loop = asyncio.get_running_loop()
         seconds = self._request_seconds if timeout is None else timeout
-        deadline = min(loop.time() + seconds, _deadline.get())
+        deadline = min(loop.time() + seconds, self._deadline())
         candidates = self._candidates(loop.time())
         failures: list[ClientError] = []
         for index, address in enumerate(candidates):
@@ -190,30 +165,12 @@ class Network:
                 return await self.call(address.node_id, request, timeout=share, max_version=max_version)
             except (ConnectionFailed, TimedOut) as error:
                 failures.append(error)
-            self._check_open()
+            self._pool.check_open()
         raise _no_broker(failures, candidates)
 
     async def connection(self, node_id: int, lane: str = GENERAL) -> BrokerConnection:
         """The connection to a broker, made if need be. Waits while the broker is left alone."""
-        key = (node_id, lane)
-        connection = self._pool.get(key)
-        if connection is not None and not connection.closed:
-            return connection
-        self._check_open()
-        task = self._opening.get(key)
-        if task is None:
-            address = self._address(node_id)
-            task = asyncio.get_running_loop().create_task(
-                self._open(address, lane), name=f"klamm-connect-{address.endpoint}"
-            )
-            self._opening[key] = task
-            task.add_done_callback(lambda done: self._opened(key, done))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise ClientClosed("the client was closed while it connected") from None
-            raise
+        return await self._pool.get(node_id, lane)
 
     async def retrying(self, what: str, timeout: float, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try until it works, pausing longer each time, for `timeout` seconds.
@@ -221,8 +178,10 @@ class Network:
         Errors that no retry can heal are raised as they are; the others end up as the cause of TimedOut.
         """
         loop = asyncio.get_running_loop()
-        deadline = min(loop.time() + timeout, _deadline.get())
-        token = _deadline.set(deadline)
+        deadline = min(loop.time() + timeout, self._deadline())
+        task = asyncio.current_task()
+        outer = self._deadlines.get(task)
+        self._deadlines[task] = deadline
         failures = 0
         last: ClientError | None = None
         try:
@@ -231,7 +190,7 @@ class Network:
                     async with asyncio.timeout_at(deadline + DEADLINE_GRACE_SECONDS):
                         return await attempt()
                 except TimeoutError:
-                    cause = last or self._refresher.last_error or self._silence()
+                    cause = last or self._refresher.last_error or self._silence(loop.time())
                     raise TimedOut(what, timeout, cause=cause) from last
                 except ClientError as error:
                     if not error.retriable:
@@ -243,9 +202,16 @@ class Network:
                 if loop.time() + pause >= deadline:
                     raise TimedOut(what, timeout, cause=last) from last
                 await asyncio.sleep(pause)
-                self._check_open()
+                self._pool.check_open()
         finally:
-            _deadline.reset(token)
+            if outer is None:
+                del self._deadlines[task]
+            else:
+                self._deadlines[task] = outer
+
+    def _deadline(self) -> float:
+        """When the call around this one gives up."""
+        return self._deadlines.get(asyncio.current_task(), _NEVER) if self._deadlines else _NEVER
 
     # ---- coordinators
 
@@ -329,13 +295,8 @@ class Network:
         return response
 
     def _brokers_changed(self, change: MetadataChange) -> None:
-        """Leave brokers that moved or are gone; what is under way there is still answered."""
-        if not change.brokers:
-            return
-        for key, connection in list(self._pool.items()):
-            now_at = self.metadata.brokers.get(key[0])
-            if key[0] >= 0 and (now_at is None or now_at.endpoint != connection.address.endpoint):
-                self._part_with(key).retire()
+        if change.brokers:
+            self._pool.keep_only(self.metadata.brokers)
 
     # ---- connections
 
@@ -353,28 +314,6 @@ class Network:
             cause = ConnectionFailed("the connection is not made, or takes nothing more")
             what = f"{ApiKey(api_key).title} to {address or f'broker {node_id}'}"
             raise TimedOut(what, seconds, cause=cause) from None
-
-    async def _open(self, address: BrokerAddress, lane: str) -> BrokerConnection:
-        loop = asyncio.get_running_loop()
-        health = self._health.setdefault(address.endpoint, Health())
-        wait = health.wait(loop.time())
-        if wait:
-            await asyncio.sleep(wait)
-        try:
-            connection = await open_connection(address, self._settings, self.counters)
-        except Exception as error:
-            health.failed(loop.time(), self._reconnect_backoff, random.random())
-            self._logger.debug("no connection to %s: %s", address, error)
-            raise
-        health.succeeded()
-        self._pool[address.node_id, lane] = connection
-        self._watch_idle()
-        return connection
-
-    def _opened(self, key: tuple[int, str], task: asyncio.Task[BrokerConnection]) -> None:
-        self._opening.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # whoever waits gets it; it is no surprise when nobody does
 
     def _address(self, node_id: int) -> BrokerAddress:
         address = self.metadata.brokers.get(node_id) or self._bootstrap_by_id(node_id)
@@ -396,64 +335,57 @@ class Network:
         random.shuffle(known)
 
         def rank(address: BrokerAddress) -> tuple[float, ...]:
-            connection = self._pool.get((address.node_id, GENERAL))
-            is_connected = connection is not None and not connection.closed
-            health = self._health.get(address.endpoint)
-            return (
-                not is_connected,
-                connection.in_flight if is_connected and connection is not None else 0,
-                health.wait(now) if health is not None else 0.0,
-            )
+            connection = self._pool.find(address.node_id, GENERAL)
+            if connection is None:
+                return 1, self._pool.wait(address, now)
+            return 2 if connection.is_suspect else 0, connection.in_flight
 
         known.sort(key=rank)
         endpoints = {address.endpoint for address in known}
         return known + [each for each in self._bootstrap if each.endpoint not in endpoints]
 
-    def _watch_idle(self) -> None:
-        if self._idle_seconds > 0 and self._idle_timer is None and not self._is_closed:
-            loop = asyncio.get_running_loop()
-            self._idle_timer = loop.call_later(self._idle_seconds / IDLE_LOOKS, self._close_idle)
-
-    def _close_idle(self) -> None:
-        self._idle_timer = None
-        now = asyncio.get_running_loop().time()
-        for key, connection in list(self._pool.items()):
-            if connection.closed:
-                del self._pool[key]
-            elif not connection.in_flight and now - connection.last_used >= self._idle_seconds:
-                self._logger.debug("closing the unused connection to %s", connection.address)
-                self._part_with(key).close()
-        if self._pool:
-            self._watch_idle()
-
-    def _silence(self) -> ClientError | None:
-        """What to blame while nothing failed yet: nobody has ever answered."""
+    def _silence(self, now: float) -> ClientError | None:
+        """Whom to blame when nothing has failed yet: who keeps us waiting, or that nobody ever answered."""
+        waiting = self._pool.longest_silence(now)
+        if waiting is not None:
+            return ConnectionFailed(waiting)
         if self.metadata.updated_at is not None:
             return None
         names = ", ".join(address.endpoint for address in self._bootstrap)
         return NoBrokerReachable(f"no broker has answered so far, of {names}")
 
-    def _part_with(self, key: tuple[int, str]) -> BrokerConnection:
-        """Take a connection out of the pool; `close` still knows it until its socket is gone."""
-        connection = self._pool.pop(key)
-        self._leaving.add(connection)
-        connection.gone.add_done_callback(lambda _: self._leaving.discard(connection))
-        return connection
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClientClosed("the client was closed")
-
 
 def connection_settings(config: ClientConfig, ssl_context: ssl.SSLContext | None) -> ConnectionSettings:
+    """How to connect. A context that is given turns TLS on by itself."""
+    protocol = config.str_("security.protocol")
+    if ssl_context is not None and not protocol.endswith("SSL"):
+        if config.given("security.protocol"):
+            raise ConfigError(
+                f"security.protocol={protocol} is refused: an ssl_context is given, so it must be SSL or "
+                "SASL_SSL",
+                key="security.protocol",
+            )
+        protocol = "SSL"
     return ConnectionSettings(
         client_id=config.str_("client.id"),
         setup_seconds=config.seconds("socket.connection.setup.timeout.ms"),
         request_seconds=config.seconds("request.timeout.ms"),
         send_buffer_bytes=config.int_("send.buffer.bytes"),
         receive_buffer_bytes=config.int_("receive.buffer.bytes"),
-        ssl_context=ssl_context,
+        ssl_context=(ssl_context or client_ssl_context(config)) if protocol.endswith("SSL") else None,
+        credentials=_credentials(config) if protocol.startswith("SASL") else None,
     )
+
+
+def _credentials(config: ClientConfig) -> SaslCredentials:
+    try:
+        return sasl_credentials(
+            config.str_("sasl.mechanism"), config.str_("sasl.username"), config.str_("sasl.password")
+        )
+    except ValueError as error:
+        raise ConfigError(
+            f"sasl.username or sasl.password is refused: {error}", key="sasl.username"
+        ) from None
 
 
 def _creates_topics(config: ClientConfig) -> bool:

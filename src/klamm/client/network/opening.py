@@ -13,12 +13,15 @@ import ssl
 from dataclasses import dataclass
 
 from klamm.client.counters import ClientCounters
-from klamm.client.errors import BrokerError, ConnectionFailed, TimedOut
+from klamm.client.errors import BrokerError, ConnectionFailed, TimedOut, TlsFailed
 from klamm.client.network.addresses import BrokerAddress
+from klamm.client.network.authentication import authenticate, keep_authenticated
 from klamm.client.network.connection import BrokerConnection
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import API_VERSIONS, ApiKey
 from klamm.protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
+from klamm.security.sasl import SaslCredentials
+from klamm.security.tls import explain_tls_error, is_hang_up
 
 SOFTWARE_NAME = "klamm"
 SOFTWARE_VERSION = "0.1.0"
@@ -40,6 +43,7 @@ class ConnectionSettings:
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     ssl_context: ssl.SSLContext | None = None
+    credentials: SaslCredentials | None = None
 
 
 class _Step:
@@ -60,6 +64,9 @@ async def open_connection(
             await _dial(connection, settings, step)
             step.name = "answer ApiVersions"
             await _negotiate(connection, settings.setup_seconds)
+            if settings.credentials is not None:
+                step.name = "finish the login"
+                await _log_in(connection, settings, settings.credentials)
     except BaseException as error:
         connection.abort()
         counters.connections_failed += 1
@@ -126,10 +133,27 @@ def _prepare(sock: socket.socket, settings: ConnectionSettings) -> None:
 async def _adopt(
     connection: BrokerConnection, sock: socket.socket, settings: ConnectionSettings, step: _Step
 ) -> None:
-    """Hand the connected socket to the loop."""
+    """Hand the connected socket to the loop, and begin TLS on it."""
     loop = asyncio.get_running_loop()
     try:
-        await loop.create_connection(lambda: connection, sock=sock)
+        if settings.ssl_context is None:
+            await loop.create_connection(lambda: connection, sock=sock)
+        else:
+            step.name = "finish the TLS handshake"
+            await loop.create_connection(
+                lambda: connection,
+                sock=sock,
+                ssl=settings.ssl_context,
+                server_hostname=connection.address.host,
+                ssl_handshake_timeout=settings.setup_seconds + TLS_GOODBYE_SECONDS,
+                ssl_shutdown_timeout=TLS_GOODBYE_SECONDS,
+            )
+    except (ssl.SSLError, ConnectionError) as error:
+        sock.close()
+        problem, advice = explain_tls_error(error)
+        failure = TlsFailed(f"no TLS with {connection.address}: {problem}", advice=advice)
+        failure.retriable = is_hang_up(error)
+        raise failure from None
     except BaseException:
         with contextlib.suppress(OSError):
             sock.close()
@@ -140,6 +164,20 @@ def _reason(problem: OSError | None) -> str:
     if isinstance(problem, ConnectionRefusedError):
         return "it was refused"
     return str(problem.strerror or problem) if problem is not None else "the host has no address"
+
+
+# ---- login
+
+
+async def _log_in(
+    connection: BrokerConnection, settings: ConnectionSettings, credentials: SaslCredentials
+) -> None:
+    lifetime = await authenticate(connection, credentials, settings.setup_seconds)
+    if lifetime > 0:
+        connection.renewal = asyncio.get_running_loop().create_task(
+            keep_authenticated(connection, credentials, lifetime, settings.request_seconds),
+            name=f"klamm-login-{connection.address.endpoint}",
+        )
 
 
 # ---- versions

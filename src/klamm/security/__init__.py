@@ -1,0 +1,1 @@
+"""Proving who we are, and hiding what we say: SASL mechanisms and TLS, without IO."""

@@ -1,0 +1,146 @@
+"""SCRAM (RFC 5802, RFC 7677), the client's side: proof of a password that never travels. A core.
+
+The server proves in turn that it knows the password too; one that cannot is not our broker. Keys are derived
+from the password once per salt and kept, as that is slow on purpose.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+from klamm.security.saslprep import saslprep
+
+HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+
+MIN_ITERATIONS = 4096
+"""RFC 7677: fewer would make a stolen proof cheap to break. Kafka refuses to store fewer."""
+
+MAX_ITERATIONS = 1_000_000
+"""A second of work; Kafka stores 16384 at most. A server that asks for more wants to keep us busy."""
+
+_MOST_KEYS = 8
+"""Salts whose keys are kept: one per user in a cluster, a few while credentials change."""
+
+_NO_CHANNEL_BINDING = "n,,"
+
+
+class ScramError(Exception):
+    """The server's message is not what SCRAM says, or the server does not know the password."""
+
+
+class ScramCredentials:
+    """A name and a password, prepared, and the keys that were derived from them."""
+
+    def __init__(self, mechanism: str, username: str, password: str) -> None:
+        """ValueError when the name or the password holds characters that SASL does not allow."""
+        self.mechanism = mechanism
+        self.hash_name = HASHES[mechanism]
+        self.username = saslprep(username).replace("=", "=3D").replace(",", "=2C")
+        self._password = saslprep(password).encode()
+        self._keys: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
+
+    def keys(self, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
+        """The client key and the server key. Slow the first time."""
+        known = self._keys.get((salt, iterations))
+        if known is None:
+            salted = hashlib.pbkdf2_hmac(self.hash_name, self._password, salt, iterations)
+            known = self._hmac(salted, b"Client Key"), self._hmac(salted, b"Server Key")
+            while len(self._keys) >= _MOST_KEYS:
+                self._keys.pop(next(iter(self._keys)))
+            self._keys[salt, iterations] = known
+        return known
+
+    def _hmac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.digest(key, message, self.hash_name)
+
+
+class ScramExchange:
+    """One login: `first`, then `final` with the server's answer, then `verify` with its last word."""
+
+    def __init__(self, credentials: ScramCredentials, nonce: str) -> None:
+        """`nonce`: printable ASCII without commas, never used before."""
+        self._credentials = credentials
+        self._nonce = nonce
+        self._first_bare = f"n={credentials.username},r={nonce}"
+        self._server_signature: bytes | None = None
+
+    def first(self) -> bytes:
+        return (_NO_CHANNEL_BINDING + self._first_bare).encode()
+
+    def final(self, server_first: bytes) -> bytes:
+        """The proof, for the server's salt, iterations and half of the nonce."""
+        text = _text(server_first)
+        fields = _fields(text)
+        if "m" in fields:
+            raise ScramError("the server needs an extension that is not known")
+        _refuse_error(fields)
+        nonce, salt, iterations = self._server_fields(fields)
+        client_key, server_key = self._credentials.keys(salt, iterations)
+        binding = base64.b64encode(_NO_CHANNEL_BINDING.encode()).decode()
+        without_proof = f"c={binding},r={nonce}"
+        message = f"{self._first_bare},{text},{without_proof}".encode()
+        hash_name = self._credentials.hash_name
+        stored_key = hashlib.new(hash_name, client_key).digest()
+        signature = hmac.digest(stored_key, message, hash_name)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._server_signature = hmac.digest(server_key, message, hash_name)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def verify(self, server_final: bytes) -> None:
+        """ScramError unless the server has proved that it knows the password."""
+        assert self._server_signature is not None, "`final` comes before `verify`"
+        fields = _fields(_text(server_final))
+        _refuse_error(fields)
+        signature = _decoded(fields.get("v", ""), "signature")
+        if not hmac.compare_digest(signature, self._server_signature):
+            raise ScramError("the server does not know the password either: it may not be the real one")
+
+    def _server_fields(self, fields: Mapping[str, str]) -> tuple[str, bytes, int]:
+        nonce = fields.get("r", "")
+        if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
+            raise ScramError("the server's nonce does not continue ours")
+        salt = _decoded(fields.get("s", ""), "salt")
+        if not salt:
+            raise ScramError("the server sent no salt")
+        text = fields.get("i", "")
+        iterations = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise ScramError(
+                f"the server asks for {text or 'no'} iterations; {MIN_ITERATIONS} to {MAX_ITERATIONS} are "
+                "allowed"
+            )
+        return nonce, salt, iterations
+
+
+def _text(message: bytes) -> str:
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise ScramError("the server's message is not UTF-8") from None
+
+
+def _fields(text: str) -> dict[str, str]:
+    """The `letter=value` pairs of a message."""
+    fields: dict[str, str] = {}
+    for part in text.split(","):
+        name, separator, value = part.partition("=")
+        if len(name) != 1 or not separator or name in fields:
+            raise ScramError("the server's message is not SCRAM's")
+        fields[name] = value
+    return fields
+
+
+def _refuse_error(fields: Mapping[str, str]) -> None:
+    if "e" in fields:
+        raise ScramError(f"the server refused: {fields['e']}")
+
+
+def _decoded(text: str, what: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ScramError(f"the server's {what} is not base64") from None
