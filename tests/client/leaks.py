@@ -8,13 +8,17 @@ import gc
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 
 from tests.abuse.broker_process import wait_until
 
 PATIENCE_S = 10.0
 """The other ends of closed connections are in this process too, and take a moment to notice."""
 
+
+LISTENING = "0A"
+"""The state in /proc/net/tcp."""
 
 NOT_OF_CLIENTS = (
     *("klamm-broker", "klamm-store", "klamm-worker", "klamm-opener", "klamm-flush", "klamm-recovery"),
@@ -27,12 +31,47 @@ def client_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.name.startswith(NOT_OF_CLIENTS)}
 
 
-def open_sockets() -> int:
-    count = 0
+def client_sockets() -> dict[str, str]:
+    """Sockets of this process that neither listen nor were accepted, by inode: their two ends.
+
+    Those of the broker and the proxy in this process have the local port of a listener. What event loops wake
+    themselves with is no TCP. A socket that was made and never connected is in no table of the system at all.
+    """
+    ends = {}
+    listening = set()
+    for row in _rows("tcp") + _rows("tcp6"):
+        local_port = row[1].rpartition(":")[2]
+        ends[row[9]] = (local_port, row[2].rpartition(":")[2])
+        if row[3] == LISTENING:
+            listening.add(local_port)
+    unix = {row[6] for row in _rows("unix")}
+    found = {}
+    for inode in _socket_inodes() - unix:
+        local, remote = ends.get(inode, ("", ""))
+        if local not in listening:
+            found[inode] = f"{int(local, 16)} to {int(remote, 16)}" if local else "not connected"
+    return found
+
+
+def _rows(table: str) -> list[list[str]]:
+    path = Path("/proc/self/net") / table
+    return [line.split() for line in path.read_text().splitlines()[1:]] if path.exists() else []
+
+
+def _socket_inodes() -> set[str]:
+    found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):
-            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-    return count
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:["):
+                found.add(target[8:-1])
+    return found
+
+
+def _wait_until_gone(left: Callable[[], Collection[object]], what: str, patience_s: float) -> None:
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: not left(), what, patience_s)
+    assert not (remains := left()), f"the client left {what} behind: {remains}"
 
 
 class Complaints(logging.Handler):
@@ -52,19 +91,19 @@ def nothing_leaks(
 ) -> Iterator[None]:
     """After the block there are no more sockets, threads or tasks (of `loop`) than before it."""
     gc.collect()
-    sockets, threads = open_sockets(), client_threads()
+    sockets, threads = client_sockets(), client_threads()
     tasks = tasks_of(loop)
     complaints = Complaints()
     logging.getLogger("asyncio").addHandler(complaints)
     try:
         yield
-        wait_until(
-            lambda: not client_threads() - threads,
-            "the client's threads ended",
+        _wait_until_gone(lambda: client_threads() - threads, "threads", patience_s)
+        _wait_until_gone(lambda: tasks_of(loop) - tasks, "tasks", patience_s)
+        _wait_until_gone(
+            lambda: {key: ends for key, ends in client_sockets().items() if key not in sockets},
+            "sockets",
             patience_s,
         )
-        wait_until(lambda: not tasks_of(loop) - tasks, "the client's tasks ended", patience_s)
-        wait_until(lambda: open_sockets() <= sockets, "the client's sockets are closed", patience_s)
         # A task that nobody awaits complains when it is collected.
         gc.collect()
     finally:
