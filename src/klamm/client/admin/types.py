@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Literal, NamedTuple, TypeAlias
 
+from klamm.client.arguments import TimeLike
 from klamm.client.errors import ClientError
 from klamm.client.results import TopicPartition
 from klamm.config.rows import ConfigSource as ConfigSource
 from klamm.config.rows import ConfigType as ConfigType
 from klamm.config.rows import ResourceType as ResourceType
-
-PartitionLike: TypeAlias = TopicPartition | tuple[str, int]
-"""A partition as an argument."""
 
 SettingValue: TypeAlias = str | int | float | bool | Sequence[str]
 """The value of a setting as an argument; a list is joined with commas."""
@@ -26,7 +23,7 @@ SettingValue: TypeAlias = str | int | float | bool | Sequence[str]
 OffsetWord: TypeAlias = Literal[
     "earliest", "latest", "max_timestamp", "earliest_local", "latest_tiered", "earliest_pending_upload"
 ]
-OffsetSpec: TypeAlias = OffsetWord | int | datetime
+OffsetSpec: TypeAlias = OffsetWord | TimeLike
 """Which offset `list_offsets` is to find: a word, or a time (milliseconds, or an aware datetime)."""
 
 

@@ -1,0 +1,438 @@
+"""`klamm.aio.Admin`: what an administrator does, as calls. `klamm.Admin` is the same for plain threads.
+
+The rule for calls about several things: a method whose name is in the singular is about one and raises its
+error. One in the plural asks about all at once and returns a dict from each to its result; when any failed it
+raises BatchFailed, whose `results` has those that succeeded and whose `errors` has the error of each other.
+Calls that ask every broker (`list_groups`, `describe_log_dirs`) count brokers the same way.
+
+Every call takes `timeout` in seconds, `default_api_timeout_ms` if it is not given. Within it a call looks for
+leaders, coordinators and the controller anew when they moved, and asks again when a connection broke.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from klamm.client.admin import cluster, storage
+from klamm.client.admin import configs as configs_module
+from klamm.client.admin import groups as groups_module
+from klamm.client.admin import offsets as offsets_module
+from klamm.client.admin import topics as topics_module
+from klamm.client.admin.calls import AdminCalls, alone
+from klamm.client.admin.options import AdminOptions
+from klamm.client.admin.types import (
+    ActiveProducer,
+    BrokerVersions,
+    ClusterDescription,
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    CreatedTopic,
+    GroupDescription,
+    GroupListing,
+    LogDirectory,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+    SettingValue,
+    TopicDescription,
+)
+from klamm.client.arguments import (
+    PartitionLike,
+    PartitionT,
+    as_name,
+    as_names,
+    as_partition,
+    as_partitions,
+    several,
+)
+from klamm.client.guard import ClientGuard
+from klamm.client.network.network import Network
+from klamm.client.results import CommittedOffset, OffsetAndTime, TopicPartition
+from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
+
+KIND = "admin"
+ALL_RECORDS = -1
+
+
+class Admin:
+    """Administers a cluster: topics, settings, groups, offsets, records, log directories.
+
+    `bootstrap` names one or more brokers ("host:port,host:port", or a list); `config` is a mapping or a file
+    with Kafka's names; options are in docs/CLIENT_CONFIGURATION.md. `ssl_context` replaces the ssl options.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap = None,
+        *,
+        config: ConfigGiven = None,
+        ssl_context: ssl.SSLContext | None = None,
+        **options: Unpack[AdminOptions],
+    ) -> None:
+        settings = ClientConfig(KIND, bootstrap, config, options)
+        self._network = Network(settings, ssl_context=ssl_context)
+        self._calls = AdminCalls(self._network)
+        self._guard = ClientGuard(KIND, self._network.client_id)
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Begin. `async with` does it, and so does the first call. Nothing is connected before that."""
+        self._guard.check()
+        if not self._guard.started:
+            self._guard.started = True
+            await self._network.start()
+
+    async def close(self) -> None:
+        """End all connections. Idempotent; every other call raises ClientClosed afterwards."""
+        if self._guard.begin_close():
+            await self._network.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        if (guard := getattr(self, "_guard", None)) is not None:
+            guard.abandoned()
+
+    def counters(self) -> dict[str, float]:
+        """What this client has counted so far, by name."""
+        return self._network.counters.as_dict()
+
+    async def _ready(self) -> AdminCalls:
+        await self.start()
+        return self._calls
+
+    # ---- cluster
+
+    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        """The cluster's id, its controller, and its brokers with their addresses and racks."""
+        return await cluster.describe_cluster(await self._ready(), timeout)
+
+    async def broker_versions(self, broker_id: int, *, timeout: float | None = None) -> BrokerVersions:
+        """Which requests in which versions, and which features, a broker serves."""
+        return await cluster.broker_versions(await self._ready(), broker_id, timeout)
+
+    async def describe_log_dirs(
+        self,
+        brokers: Iterable[int] | None = None,
+        partitions: Iterable[PartitionLike] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[int, list[LogDirectory]]:
+        """The log directories by broker, with the size of each replica in them. None means all.
+
+        A directory that cannot be used says so in its `error`. BatchFailed names brokers that did not answer.
+        """
+        chosen = None if brokers is None else list(brokers)
+        wanted = None if partitions is None else as_partitions(partitions)
+        return await storage.describe_log_dirs(await self._ready(), chosen, wanted, timeout)
+
+    # ---- topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        *,
+        configs: Mapping[str, SettingValue] | None = None,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> CreatedTopic:
+        """Create a topic, and return when it can be used.
+
+        None for partitions or replication factor takes the brokers' default; `assignments` names the brokers
+        of every partition instead. `validate_only` creates nothing and raises what creating would raise.
+        Raises TopicExists when there is one already.
+        """
+        topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments)
+        with alone(name):
+            return (await self.create_topics([topic], validate_only=validate_only, timeout=timeout))[name]
+
+    async def create_topics(
+        self,
+        topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, CreatedTopic]:
+        """Create several topics; see `create_topic`. BatchFailed names those that could not be created."""
+        wanted = several(topics, "topic")
+        as_names([topic.name for topic in wanted], "topic")
+        return await topics_module.create_topics(await self._ready(), wanted, validate_only, timeout)
+
+    async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
+        """Delete a topic with all its records, and return when it is gone. UnknownTopic if there is none."""
+        with alone(name):
+            await self.delete_topics([name], timeout=timeout)
+
+    async def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete several topics; BatchFailed names those that could not be deleted."""
+        chosen = as_names(names, "topic")
+        if chosen:
+            await topics_module.delete_topics(await self._ready(), chosen, timeout)
+
+    async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[str]:
+        """The names of all topics, sorted; internal ones such as __consumer_offsets only when asked for."""
+        return await topics_module.list_topics(await self._ready(), include_internal, timeout)
+
+    async def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
+        """A topic's id and partitions: leaders, replicas, and which of them are in sync."""
+        with alone(name):
+            return (await self.describe_topics([name], timeout=timeout))[name]
+
+    async def describe_topics(
+        self, names: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> dict[str, TopicDescription]:
+        """Several topics by name, or all of them. BatchFailed names those that are not there."""
+        chosen = None if names is None else as_names(names, "topic")
+        return await topics_module.describe_topics(await self._ready(), chosen, timeout)
+
+    async def create_partitions(
+        self,
+        topic: str,
+        total: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Give a topic more partitions, so that it has `total`, and return when they can be used.
+
+        `assignments` names the brokers of each new partition. Keys of new records go to other partitions
+        than before.
+        """
+        await topics_module.create_partitions(
+            await self._ready(), as_name(topic, "topic"), total, assignments, validate_only, timeout
+        )
+
+    # ---- settings
+
+    async def describe_config(
+        self,
+        resource: ConfigResource,
+        keys: Iterable[str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, ConfigEntry]:
+        """The settings of a topic, a broker or a group by name: `ConfigResource.topic("orders")`.
+
+        `keys` limits the answer to these; a key that is not known is left out.
+        """
+        with alone(resource):
+            return (await self.describe_configs([resource], keys, timeout=timeout))[resource]
+
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        keys: Iterable[str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """The settings of several resources; see `describe_config`."""
+        chosen = None if keys is None else as_names(keys, "setting")
+        return await configs_module.describe_configs(await self._ready(), resources, chosen, timeout)
+
+    async def alter_config(
+        self,
+        resource: ConfigResource,
+        *,
+        set: Mapping[str, SettingValue] | None = None,
+        delete: Iterable[str] = (),
+        append: Mapping[str, SettingValue] | None = None,
+        subtract: Mapping[str, SettingValue] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Change settings of a topic, a broker or a group; what is not named stays as it is.
+
+        `delete` puts settings back to their defaults; `append` and `subtract` are for lists, such as
+        cleanup.policy. Either all changes are made or none.
+        """
+        change = ConfigChange(set or {}, as_names(delete, "setting"), append or {}, subtract or {})
+        with alone(resource):
+            await self.alter_configs({resource: change}, validate_only=validate_only, timeout=timeout)
+
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, ConfigChange],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Change settings of several resources; see `alter_config`. Each is changed whole or not at all."""
+        await configs_module.alter_configs(await self._ready(), changes, validate_only, timeout)
+
+    async def list_config_resources(
+        self, types: Iterable[ResourceType] = (), *, timeout: float | None = None
+    ) -> list[ConfigResource]:
+        """What has settings of its own: topics, brokers, groups. Without `types` all."""
+        return await configs_module.list_config_resources(await self._ready(), list(types), timeout)
+
+    # ---- groups
+
+    async def list_groups(
+        self,
+        *,
+        states: Iterable[str] = (),
+        types: Iterable[str] = (),
+        timeout: float | None = None,
+    ) -> list[GroupListing]:
+        """All groups, sorted by name; `states` ("Stable") and `types` ("classic") say which ones only.
+
+        Every broker is asked. BatchFailed names those that did not answer.
+        """
+        return await groups_module.list_groups(
+            await self._ready(), as_names(states, "state"), as_names(types, "type"), timeout
+        )
+
+    async def describe_group(self, group: str, *, timeout: float | None = None) -> GroupDescription:
+        """A group's state and members, with what each holds. GroupError if there is no such group."""
+        with alone(group):
+            return (await self.describe_groups([group], timeout=timeout))[group]
+
+    async def describe_groups(
+        self, groups: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, GroupDescription]:
+        """Several groups by name; BatchFailed names those that are not there."""
+        return await groups_module.describe_groups(await self._ready(), as_names(groups, "group"), timeout)
+
+    async def delete_group(self, group: str, *, timeout: float | None = None) -> None:
+        """Delete a group with its offsets. GroupError if it has members, or is not there."""
+        with alone(group):
+            await self.delete_groups([group], timeout=timeout)
+
+    async def delete_groups(self, groups: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete several groups; BatchFailed names those that could not be deleted."""
+        await groups_module.delete_groups(await self._ready(), as_names(groups, "group"), timeout)
+
+    async def remove_members(
+        self,
+        group: str,
+        member_ids: Iterable[str] | None = None,
+        instance_ids: Iterable[str] | None = None,
+        *,
+        reason: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Send members away: those of `member_ids`, and static ones of `instance_ids`; without either, all.
+
+        A member that still runs joins again. BatchFailed names those that could not be removed.
+        """
+        await groups_module.remove_members(
+            await self._ready(),
+            as_name(group, "group"),
+            None if member_ids is None else as_names(member_ids, "member"),
+            None if instance_ids is None else as_names(instance_ids, "member"),
+            reason,
+            timeout,
+        )
+
+    # ---- offsets
+
+    async def list_group_offsets(
+        self,
+        group: str,
+        partitions: Iterable[PartitionLike] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The offsets that a group has committed; partitions without one are left out. None means all.
+
+        A group that nobody has heard of has none, which is no error.
+        """
+        wanted = None if partitions is None else as_partitions(partitions)
+        return await offsets_module.list_group_offsets(
+            await self._ready(), as_name(group, "group"), wanted, timeout
+        )
+
+    async def alter_group_offsets(
+        self,
+        group: str,
+        offsets: Mapping[PartitionT, int | CommittedOffset],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit offsets for a group without members, making it if need be. GroupError if it has members.
+
+        BatchFailed names the partitions that could not be altered.
+        """
+        chosen = {
+            as_partition(partition): offset
+            if isinstance(offset, CommittedOffset)
+            else CommittedOffset(offset)
+            for partition, offset in offsets.items()
+        }
+        await offsets_module.alter_group_offsets(
+            await self._ready(), as_name(group, "group"), chosen, timeout
+        )
+
+    async def delete_group_offsets(
+        self, group: str, partitions: Iterable[PartitionLike], *, timeout: float | None = None
+    ) -> None:
+        """Forget committed offsets, but not of topics that a member reads. BatchFailed names what stayed."""
+        await offsets_module.delete_group_offsets(
+            await self._ready(), as_name(group, "group"), as_partitions(partitions), timeout
+        )
+
+    async def group_lag(
+        self,
+        group: str,
+        partitions: Iterable[PartitionLike] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, int]:
+        """How many records lie between a group's committed offsets and the ends of their partitions.
+
+        Partitions without a committed offset, and those of deleted topics, are left out.
+        """
+        wanted = None if partitions is None else as_partitions(partitions)
+        return await offsets_module.group_lag(await self._ready(), as_name(group, "group"), wanted, timeout)
+
+    async def list_offsets(
+        self,
+        partitions: Mapping[PartitionT, OffsetSpec],
+        *,
+        read_committed: bool = False,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndTime | None]:
+        """Offsets by partition: "earliest", "latest", "max_timestamp", or the first at or after a time.
+
+        A time is in milliseconds or an aware datetime. None means that there is no such record. With
+        `read_committed` the latest is where the first open transaction begins.
+        """
+        wanted = {as_partition(partition): spec for partition, spec in partitions.items()}
+        return await offsets_module.list_offsets(await self._ready(), wanted, read_committed, timeout)
+
+    # ---- records and producers
+
+    async def delete_records(
+        self, before: Mapping[PartitionT, int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before an offset, by partition; ALL_RECORDS (-1) deletes all there are.
+
+        Returns where each partition begins now. An offset behind the end is OffsetOutOfRange, in BatchFailed.
+        """
+        wanted = {as_partition(partition): offset for partition, offset in before.items()}
+        return await storage.delete_records(await self._ready(), wanted, timeout)
+
+    async def describe_producers(
+        self, partitions: Iterable[PartitionLike], *, timeout: float | None = None
+    ) -> dict[TopicPartition, list[ActiveProducer]]:
+        """The idempotent producers that each partition remembers."""
+        return await storage.describe_producers(await self._ready(), as_partitions(partitions), timeout)

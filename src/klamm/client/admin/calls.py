@@ -1,0 +1,343 @@
+"""How the admin asks: whom, how often, for how long, and what becomes of answers that differ by item.
+
+Every call goes through `settle`. It asks about all items at once; those whose error will pass (a leader, a
+controller or a coordinator that moved, a connection that broke) are asked about again, with pauses, until the
+time is over. An error that concerns the whole call, such as a wrong password, is raised as it is.
+
+An error code UNKNOWN_TOPIC_OR_PARTITION counts as final here, though Kafka's table calls it retriable: who
+asks about a topic that is not there wants to know now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from klamm.client.errors import (
+    BatchFailed,
+    BrokerError,
+    ClientError,
+    ClientMisused,
+    ConnectionFailed,
+    TimedOut,
+    UnknownTopic,
+)
+from klamm.client.network.network import Network, Versioned
+from klamm.client.results import TopicPartition
+from klamm.model.errors import ErrorCode
+from klamm.protocol.errors import UnencodableMessage
+from klamm.protocol.messages.k03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
+from klamm.protocol.schema import Message
+
+Item = TypeVar("Item", bound=Any)
+Value = TypeVar("Value")
+
+_MOVED = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What an item gets that is to be asked about again, whatever its error says of itself."""
+
+    error: ClientError
+
+
+Outcome: TypeAlias = Value | ClientError | Again
+Outcomes: TypeAlias = Mapping[Item, Outcome[Value]]
+
+
+@contextmanager
+def alone(item: object) -> Iterator[None]:
+    """For calls about one item: its own error instead of BatchFailed."""
+    try:
+        yield
+    except BatchFailed as failed:
+        raise failed.errors[item] from None
+
+
+class AdminCalls:
+    """One admin's way to ask. Runs on the loop of its network."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._default_timeout = network.config.seconds("default.api.timeout.ms")
+        self._knows_controller = False
+
+    def limit(self, timeout: float | None) -> float:
+        """How long a call may take, in seconds."""
+        return self._default_timeout if timeout is None else timeout
+
+    # ---- asking about several items
+
+    async def settle(
+        self,
+        what: str,
+        items: Iterable[Item],
+        ask: Callable[[list[Item]], Awaitable[Outcomes[Item, Value]]],
+        timeout: float | None,
+    ) -> dict[Item, Value]:
+        """The results by item, or BatchFailed if any item failed for good."""
+        settling = _Settling(what, items, ask)
+        if settling.pending:
+            seconds = self.limit(timeout)
+            try:
+                await self.network.retrying(what, seconds, settling.attempt)
+            except TimedOut as late:
+                settling.give_up(seconds, late)
+        return settling.outcome()
+
+    async def settle_partly(
+        self,
+        what: str,
+        items: Iterable[Item],
+        ask: Callable[[list[Item]], Awaitable[Outcomes[Item, Value]]],
+        timeout: float | None,
+    ) -> tuple[dict[Item, Value], BatchFailed | None]:
+        """The results there are, and the error for the others: for calls with more to do before they fail."""
+        try:
+            return await self.settle(what, items, ask, timeout), None
+        except BatchFailed as failed:
+            return failed.results, failed
+
+    async def settle_one(
+        self,
+        what: str,
+        item: Item,
+        ask: Callable[[list[Item]], Awaitable[Outcomes[Item, Value]]],
+        timeout: float | None,
+    ) -> Value:
+        """The result of one item, or its error."""
+        with alone(item):
+            return (await self.settle(what, [item], ask, timeout))[item]
+
+    # ---- asking the right broker
+
+    async def call(
+        self, node_id: int, request: Message | Versioned, *, max_version: int | None = None
+    ) -> Any:
+        """One attempt at one broker, as long as the call around it may take."""
+        try:
+            return await self.network.call(node_id, request, max_version=max_version)
+        except UnencodableMessage as error:
+            raise ClientMisused(f"the request cannot be written: {error}") from None
+
+    async def call_any(self, request: Message | Versioned) -> Any:
+        try:
+            return await self.network.call_any(request)
+        except UnencodableMessage as error:
+            raise ClientMisused(f"the request cannot be written: {error}") from None
+
+    async def metadata(self, topics: Iterable[str] | None) -> MetadataResponse:
+        """What some broker says of these topics, None meaning all. Creates none."""
+        named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
+        response: MetadataResponse = await self.call_any(request)
+        self.network.metadata.apply(response, asyncio.get_running_loop().time())
+        self._knows_controller = True
+        return response
+
+    async def brokers(self) -> list[int]:
+        """All brokers, as of now."""
+        return sorted(broker.node_id for broker in (await self.metadata([])).brokers)
+
+    async def call_controller(self, request: Message | Versioned) -> Any:
+        """One attempt at the controller. `controller_moved` has it looked for anew next time."""
+        if not self._knows_controller:
+            await self.metadata([])
+        controller = self.network.metadata.controller_id
+        if controller not in self.network.metadata.brokers:
+            return await self.call_any(request)
+        try:
+            return await self.call(controller, request)
+        except (ConnectionFailed, TimedOut):
+            self._knows_controller = False
+            raise
+
+    def failure(self, code: int, what: str, message: str | None = None) -> BrokerError:
+        """The error for a code, noting what it says about where to ask next time."""
+        if code == ErrorCode.NOT_CONTROLLER:
+            self._knows_controller = False
+        return BrokerError.of(code, what, message)
+
+    async def ask_brokers(
+        self, brokers: Sequence[int], ask: Callable[[int], Awaitable[Outcome[Value]]]
+    ) -> Outcomes[int, Value]:
+        """Ask each of these brokers; one that does not answer is asked again."""
+        answers = await asyncio.gather(*(_tolerant(ask(broker)) for broker in brokers))
+        return dict(zip(brokers, answers, strict=True))
+
+    async def ask_leaders(
+        self,
+        partitions: Sequence[TopicPartition],
+        ask: Callable[[int, list[TopicPartition]], Awaitable[Outcomes[TopicPartition, Value]]],
+    ) -> Outcomes[TopicPartition, Value]:
+        """Ask the leader of each partition; `ask` gets a broker and the partitions that it leads."""
+        outcomes: dict[TopicPartition, Outcome[Value]] = {}
+        led: dict[int, list[TopicPartition]] = defaultdict(list)
+        leaders = await self._leaders({partition.topic for partition in partitions})
+        for partition in partitions:
+            leader = leaders.get(partition) or leaders.get(TopicPartition(partition.topic, -1))
+            if isinstance(leader, ClientError):
+                outcomes[partition] = leader
+            elif leader is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                outcomes[partition] = BrokerError.of(code, f"looking for the leader of {partition}")
+            else:
+                led[leader.leader_id].append(partition)
+        answers = await asyncio.gather(*(_tolerant(ask(node, led[node])) for node in led))
+        for node, answer in zip(led, answers, strict=True):
+            for partition in led[node]:
+                outcome = answer if isinstance(answer, Again) else _answered(answer.get(partition), partition)
+                # It was in the metadata a moment ago: its leader has not heard of it yet, or it goes away.
+                outcomes[partition] = Again(outcome) if isinstance(outcome, UnknownTopic) else outcome
+        return outcomes
+
+    async def _leaders(
+        self, topics: set[str]
+    ) -> dict[TopicPartition, MetadataResponsePartition | ClientError]:
+        """The leaders of all partitions of these topics; a topic's own error is at its partition -1."""
+        found: dict[TopicPartition, MetadataResponsePartition | ClientError] = {}
+        for topic in (await self.metadata(sorted(topics))).topics:
+            name = topic.name or ""
+            if topic.error_code != ErrorCode.NONE:
+                found[TopicPartition(name, -1)] = self.failure(
+                    topic.error_code, f"looking for topic {name!r}"
+                )
+            for partition in topic.partitions:
+                key = TopicPartition(name, partition.partition_index)
+                found[key] = partition
+                if partition.leader_id < 0:
+                    code = ErrorCode.LEADER_NOT_AVAILABLE
+                    found[key] = BrokerError.of(code, f"looking for the leader of {key}")
+        return found
+
+    async def ask_coordinators(
+        self,
+        groups: Sequence[str],
+        ask: Callable[[int, list[str]], Awaitable[Outcomes[str, Value]]],
+    ) -> Outcomes[str, Value]:
+        """Ask the coordinator of each group; `ask` gets a broker and the groups that it coordinates."""
+        outcomes: dict[str, Outcome[Value]] = {}
+        coordinated: dict[int, list[str]] = defaultdict(list)
+        for group in groups:
+            try:
+                coordinated[await self.network.coordinator(group, self._default_timeout)].append(group)
+            except BrokerError as error:
+                outcomes[group] = error
+        answers = await asyncio.gather(*(_tolerant(ask(node, coordinated[node])) for node in coordinated))
+        for node, answer in zip(coordinated, answers, strict=True):
+            for group in coordinated[node]:
+                outcome = answer if isinstance(answer, Again) else _answered(answer.get(group), group)
+                if isinstance(outcome, Again) or getattr(outcome, "code", None) in _MOVED:
+                    self.network.forget_coordinator(group)
+                outcomes[group] = outcome
+        return outcomes
+
+    async def ask_coordinator(
+        self,
+        group: str,
+        items: list[Item],
+        ask: Callable[[int, list[Item]], Awaitable[Outcomes[Item, Value]]],
+    ) -> Outcomes[Item, Value]:
+        """Ask the coordinator of one group about items of that group."""
+
+        async def ask_about_group(broker: int, _: list[str]) -> Outcomes[str, Outcomes[Item, Value]]:
+            return {group: await ask(broker, items)}
+
+        outcome = (await self.ask_coordinators([group], ask_about_group))[group]
+        if isinstance(outcome, ClientError | Again):
+            return dict.fromkeys(items, outcome)
+        if any(getattr(one, "code", None) in _MOVED for one in outcome.values()):
+            self.network.forget_coordinator(group)
+        return outcome
+
+
+class _Settling(Generic[Item, Value]):
+    """The items of one call: which have their result, which their error, and which are still open."""
+
+    def __init__(
+        self,
+        what: str,
+        items: Iterable[Item],
+        ask: Callable[[list[Item]], Awaitable[Outcomes[Item, Value]]],
+    ) -> None:
+        self.pending: list[Item] = list(dict.fromkeys(items))
+        self._order = list(self.pending)
+        self._what = what
+        self._ask = ask
+        self._results: dict[Item, Value] = {}
+        self._errors: dict[Item, ClientError] = {}
+        self._last: dict[Item, ClientError] = {}
+
+    async def attempt(self) -> None:
+        """Ask about what is open; raises an error that will pass while anything stays open."""
+        outcomes = await self._ask(self.pending)
+        still_open = []
+        for item in self.pending:
+            outcome = _answered(outcomes.get(item), item)
+            if isinstance(outcome, Again) or (isinstance(outcome, ClientError) and _will_pass(outcome)):
+                self._last[item] = outcome.error if isinstance(outcome, Again) else outcome
+                still_open.append(item)
+            elif isinstance(outcome, ClientError):
+                self._errors[item] = outcome
+            else:
+                self._results[item] = outcome
+        self.pending = still_open
+        if still_open:
+            raise _StillOpen(str(self._last[still_open[0]]))
+
+    def give_up(self, seconds: float, late: TimedOut) -> None:
+        """The time is over. When no broker ever said anything, that is one error and not one per item."""
+        if not self._results and not self._errors and not self._last:
+            raise late
+        for item in self.pending:
+            cause = self._last.get(item, late.cause)
+            self._errors[item] = TimedOut(f"{self._what} ({item})", seconds, cause=cause)
+
+    def outcome(self) -> dict[Item, Value]:
+        results = {item: self._results[item] for item in self._order if item in self._results}
+        if self._errors:
+            errors = {item: self._errors[item] for item in self._order if item in self._errors}
+            raise BatchFailed(self._what, results, errors)
+        return results
+
+
+class _StillOpen(ClientError):
+    """Some items are to be asked about again."""
+
+    retriable = True
+
+
+async def _tolerant(answer: Awaitable[Value]) -> Value | Again:
+    """An answer, or what makes it worth asking again. Other errors concern the whole call."""
+    try:
+        return await answer
+    except ClientError as error:
+        if not error.retriable:
+            raise
+        return Again(error)
+
+
+def _answered(outcome: Outcome[Value] | None, item: object) -> Outcome[Value]:
+    if outcome is None:
+        return BrokerError.of(ErrorCode.UNKNOWN_SERVER_ERROR, f"an answer without a word about {item}")
+    return outcome
+
+
+def _will_pass(error: ClientError) -> bool:
+    return error.retriable and not isinstance(error, UnknownTopic)

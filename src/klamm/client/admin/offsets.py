@@ -1,0 +1,267 @@
+"""Offsets: those that groups have committed, and those that partitions have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from klamm.client.admin.calls import AdminCalls, Outcome
+from klamm.client.admin.types import OffsetSpec
+from klamm.client.arguments import by_topic, time_ms
+from klamm.client.errors import BatchFailed, ClientMisused, GroupError, UnknownTopic
+from klamm.client.network.network import Versioned
+from klamm.client.results import CommittedOffset, OffsetAndTime, TopicPartition
+from klamm.model.errors import ErrorCode
+from klamm.protocol.messages.k02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from klamm.protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from klamm.protocol.messages.k09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from klamm.protocol.messages.k47_offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+
+SPECIAL_TIMES = {
+    "latest": -1,
+    "earliest": -2,
+    "max_timestamp": -3,
+    "earliest_local": -4,
+    "latest_tiered": -5,
+    "earliest_pending_upload": -6,
+}
+_READ_COMMITTED = 1
+_CONSUMER = -1
+
+# The newest versions that name topics; later ones have ids, which a group's deleted topics no longer have.
+_LAST_COMMIT_BY_NAME = 9
+_LAST_FETCH_BY_NAME = 9
+_FIRST_FETCH_OF_MANY_GROUPS = 8
+
+
+# ---- of groups
+
+
+async def list_group_offsets(
+    calls: AdminCalls, group: str, partitions: Sequence[TopicPartition] | None, timeout: float | None
+) -> dict[TopicPartition, CommittedOffset]:
+    what = f"listing the offsets of group {group!r}"
+
+    async def ask(broker: int, _: list[str]) -> dict[str, Outcome[dict[TopicPartition, CommittedOffset]]]:
+        response = await calls.call(broker, _fetch(group, partitions), max_version=_LAST_FETCH_BY_NAME)
+        answer = response.groups[0] if response.groups else response
+        if answer.error_code != ErrorCode.NONE:
+            return {group: calls.failure(answer.error_code, what)}
+        found: dict[TopicPartition, CommittedOffset] = {}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                partition = TopicPartition(topic.name, one.partition_index)
+                if one.error_code != ErrorCode.NONE:
+                    return {group: calls.failure(one.error_code, f"{what}: {partition}")}
+                if one.committed_offset >= 0:
+                    found[partition] = CommittedOffset(
+                        one.committed_offset, one.metadata or "", one.committed_leader_epoch
+                    )
+        return {group: dict(sorted(found.items()))}
+
+    return await calls.settle_one(what, group, lambda pending: calls.ask_coordinators(pending, ask), timeout)
+
+
+def _fetch(group: str, partitions: Sequence[TopicPartition] | None) -> Versioned:
+    grouped = None if partitions is None else by_topic(partitions)
+
+    def build(version: int) -> OffsetFetchRequest:
+        if version < _FIRST_FETCH_OF_MANY_GROUPS:
+            topics = None
+            if grouped is not None:
+                topics = [
+                    OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
+                    for name, numbers in grouped.items()
+                ]
+            return OffsetFetchRequest(group_id=group, topics=topics)
+        wanted = None
+        if grouped is not None:
+            wanted = [
+                OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
+                for name, numbers in grouped.items()
+            ]
+        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=wanted)])
+
+    return Versioned(OffsetFetchRequest, build)
+
+
+async def alter_group_offsets(
+    calls: AdminCalls,
+    group: str,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    timeout: float | None,
+) -> None:
+    what = f"altering the offsets of group {group!r}"
+
+    async def ask(broker: int, pending: list[TopicPartition]) -> dict[TopicPartition, Outcome[bool]]:
+        topics = [
+            OffsetCommitRequestTopic(
+                name=name,
+                partitions=[_commit(number, offsets[TopicPartition(name, number)]) for number in numbers],
+            )
+            for name, numbers in by_topic(pending).items()
+        ]
+        request = OffsetCommitRequest(group_id=group, topics=topics)
+        response = await calls.call(broker, request, max_version=_LAST_COMMIT_BY_NAME)
+        return {
+            TopicPartition(topic.name, one.partition_index): _committed(calls, one.error_code, what)
+            for topic in response.topics
+            for one in topic.partitions
+        }
+
+    async def ask_coordinator(
+        pending: list[TopicPartition],
+    ) -> Mapping[TopicPartition, Outcome[bool]]:
+        return await calls.ask_coordinator(group, pending, ask)
+
+    await calls.settle(what, offsets, ask_coordinator, timeout)
+
+
+def _commit(partition: int, offset: CommittedOffset) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=partition,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        committed_metadata=offset.metadata,
+    )
+
+
+def _committed(calls: AdminCalls, code: int, what: str) -> Outcome[bool]:
+    if code == ErrorCode.NONE:
+        return True
+    if code == ErrorCode.UNKNOWN_MEMBER_ID:
+        # What it means for a commit that comes from no member.
+        return GroupError(
+            f"{what} failed with {ErrorCode(code).name}: the group has members",
+            code=ErrorCode(code),
+            advice="Stop its members first",
+        )
+    return calls.failure(code, what)
+
+
+async def delete_group_offsets(
+    calls: AdminCalls, group: str, partitions: Sequence[TopicPartition], timeout: float | None
+) -> None:
+    what = f"deleting the offsets of group {group!r}"
+
+    async def ask(broker: int, pending: list[TopicPartition]) -> dict[TopicPartition, Outcome[bool]]:
+        topics = [
+            OffsetDeleteRequestTopic(
+                name=name,
+                partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers],
+            )
+            for name, numbers in by_topic(pending).items()
+        ]
+        response = await calls.call(broker, OffsetDeleteRequest(group_id=group, topics=topics))
+        if response.error_code != ErrorCode.NONE:
+            return {one: calls.failure(response.error_code, what) for one in pending}
+        outcomes: dict[TopicPartition, Outcome[bool]] = {}
+        for topic in response.topics:
+            for one in topic.partitions:
+                partition = TopicPartition(topic.name, one.partition_index)
+                outcomes[partition] = True
+                if one.error_code != ErrorCode.NONE:
+                    outcomes[partition] = calls.failure(one.error_code, f"{what}: {partition}")
+        return outcomes
+
+    async def ask_coordinator(
+        pending: list[TopicPartition],
+    ) -> Mapping[TopicPartition, Outcome[bool]]:
+        return await calls.ask_coordinator(group, pending, ask)
+
+    await calls.settle(what, partitions, ask_coordinator, timeout)
+
+
+async def group_lag(
+    calls: AdminCalls, group: str, partitions: Sequence[TopicPartition] | None, timeout: float | None
+) -> dict[TopicPartition, int]:
+    committed = await list_group_offsets(calls, group, partitions, timeout)
+    wanted: dict[TopicPartition, OffsetSpec] = dict.fromkeys(committed, "latest")
+    try:
+        ends = await list_offsets(calls, wanted, False, timeout)
+    except BatchFailed as failed:
+        # Offsets outlive their topic; nothing is left to read of one that was deleted.
+        if not all(isinstance(error, UnknownTopic) for error in failed.errors.values()):
+            raise
+        ends = failed.results
+    return {
+        partition: max(0, end.offset - committed[partition].offset)
+        for partition, end in ends.items()
+        if end is not None
+    }
+
+
+# ---- of partitions
+
+
+async def list_offsets(
+    calls: AdminCalls,
+    wanted: Mapping[TopicPartition, OffsetSpec],
+    read_committed: bool,
+    timeout: float | None,
+) -> dict[TopicPartition, OffsetAndTime | None]:
+    times = {partition: _wire_time(spec) for partition, spec in wanted.items()}
+
+    async def ask(broker: int, pending: list[TopicPartition]) -> dict[TopicPartition, Outcome[OffsetAndTime]]:
+        request = ListOffsetsRequest(
+            replica_id=_CONSUMER,
+            isolation_level=_READ_COMMITTED if read_committed else 0,
+            topics=[
+                ListOffsetsTopic(
+                    name=name,
+                    partitions=[
+                        ListOffsetsPartition(
+                            partition_index=number, timestamp=times[TopicPartition(name, number)]
+                        )
+                        for number in numbers
+                    ],
+                )
+                for name, numbers in by_topic(pending).items()
+            ],
+            timeout_ms=round(calls.limit(timeout) * 1000),
+        )
+        outcomes: dict[TopicPartition, Outcome[OffsetAndTime]] = {}
+        for topic in (await calls.call(broker, request)).topics:
+            for one in topic.partitions:
+                partition = TopicPartition(topic.name, one.partition_index)
+                outcomes[partition] = OffsetAndTime(one.offset, one.timestamp, one.leader_epoch)
+                if one.error_code != ErrorCode.NONE:
+                    what = f"listing offsets of {partition} on broker {broker}"
+                    outcomes[partition] = calls.failure(one.error_code, what)
+        return outcomes
+
+    found, failed = await calls.settle_partly(
+        "listing offsets", times, lambda pending: calls.ask_leaders(pending, ask), timeout
+    )
+    results = {partition: one if one.offset >= 0 else None for partition, one in found.items()}
+    if failed is not None:
+        failed.results = dict(results)
+        raise failed
+    return results
+
+
+def _wire_time(spec: OffsetSpec) -> int:
+    if not isinstance(spec, str):
+        return time_ms(spec)
+    if spec not in SPECIAL_TIMES:
+        raise ClientMisused(
+            f"{spec!r} is no place in a partition",
+            advice=f"Give one of {', '.join(SPECIAL_TIMES)}, milliseconds, or a datetime",
+        )
+    return SPECIAL_TIMES[spec]

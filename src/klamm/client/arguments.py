@@ -1,0 +1,81 @@
+"""What users give as arguments, read the same way everywhere: names, partitions and times."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias, TypeVar
+
+from klamm.client.errors import ClientMisused
+from klamm.client.results import TopicPartition
+
+PartitionLike: TypeAlias = TopicPartition | tuple[str, int]
+"""A partition as an argument."""
+
+TimeLike: TypeAlias = int | datetime
+"""A time as an argument: milliseconds since 1970 in UTC, or a datetime that knows its time zone."""
+
+PartitionT = TypeVar("PartitionT", bound=tuple[str, int])
+"""The same as a key of a mapping, whose keys may be of either kind."""
+
+Item = TypeVar("Item", bound=Any)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def several(items: Iterable[Item], what: str) -> list[Item]:
+    """The items of an argument. A single text is a slip: it would be taken for its letters."""
+    if isinstance(items, str | bytes):
+        raise ClientMisused(f"{items!r} is one {what}", advice=f"Give a list of {what}s")
+    return list(items)
+
+
+def as_name(item: str, what: str) -> str:
+    """A name of a `what`."""
+    if not isinstance(item, str):
+        raise ClientMisused(f"{item!r} is no name of a {what}", advice="Give a text")
+    return item
+
+
+def as_names(items: Iterable[str], what: str) -> list[str]:
+    return [as_name(item, what) for item in several(items, what)]
+
+
+def as_partition(item: PartitionLike) -> TopicPartition:
+    if isinstance(item, tuple) and len(item) == 2:
+        topic, partition = item
+        if isinstance(topic, str) and isinstance(partition, int):
+            return TopicPartition(topic, partition)
+    raise ClientMisused(
+        f"{item!r} is no partition", advice="Give a TopicPartition, or a (topic, partition) tuple"
+    )
+
+
+def as_partitions(items: Iterable[PartitionLike]) -> list[TopicPartition]:
+    # One partition is a tuple, too, and would be taken for two wrong ones; `as_partition` says so.
+    return [as_partition(item) for item in several(items, "partition")]
+
+
+def time_ms(time: TimeLike) -> int:
+    """A time in milliseconds since 1970."""
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise ClientMisused(
+                f"{time!r} does not say its time zone", advice="Give it one: datetime.now(timezone.utc)"
+            )
+        return (time - _EPOCH) // _MILLISECOND
+    if not isinstance(time, int) or isinstance(time, bool) or time < 0:
+        raise ClientMisused(
+            f"{time!r} is no time", advice="Give milliseconds since 1970, or a datetime with a time zone"
+        )
+    return time
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic, which is how most requests have them."""
+    grouped: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in partitions:
+        grouped[topic].append(partition)
+    return dict(grouped)

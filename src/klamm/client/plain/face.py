@@ -1,0 +1,106 @@
+"""What all plain faces have in common: the asyncio client inside, on a loop in a thread of its own.
+
+A face holds its client and its thread; neither holds the face. So a face that its user drops without closing
+it is collected: it warns, and its thread ends by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from klamm.client.guard import ClientGuard
+from klamm.client.plain.runner import LoopThread
+
+T = TypeVar("T")
+FaceT = TypeVar("FaceT", bound=type)
+
+
+class AsyncClient(Protocol):
+    """What a face needs of the client inside it."""
+
+    _guard: ClientGuard
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def counters(self) -> dict[str, float]: ...
+
+
+class PlainFace:
+    """A client for plain threads. Every method may be called from any thread, and from several at once."""
+
+    _client: AsyncClient
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._guard = client._guard
+        self._closing = threading.Lock()
+        self._thread = LoopThread(f"klamm-{self._guard.kind}-{self._guard.client_id}")
+        try:
+            self._thread.run(client.start())
+        except BaseException:
+            self._thread.close()
+            raise
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a call of the client on its loop, and wait for it."""
+        try:
+            self._guard.check()
+        except BaseException:
+            work.close()
+            raise
+        return self._thread.run(work)
+
+    def start(self) -> None:
+        """Nothing to do: a plain client is started when it is made."""
+        self._guard.check()
+
+    def close(self) -> None:
+        """Close the client and end its thread. Idempotent; any other call raises ClientClosed afterwards."""
+        if self._guard.forked:
+            return
+        self._thread.check_not_current()
+        with self._closing:  # who comes second waits until it is closed
+            if self._guard.unusable:
+                return
+            try:
+                self._thread.run(self._client.close())
+            finally:
+                self._thread.close()
+
+    def counters(self) -> dict[str, float]:
+        """What this client has counted so far, by name."""
+        return self._client.counters()
+
+    def __enter__(self) -> Self:
+        self._guard.check()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if (guard := getattr(self, "_guard", None)) is not None:
+            guard.abandoned()
+
+
+def documented_by(client: type) -> Callable[[FaceT], FaceT]:
+    """Give the methods of a plain face the docstrings of the asyncio client: they say the same."""
+
+    def give(face: FaceT) -> FaceT:
+        for name, method in vars(face).items():
+            original = getattr(client, name, None)
+            if callable(method) and original is not None and method.__doc__ is None:
+                method.__doc__ = original.__doc__
+        return face
+
+    return give
