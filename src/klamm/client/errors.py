@@ -16,6 +16,7 @@
     ├── BatchFailed                some items of a call about several failed; has .results and .errors
     ├── ClientClosed  ClientForked ClientMisused
     └── (ConfigError is config.rows')
+    PollOverdue                    a warning: the consumer did not poll in time, and left its group
 
 `code` is the wire's code, or None when no broker was involved. `retriable` says whether the same call may
 succeed later without the user changing anything. `advice` says what to do; it is part of the text.
@@ -284,3 +285,7 @@ class ClientForked(ClientError):
 
 class ClientMisused(ClientError):
     """A call that does not fit: `subscribe` after `assign`, `commit` without a group."""
+
+
+class PollOverdue(UserWarning):
+    """The consumer left its group, since it did not poll for longer than `max_poll_interval_ms`."""
