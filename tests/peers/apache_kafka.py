@@ -3,6 +3,11 @@
     with ApacheKafka() as kafka:
         print(kafka.bootstrap)
 
+More listeners, each with a port of its own, and users of SCRAM can be asked for:
+
+    with ApacheKafka(listeners={"LOGIN": "SASL_PLAINTEXT"}, scram_users={"me": "secret"}) as kafka:
+        print(kafka.port_of("LOGIN"))
+
 The node lives in a temporary folder, listens on free loopback ports and is gone, with its folder, when the
 context ends. A start that fails raises PeerFailed with the end of the node's log. The client suites use it as
 the reference that Klamm is held against, and the bench as the peer it is measured against.
@@ -19,7 +24,7 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -66,7 +71,11 @@ class ApacheKafka:
         heap_mb: int = 512,
         jvm_options: tuple[str, ...] = JVM_OPTIONS,
         directory: Path | str | None = None,
+        listeners: Mapping[str, str] | None = None,
+        scram_users: Mapping[str, str] | None = None,
+        advertised_host: str = "127.0.0.1",
     ) -> None:
+        """`listeners`: their names and security protocols; what these need is in `properties`."""
         self._java = find_java()
         self._jars = find_kafka_jars(jars_dir)
         self._properties = dict(properties or {})
@@ -75,7 +84,17 @@ class ApacheKafka:
         self._given_directory = Path(directory) if directory else None
         self._process: subprocess.Popen[bytes] | None = None
         self.directory = Path()
-        self.port = 0
+        self._listeners = {"PLAINTEXT": "PLAINTEXT", **(listeners or {})}
+        self._scram_users = dict(scram_users or {})
+        self._advertised_host = advertised_host
+        self._ports: dict[str, int] = {}
+
+    @property
+    def port(self) -> int:
+        return self._ports["PLAINTEXT"]
+
+    def port_of(self, listener: str) -> int:
+        return self._ports[listener]
 
     @property
     def bootstrap(self) -> str:
@@ -142,7 +161,8 @@ class ApacheKafka:
             self.directory.mkdir(parents=True, exist_ok=True)
         else:
             self.directory = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
-        self.port, controller_port = free_ports(2)
+        controller_port, *ports = free_ports(1 + len(self._listeners))
+        self._ports = dict(zip(self._listeners, ports, strict=True))
         (self.directory / "log4j2.properties").write_text(LOGGING)
         settings = self._default_settings(controller_port) | self._properties
         server_properties = self.directory / "server.properties"
@@ -153,6 +173,7 @@ class ApacheKafka:
                 *(self._java, "-Xmx128m", "-XX:TieredStopAtLevel=1", *self._common_options()),
                 *("kafka.tools.StorageTool", "format", "--ignore-formatted"),
                 *("-t", cluster_id, "-c", str(server_properties)),
+                *self._scram_options(),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -168,9 +189,18 @@ class ApacheKafka:
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": ",".join(
+                f"{name}://127.0.0.1:{port}"
+                for name, port in {**self._ports, "CONTROLLER": controller_port}.items()
+            ),
+            "advertised.listeners": ",".join(
+                f"{name}://{self._advertised_host}:{port}" for name, port in self._ports.items()
+            ),
+            "listener.security.protocol.map": ",".join(
+                f"{name}:{protocol}"
+                for name, protocol in {**self._listeners, "CONTROLLER": "PLAINTEXT"}.items()
+            ),
+            "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self.data_dir),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
@@ -179,6 +209,11 @@ class ApacheKafka:
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
         }
+
+    def _scram_options(self) -> Iterator[str]:
+        for name, password in self._scram_users.items():
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+                yield from ("--add-scram", f"{mechanism}=[name={name},password={password}]")
 
     def _common_options(self) -> tuple[str, ...]:
         return (

@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 from klamm.config.rows import ConfigError
 
-DEFAULT_PORT = 9092
-
 _ADDRESS = re.compile(
-    r"(?:\[(?P<v6>[0-9a-fA-F:.]+(?:%\w+)?)\]|(?P<name>[^\s:/\[\],@]+))(?::(?P<port>\d{1,5}))?"
+    r"(?:\[(?P<v6>[0-9a-fA-F:.]+(?:%\w+)?)\]|(?P<name>[^\s:/\[\],@]+)):(?P<port>\d{1,5})"
 )
 
 
@@ -41,7 +39,7 @@ def parse_bootstrap(servers: Sequence[str]) -> tuple[BrokerAddress, ...]:
     found: dict[str, BrokerAddress] = {}
     for text in servers:
         match = _ADDRESS.fullmatch(text.strip())
-        port = int(match["port"] or DEFAULT_PORT) if match else 0
+        port = int(match["port"]) if match else 0
         if match is None or not 0 < port <= 65_535:
             raise ConfigError(
                 f"bootstrap.servers={text!r} is refused: an address reads host:port, such as "

@@ -12,6 +12,8 @@ from klamm.protocol.framing import SIZE_BYTES, frame_size
 SCRATCH_BYTES = 64 * 1024
 """What one read takes at most while frames are small; larger frames get a buffer of their own."""
 
+_FIRST_BYTES = 16
+
 
 class FrameReceiver:
     """Give `buffer` to the socket, tell `received` how much came, and get the frames that are whole.
@@ -20,7 +22,7 @@ class FrameReceiver:
     stream is lost.
     """
 
-    __slots__ = ("_filled", "_large", "_scratch", "max_frame_bytes")
+    __slots__ = ("_filled", "_large", "_scratch", "first_bytes", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
@@ -28,6 +30,8 @@ class FrameReceiver:
         self._large: memoryview | None = None
         self._filled = 0
         """Bytes that are in the large buffer, or else at the start of the scratch buffer."""
+        self.first_bytes = b""
+        """What the stream began with: says what a server speaks that does not speak Kafka."""
 
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
@@ -40,17 +44,14 @@ class FrameReceiver:
         self._filled += count
         large = self._large
         if large is None:
+            if not self.first_bytes:
+                self.first_bytes = bytes(self._scratch[: min(count, _FIRST_BYTES)])
             return self._cut()
         if self._filled < len(large):
             return []
         self._large = None
         self._filled = 0
         return [large]
-
-    @property
-    def first_bytes(self) -> bytes:
-        """What the scratch buffer starts with: says what a server speaks that does not speak Kafka."""
-        return bytes(self._scratch[: min(self._filled, 16)])
 
     def _cut(self) -> list[memoryview]:
         scratch, end = self._scratch, self._filled
