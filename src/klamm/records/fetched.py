@@ -47,21 +47,33 @@ class FetchedRecords(NamedTuple):
 
 def data_batches(fetched: FetchedRecords) -> Iterator[memoryview]:
     """The batches with records to hand out, in order; the first may begin before `from_offset`."""
+    data = memoryview(fetched.data)
+    for header, position, has_records in walk_batches(fetched):
+        if has_records:
+            yield data[position : position + header.size]
+
+
+def walk_batches(fetched: FetchedRecords) -> Iterator[tuple[BatchHeader, int, bool]]:
+    """All whole batches with where they begin, and whether they have records to hand out."""
+    data = memoryview(fetched.data)
+    from_offset = fetched.from_offset
     aborted = sorted(fetched.aborted or (), key=lambda entry: entry[1], reverse=True)
     aborting: set[int] = set()
-    for header, batch in _whole_batches(fetched):
-        if fetched.check_crcs:
-            _check_crc(header, batch)
+    for header, position in _whole_batches(data):
+        attributes = header.attributes
         last_offset = header.last_offset
+        if fetched.check_crcs and last_offset >= from_offset:
+            _check_crc(header, data[position : position + header.size])
         while aborted and aborted[-1][1] <= last_offset:
             aborting.add(aborted.pop()[0])
-        if header.attributes & CONTROL_FLAG:
-            if aborting and _is_abort_marker(header, batch):
+        has_records = last_offset >= from_offset and header.records_count != 0
+        if attributes & CONTROL_FLAG:
+            has_records = False
+            if aborting and _is_abort_marker(header, data[position : position + header.size]):
                 aborting.discard(header.producer_id)
-        elif header.attributes & TRANSACTIONAL_FLAG and header.producer_id in aborting:
-            pass
-        elif last_offset >= fetched.from_offset and header.records_count:
-            yield batch
+        elif attributes & TRANSACTIONAL_FLAG and header.producer_id in aborting:
+            has_records = False
+        yield header, position, has_records
 
 
 def end_offset(fetched: FetchedRecords) -> int:
@@ -72,14 +84,14 @@ def end_offset(fetched: FetchedRecords) -> int:
 def end_position(fetched: FetchedRecords) -> tuple[int, int]:
     """`end_offset`, and the leader epoch of the last whole batch; -1 if there is none."""
     offset, epoch = fetched.from_offset, -1
-    for header, _ in _whole_batches(fetched):
+    for header, _ in _whole_batches(memoryview(fetched.data)):
         offset = max(offset, header.last_offset + 1)
         epoch = header.partition_leader_epoch
     return offset, epoch
 
 
-def _whole_batches(fetched: FetchedRecords) -> Iterator[tuple[BatchHeader, memoryview]]:
-    data = memoryview(fetched.data)
+def _whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, int]]:
+    """Headers, and where their batches begin."""
     size = len(data)
     position = 0
     previous_offset = -1
@@ -99,7 +111,7 @@ def _whole_batches(fetched: FetchedRecords) -> Iterator[tuple[BatchHeader, memor
             raise CorruptBatch(f"the batch at offset {header.base_offset} ends beyond the largest offset")
         if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
             raise CorruptBatch(f"the batch at offset {header.base_offset} has an unknown compression")
-        yield header, data[position:end]
+        yield header, position
         position = end
     if size - position > MAGIC_POSITION and data[position + MAGIC_POSITION] < MAGIC:
         raise _wrong_magic(data[position + MAGIC_POSITION])
