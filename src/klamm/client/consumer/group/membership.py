@@ -306,7 +306,7 @@ class Membership:
                 self._refused(code, "the heartbeat")
 
     def commit_refused(self, error_code: int, generation: int, member_id: str) -> None:
-        """A commit that was sent as this member was refused. Most reasons say nothing about the membership."""
+        """A commit of this member was refused. Most reasons say nothing about the membership."""
         code = _known(error_code)
         if code in _ABOUT_MEMBERS and self._is_about_us(generation, member_id):
             self._refused(code, "a commit")
