@@ -1,0 +1,410 @@
+"""What an admin does when whom it asks has moved, is gone, or is older than we are."""
+
+from __future__ import annotations
+
+import pytest
+
+from klamm import (
+    BatchFailed,
+    BrokerError,
+    ClientMisused,
+    ErrorCode,
+    GroupError,
+    NewTopic,
+    TimedOut,
+    TopicExists,
+    UnknownTopic,
+)
+from klamm.aio import Admin
+from klamm.client.admin.types import ConfigResource
+from klamm.client.results import OffsetAndTime, TopicPartition
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k02_list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from klamm.protocol.messages.k15_describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from klamm.protocol.messages.k16_list_groups import ListedGroup, ListGroupsResponse
+from klamm.protocol.messages.k19_create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from klamm.protocol.messages.k20_delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from klamm.protocol.messages.k32_describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from klamm.protocol.messages.k75_describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from tests.client.admin.fake_cluster import FakeCluster
+
+ORDERS = TopicPartition("orders", 0)
+QUICKLY = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
+
+
+@pytest.fixture
+async def cluster():
+    async with FakeCluster() as made:
+        yield made
+
+
+@pytest.fixture
+async def admin(cluster):
+    async with Admin(cluster.bootstrap, **QUICKLY) as made:
+        yield made
+
+
+# ---- the controller
+
+
+def create_at_the_controller(cluster):
+    """Only the controller creates; the others say who they are not."""
+
+    def create(broker, request):
+        results = []
+        for topic in request.topics:
+            code = ErrorCode.NONE if broker == cluster.controller else ErrorCode.NOT_CONTROLLER
+            if code == ErrorCode.NONE and (topic.name, 0) in cluster.leaders:
+                code = ErrorCode.TOPIC_ALREADY_EXISTS
+            elif code == ErrorCode.NONE:
+                cluster.leaders[topic.name, 0] = broker
+            results.append(CreatableTopicResult(name=topic.name, error_code=code, configs=[]))
+        return CreateTopicsResponse(topics=results)
+
+    return create
+
+
+async def test_a_controller_that_moved_is_looked_for_anew(cluster, admin):
+    create = create_at_the_controller(cluster)
+
+    def move(broker, request):
+        cluster.controller = 2
+        return create(broker, request)
+
+    cluster.handlers[ApiKey.CREATE_TOPICS] = move
+    await admin.create_topic("orders")
+    assert [broker for broker, _ in cluster.requests(CreateTopicsRequest)] == [1, 2]
+
+
+async def test_only_what_is_open_is_asked_for_again(cluster, admin):
+    create = create_at_the_controller(cluster)
+
+    def refuse_one(broker, request):
+        response = create(broker, request)
+        if len(cluster.requests(CreateTopicsRequest)) == 1:
+            response.topics[1].error_code = ErrorCode.NOT_CONTROLLER
+            del cluster.leaders["b", 0]
+        return response
+
+    cluster.handlers[ApiKey.CREATE_TOPICS] = refuse_one
+    cluster.leaders["taken", 0] = 1
+    with pytest.raises(BatchFailed) as failed:
+        await admin.create_topics([NewTopic("a"), NewTopic("b"), NewTopic("taken")])
+    assert list(failed.value.results) == ["a", "b"]
+    assert isinstance(failed.value.errors["taken"], TopicExists)
+    asked = [[topic.name for topic in request.topics] for _, request in cluster.requests(CreateTopicsRequest)]
+    assert asked == [["a", "b", "taken"], ["b"]]
+
+
+async def test_a_topic_whose_first_answer_was_lost_counts_as_created(cluster, admin):
+    create = create_at_the_controller(cluster)
+
+    def lose_the_first(broker, request):
+        answer = create(broker, request)
+        return None if len(cluster.requests(CreateTopicsRequest)) == 1 else answer
+
+    cluster.handlers[ApiKey.CREATE_TOPICS] = lose_the_first
+    assert (await admin.create_topic("orders")).name == "orders"
+    assert len(cluster.requests(CreateTopicsRequest)) == 2
+
+
+async def test_one_that_was_there_before_does_not(cluster, admin):
+    cluster.leaders["orders", 0] = 1
+    create = create_at_the_controller(cluster)
+    cluster.handlers[ApiKey.CREATE_TOPICS] = lambda broker, request: (
+        None if len(cluster.requests(CreateTopicsRequest)) == 1 else create(broker, request)
+    )
+    with pytest.raises(TopicExists):
+        await admin.create_topic("orders")
+
+
+async def test_a_topic_is_created_when_it_has_leaders(cluster, admin):
+    create = create_at_the_controller(cluster)
+    looks = []
+    metadata = cluster.handlers[ApiKey.METADATA]
+
+    def elect_late(broker, request):
+        if any(topic.name == "orders" for topic in request.topics) and ("orders", 0) in cluster.leaders:
+            looks.append(cluster.leaders["orders", 0])
+            if len(looks) == 3:
+                cluster.leaders["orders", 0] = 2
+        return metadata(broker, request)
+
+    def create_without_leader(broker, request):
+        answer = create(broker, request)
+        cluster.leaders["orders", 0] = -1
+        return answer
+
+    cluster.handlers |= {ApiKey.METADATA: elect_late, ApiKey.CREATE_TOPICS: create_without_leader}
+    await admin.create_topic("orders")
+    assert looks == [-1, -1, -1]
+
+
+@pytest.mark.parametrize("newest", [5, 6])
+async def test_topics_are_deleted_as_old_brokers_know_it(cluster, admin, newest):
+    cluster.newest[ApiKey.DELETE_TOPICS] = newest
+    cluster.leaders["orders", 0] = 1
+
+    def delete(broker, request):
+        names = request.topic_names if newest < 6 else [topic.name for topic in request.topics]
+        for name in names:
+            cluster.leaders.pop((name, 0))
+        return DeleteTopicsResponse(responses=[DeletableTopicResult(name=name) for name in names])
+
+    cluster.handlers[ApiKey.DELETE_TOPICS] = delete
+    await admin.delete_topic("orders")
+    assert len(cluster.requests(DeleteTopicsRequest)) == 1
+    assert not cluster.leaders
+
+
+# ---- leaders
+
+
+def offsets_at_the_leader(cluster, code=ErrorCode.NOT_LEADER_OR_FOLLOWER):
+    def list_offsets(broker, request):
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        ListOffsetsPartitionResponse(
+                            partition_index=one.partition_index,
+                            offset=100 + broker,
+                            error_code=0
+                            if cluster.real_leaders[topic.name, one.partition_index] == broker
+                            else code,
+                        )
+                        for one in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    return list_offsets
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION], ids=lambda one: one.name
+)
+async def test_each_leader_is_asked_and_one_that_moved_is_found(cluster, admin, code):
+    cluster.leaders = {("orders", 0): 1, ("orders", 1): 2, ("orders", 2): 1}
+    cluster.real_leaders = {**cluster.leaders, ("orders", 2): 2}
+    answer = offsets_at_the_leader(cluster, code)
+
+    def move(broker, request):
+        if len(cluster.requests(ListOffsetsRequest)) == 2:
+            cluster.leaders = cluster.real_leaders
+        return answer(broker, request)
+
+    cluster.handlers[ApiKey.LIST_OFFSETS] = move
+    wanted = {TopicPartition("orders", number): "latest" for number in range(3)}
+    found = await admin.list_offsets(wanted)
+    assert found == {
+        TopicPartition("orders", 0): OffsetAndTime(101, -1),
+        TopicPartition("orders", 1): OffsetAndTime(102, -1),
+        TopicPartition("orders", 2): OffsetAndTime(102, -1),
+    }
+    assert list(found) == list(wanted)
+    assert len(cluster.requests(ListOffsetsRequest)) == 3
+
+
+async def test_a_partition_that_is_not_there_fails_at_once_and_alone(cluster, admin):
+    cluster.leaders = cluster.real_leaders = {("orders", 0): 1}
+    cluster.handlers[ApiKey.LIST_OFFSETS] = offsets_at_the_leader(cluster)
+    with pytest.raises(BatchFailed) as failed:
+        await admin.list_offsets({ORDERS: "latest", ("orders", 7): "latest", ("bills", 0): "latest"})
+    assert failed.value.results == {ORDERS: OffsetAndTime(101, -1)}
+    assert {str(one): type(error) for one, error in failed.value.errors.items()} == {
+        "orders-7": UnknownTopic,
+        "bills-0": UnknownTopic,
+    }
+    assert "failed for 2 of 3" in str(failed.value)
+
+
+async def test_a_leader_that_never_settles_ends_in_time_with_the_last_cause(cluster, admin):
+    cluster.leaders = {("orders", 0): 1}
+    cluster.real_leaders = {("orders", 0): 2}
+    cluster.handlers[ApiKey.LIST_OFFSETS] = offsets_at_the_leader(cluster)
+    with pytest.raises(BatchFailed) as failed:
+        await admin.list_offsets({ORDERS: "latest"}, timeout=0.2)
+    error = failed.value.errors[ORDERS]
+    assert isinstance(error, TimedOut)
+    assert error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert "orders-0" in str(error) and "0.2 s" in str(error) and "NOT_LEADER_OR_FOLLOWER" in str(error)
+
+
+# ---- coordinators
+
+
+def describe_at_the_coordinator(cluster):
+    def describe(broker, request):
+        code = ErrorCode.NONE if broker == cluster.coordinator else ErrorCode.NOT_COORDINATOR
+        return DescribeGroupsResponse(
+            groups=[
+                DescribedGroup(group_id=group, error_code=code, group_state="Empty")
+                for group in request.groups
+            ]
+        )
+
+    return describe
+
+
+async def test_a_coordinator_that_moved_is_found(cluster, admin):
+    cluster.handlers[ApiKey.DESCRIBE_GROUPS] = describe_at_the_coordinator(cluster)
+    assert (await admin.describe_group("billing")).coordinator == 1
+    cluster.coordinator = 2
+    assert (await admin.describe_group("billing")).coordinator == 2
+    assert [broker for broker, _ in cluster.requests(DescribeGroupsRequest)] == [1, 1, 2]
+
+
+async def test_a_coordinator_that_is_gone_is_replaced(cluster, admin):
+    cluster.handlers[ApiKey.DESCRIBE_GROUPS] = describe_at_the_coordinator(cluster)
+    cluster.coordinator = 2
+    await admin.describe_group("billing")
+    describe = cluster.handlers[ApiKey.DESCRIBE_GROUPS]
+
+    def die(broker, request):
+        if broker == 2:
+            cluster.stop(2)
+            cluster.coordinator = 1
+            return None
+        return describe(broker, request)
+
+    cluster.handlers[ApiKey.DESCRIBE_GROUPS] = die
+    assert (await admin.describe_group("billing")).coordinator == 1
+
+
+async def test_a_group_that_old_brokers_call_dead_is_not_there(cluster, admin):
+    cluster.newest[ApiKey.DESCRIBE_GROUPS] = 5
+    cluster.handlers[ApiKey.DESCRIBE_GROUPS] = lambda broker, request: DescribeGroupsResponse(
+        groups=[DescribedGroup(group_id=group, group_state="Dead") for group in request.groups]
+    )
+    with pytest.raises(GroupError) as refused:
+        await admin.describe_group("nobody")
+    assert refused.value.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+# ---- all brokers
+
+
+async def test_every_broker_is_asked_for_its_groups_and_one_that_is_gone_is_named(cluster, admin):
+    cluster.handlers[ApiKey.LIST_GROUPS] = lambda broker, request: ListGroupsResponse(
+        groups=[ListedGroup(group_id=f"of-{broker}", protocol_type="consumer", group_state="Stable")]
+    )
+    assert [one.group for one in await admin.list_groups()] == ["of-1", "of-2"]
+    cluster.stop(2)
+    async with Admin(cluster.bootstrap, **QUICKLY) as later:
+        with pytest.raises(BatchFailed) as failed:
+            await later.list_groups(timeout=0.5)
+    assert [one.group for one in failed.value.results[1]] == ["of-1"]
+    assert isinstance(failed.value.errors[2], TimedOut)
+
+
+async def test_a_broker_is_asked_about_itself(cluster, admin):
+    def describe(broker, request):
+        return DescribeConfigsResponse(
+            results=[
+                DescribeConfigsResult(resource_type=one.resource_type, resource_name=one.resource_name)
+                for one in request.resources
+            ]
+        )
+
+    cluster.handlers[ApiKey.DESCRIBE_CONFIGS] = describe
+    brokers = [ConfigResource.broker(1), ConfigResource.broker(2)]
+    await admin.describe_configs([*brokers, ConfigResource.topic("orders")])
+    asked = {
+        one.resource_name: broker
+        for broker, request in cluster.requests(DescribeConfigsRequest)
+        for one in request.resources
+    }
+    assert (asked["1"], asked["2"]) == (1, 2)
+    with pytest.raises(BatchFailed) as failed:
+        await admin.describe_configs([ConfigResource.broker(7), brokers[0]])
+    assert list(failed.value.results) == [brokers[0]]
+    assert failed.value.errors[ConfigResource.broker(7)].code is ErrorCode.BROKER_NOT_AVAILABLE
+    with pytest.raises(ClientMisused):
+        await admin.describe_config("orders")  # type: ignore[arg-type]
+
+
+# ---- pages
+
+
+def page(name, numbers, following):
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(
+                name=name,
+                partitions=[
+                    DescribeTopicPartitionsResponsePartition(
+                        partition_index=number, leader_id=1, replica_nodes=[1], isr_nodes=[1]
+                    )
+                    for number in numbers
+                ],
+            )
+        ],
+        next_cursor=following,
+    )
+
+
+async def test_pages_are_put_together(cluster, admin):
+    pages = {
+        None: page("a", [0, 1], Cursor(topic_name="a", partition_index=2)),
+        ("a", 2): page("a", [2], Cursor(topic_name="b", partition_index=0)),
+        ("b", 0): page("b", [0], None),
+    }
+
+    def describe(broker, request):
+        cursor = request.cursor
+        return pages[None if cursor is None else (cursor.topic_name, cursor.partition_index)]
+
+    cluster.handlers[ApiKey.DESCRIBE_TOPIC_PARTITIONS] = describe
+    found = await admin.describe_topics(["b", "a"])
+    assert {name: [one.partition for one in topic.partitions] for name, topic in found.items()} == {
+        "b": [0],
+        "a": [0, 1, 2],
+    }
+
+
+async def test_pages_that_go_in_circles_are_an_error(cluster, admin):
+    circle = page("a", [0], Cursor(topic_name="a", partition_index=1))
+    cluster.handlers[ApiKey.DESCRIBE_TOPIC_PARTITIONS] = lambda broker, request: circle
+    with pytest.raises(BrokerError, match="goes in circles"):
+        await admin.describe_topics()
+
+
+async def test_brokers_without_pages_are_asked_for_metadata(cluster, admin):
+    cluster.leaders = {("orders", 0): 1, ("orders", 1): 2, ("bills", 0): 1}
+    found = await admin.describe_topics()
+    assert {name: [one.leader for one in topic.partitions] for name, topic in found.items()} == {
+        "bills": [1],
+        "orders": [1, 2],
+    }
+    with pytest.raises(UnknownTopic):
+        await admin.describe_topic("none")
