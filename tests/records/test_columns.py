@@ -24,6 +24,7 @@ from klamm.records.batch import CRC_POSITION, HEADER_SIZE, CorruptBatch, compute
 from klamm.records.builder import assemble_batch, build_batch
 from klamm.records.compression import Codec
 from klamm.records.decoding import decode_batch, open_payload
+from klamm.records.encoding import encode_varint
 from klamm.records.fetched import FetchedRecords, data_batches, end_offset
 from klamm.records.reader import Record
 
@@ -212,45 +213,72 @@ def test_old_formats_are_named() -> None:
 # ---- malicious bytes
 
 
-def mutated(chance: random.Random) -> FetchedRecords:
-    """A batch whose payload or header was tampered with, and whose CRC is right."""
-    count = chance.choice([1, 2, 3, 20])
-    headers = tuple(
-        (chance.choice(["", "a", "ü", "長"]), chance.choice([None, b"", b"xy"]))
-        for _ in range(chance.randrange(3))
-    )
-    records = []
-    for index in range(count):
-        key = chance.choice([None, b"", b"key", bytes(70)])
-        value = chance.choice([None, b"", b"value", bytes(200)])
-        records.append(Record(index, chance.choice([1, 5, 10**12]), key, value, headers))
-    batch = build_batch(records)
-    payload = bytearray(open_payload(batch))
+def tampered(chance: random.Random, payload: bytearray) -> bytes:
+    """The payload after a few changes without sense: lengths will mostly be wrong."""
     for _ in range(chance.randrange(1, 4)):
         position = chance.randrange(len(payload)) if payload else 0
-        kind = chance.randrange(6)
+        kind = chance.randrange(5)
         if kind == 0 and payload:
             payload[position] = chance.randrange(256)
         elif kind == 1 and payload:
             payload[position] ^= 1 << chance.randrange(8)
         elif kind == 2:
-            payload[position:position] = chance.choice(
-                [b"\0", b"\xff", b"\x80" * 9 + b"\x01", b"\xff" * 9 + b"\x01"]
-            )
-        elif kind == 3:
             del payload[position : position + chance.randrange(1, 4)]
-        elif kind == 4:
+        elif kind == 3:
             payload[position : position + 10] = b"\xff" * 9 + bytes([chance.choice([0, 1, 2, 0x7F])])
         else:
-            payload[position:position] = bytes(chance.randbytes(chance.randrange(12)))
+            payload[position:position] = chance.randbytes(chance.randrange(12))
+    return bytes(payload)
+
+
+def odd_number(chance: random.Random, number: int) -> bytes:
+    """A number, mostly; or another, or one that is written longer than need be, or too long."""
+    encoded = encode_varint(number)
+    match chance.randrange(60):
+        case 0:
+            return encoded[:-1] + bytes([encoded[-1] | 0x80]) + b"\x80" * chance.randrange(3) + b"\0"
+        case 1:
+            return b"\xff" * 9 + bytes([chance.choice([0, 1, 2, 3, 0x7F, 0x81])])
+        case 2:
+            return b"\x80" * chance.randrange(8, 11) + bytes([chance.choice([0, 1, 2])])
+        case 3:
+            return encode_varint(chance.choice([-1, -2, 2**31, 2**62, -(2**63), 2**63 - 1, number + 1]))
+    return encoded
+
+
+def odd_field(chance: random.Random) -> bytes:
+    data = chance.choice([None, b"", b"value", b"\xc3\xbc", bytes(70), b"\xff"])
+    return odd_number(chance, -1) if data is None else odd_number(chance, len(data)) + data
+
+
+def odd_records(chance: random.Random, count: int) -> bytes:
+    """Records whose lengths are right and whose fields are odd."""
+    payload = b""
+    for index in range(count):
+        pairs = chance.choice([0, 0, 1, 2])
+        body = b"\0" + odd_number(chance, chance.choice([0, -1, 10**12, 2**63 - 1, -(2**63)]))
+        body += odd_number(chance, index) + odd_field(chance) + odd_field(chance) + odd_number(chance, pairs)
+        for _ in range(pairs):
+            body += odd_field(chance) + odd_field(chance)
+        payload += odd_number(chance, len(body)) + body
+    return payload
+
+
+def mutated(chance: random.Random) -> FetchedRecords:
+    """A batch whose payload or header was tampered with, and whose CRC is right."""
+    count = chance.choice([1, 2, 3, 20])
+    if chance.random() < 0.5:
+        payload = odd_records(chance, count)
+    else:
+        payload = tampered(chance, bytearray(open_payload(plain(0, count))))
     header = {
         "records_count": chance.choice([count] * 12 + [count + 1, count - 1, -1, 2**31 - 1]),
         "last_offset_delta": chance.choice([count - 1] * 8 + [count, 2**31 - 1, 0]),
         "base_offset": chance.choice([0] * 6 + [5, 2**62]),
-        "base_timestamp": chance.choice([1] * 6 + [-(2**63), 2**63 - 1]),
+        "base_timestamp": chance.choice([1, 1, 0, -1, -(2**63), 2**63 - 1]),
         "attributes": chance.choice([0] * 8 + [8, Codec.LZ4, Codec.SNAPPY]),
     }
-    if header["attributes"] & 7 and header["records_count"] == 0:
+    if header["records_count"] == 0:
         header["attributes"] = 0
     changed = assemble_batch(payload, leader_epoch=0, max_timestamp=chance.choice([1, -(2**63)]), **header)
     return some(changed, from_offset=header["base_offset"] + chance.choice([0, 0, 0, 1]))
