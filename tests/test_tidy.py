@@ -61,6 +61,18 @@ CORES = (
     "client/consumer/group/assignors/",
     "client/consumer/group/subscriptions.py",
     "client/consumer/group/membership.py",
+    "client/producer/partitioners.py",
+    "client/producer/arguments.py",
+    "client/producer/batches.py",
+    "client/producer/delivery.py",
+    "client/producer/sequences.py",
+    "client/producer/queues.py",
+    "client/producer/schedule.py",
+    "client/producer/ledger.py",
+    "client/producer/accumulator.py",
+    "client/producer/settling.py",
+    "client/producer/requests.py",
+    "client/producer/settings.py",
 )
 OUTSIDE_WORLD = frozenset({"asyncio", "socket", "time", "random", "threading", "selectors", "uvloop"})
 

@@ -168,6 +168,10 @@ class Network:
             self._pool.check_open()
         raise _no_broker(failures, candidates)
 
+    def open_connection(self, node_id: int, lane: str = GENERAL) -> BrokerConnection | None:
+        """The connection to a broker, if there is one."""
+        return self._pool.find(node_id, lane)
+
     async def connection(self, node_id: int, lane: str = GENERAL) -> BrokerConnection:
         """The connection to a broker, made if need be. Waits while the broker is left alone."""
         return await self._pool.get(node_id, lane)

@@ -61,6 +61,9 @@ class PlainFace:
 
     def close(self) -> None:
         """Close the client and end its thread. Idempotent; any other call raises ClientClosed afterwards."""
+        self._close(self._client.close)
+
+    def _close(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._guard.forked:
             return
         self._thread.check_not_current()
@@ -68,7 +71,7 @@ class PlainFace:
             if self._guard.unusable:
                 return
             try:
-                self._thread.run(self._client.close())
+                self._thread.run(close())
             finally:
                 self._thread.close()
 

@@ -1,0 +1,187 @@
+"""`klamm.Producer`: the producer for plain threads. Names, arguments and words are those of
+`klamm.aio.Producer`, except that `send` waits for room where that one refuses.
+
+A record is taken in the caller's thread, under one lock around the cores. The client's own thread is woken
+when there is something new for it to see, at most once until it has looked: not for every record.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Any, Unpack
+
+from klamm.client.arguments import TimeLike, as_name
+from klamm.client.errors import BufferFull, ClientError, ClientMisused, TimedOut
+from klamm.client.plain.face import PlainFace, documented_by
+from klamm.client.producer.arguments import BytesLike, HeadersGiven
+from klamm.client.producer.batches import Outcome
+from klamm.client.producer.delivery import BatchDelivery
+from klamm.client.producer.options import ProducerOptions
+from klamm.client.producer.partitioners import Partitioner
+from klamm.client.producer.producer import Producer as AsyncProducer
+from klamm.client.producer.sender import Sender
+from klamm.client.producer.settings import producer_config
+from klamm.client.results import SentRecord
+from klamm.config.client_config import Bootstrap, ConfigGiven
+
+WAIT_FOREVER = -1.0
+"""How a lock calls a wait without an end."""
+
+_thread_marks = threading.local()
+"""`is_client` is set on the threads of clients, where callbacks run and nothing may wait."""
+
+
+class Ring:
+    """A waiter for threads: `wait` until it was called. May be called when nobody waits any more."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        if getattr(_thread_marks, "is_client", False):
+            raise ClientMisused(
+                "a callback waits for what only its own thread can bring about",
+                advice="Callbacks run on the client's thread; hand the work to a thread of your own",
+            )
+        # Locked until it rings. A lock alone is a third of the price of an Event.
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def __call__(self) -> None:
+        self._lock.release()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Whether it rang within `timeout` seconds."""
+        seconds = WAIT_FOREVER if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+        return self._lock.acquire(timeout=seconds)
+
+
+class Delivery(BatchDelivery):
+    """A record on its way: `producer.send(...).result()`, or ask it later."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> SentRecord:
+        """Where the record went; waits for that. Raises its error, or TimedOut after `timeout` seconds."""
+        outcome = self._outcome()
+        return self._sent(self._wait(timeout) if outcome is None else outcome)
+
+    def exception(self, timeout: float | None = None) -> ClientError | None:
+        """The error that the record ended in, if it did; waits as `result` does."""
+        outcome = self._outcome()
+        return self._error(self._wait(timeout) if outcome is None else outcome)
+
+    def _wait(self, timeout: float | None) -> Outcome:
+        ring = Ring()
+        self._add_waiter(ring)
+        if not ring.wait(timeout):
+            raise TimedOut(f"waiting for a record to {self._batch.topic}", timeout or 0.0)
+        outcome = self._outcome()
+        assert outcome is not None
+        return outcome
+
+
+@documented_by(AsyncProducer)
+class Producer(PlainFace):
+    """Sends records to topics.
+
+    `bootstrap` names one or more brokers ("host:port,host:port", or a list); `config` is a mapping or a file
+    with Kafka's names; options are in docs/CLIENT_CONFIGURATION.md. `partitioner` is "murmur2", "crc32" or a
+    function of topic, key and number of partitions that returns a partition, or None to leave it to the
+    producer. `ssl_context` replaces the ssl options.
+    """
+
+    _client: Sender[Delivery]
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap = None,
+        *,
+        config: ConfigGiven = None,
+        partitioner: Partitioner | str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        settings, chooser = producer_config(bootstrap, config, partitioner, options)
+        # Reentrant, because a partitioner of the user's, or a finalizer, may send while it is held.
+        self._lock = threading.RLock()
+        sender = Sender(settings, Delivery, lock=self._lock, partitioner=chooser, ssl_context=ssl_context)
+        self._accumulator = sender.accumulator
+        self._append = sender.accumulator.append
+        super().__init__(sender)
+        self._thread.call_soon(setattr, _thread_marks, "is_client", True)
+
+    def close(self, timeout: float | None = None) -> None:
+        self._close(partial(self._client.close, timeout))
+
+    def send(
+        self,
+        topic: str,
+        value: BytesLike | None,
+        key: BytesLike | None = None,
+        headers: HeadersGiven | None = None,
+        partition: int | None = None,
+        timestamp: TimeLike | None = None,
+    ) -> Delivery:
+        """Take a record for sending. What is returned ends in a SentRecord or a typed error.
+
+        Key and value are bytes or None; `headers` are pairs of a name and bytes, or a mapping; `timestamp` is
+        in milliseconds since 1970 or a datetime with a time zone, by default the present. Without `partition`
+        the key decides; without a key records stick to one partition per batch.
+
+        When `buffer_memory` is used up it waits for room, for `max_block_ms` at most, and then raises
+        BufferFull. In a delivery callback, which must not wait, it raises BufferFull at once.
+        """
+        if self._guard.unusable:
+            self._guard.check()
+        try:
+            with self._lock:
+                delivery = self._append(topic, value, key, headers, partition, timestamp)
+                if not self._accumulator.wake_wanted or self._client.wake_pending:
+                    return delivery
+                self._client.wake_pending = True
+        except BufferFull as full:
+            return self._send_later(full, topic, value, key, headers, partition, timestamp)
+        self._thread.call_soon(self._client.pump)
+        return delivery
+
+    def _send_later(self, full: BufferFull, *record: Any) -> Delivery:
+        """Wait for room and then send; raises `full` when there is none in time."""
+        deadline = time.monotonic() + self._client.settings.max_block
+        while not self._thread.is_current() and self._wait_for_room(deadline - time.monotonic()):
+            with suppress(BufferFull), self._lock:  # others were faster
+                self._guard.check()
+                delivery = self._append(*record)
+                self._client.wake_pending = True
+                self._thread.call_soon(self._client.pump)
+                return delivery
+        raise full
+
+    def _wait_for_room(self, seconds: float) -> bool:
+        ring = Ring()
+        with self._lock:
+            if self._client.has_room():
+                return seconds > 0
+            self._client.make_room(ring)
+        self._thread.call_soon(self._client.pump)
+        try:
+            return ring.wait(seconds)
+        finally:
+            with self._lock:
+                self._accumulator.ledger.drop_room_waiter(ring)
+
+    def drain(self) -> None:
+        self._guard.check()
+        if not self._client.has_room():
+            self._run(self._client.room())
+            self._guard.check()
+
+    def flush(self, timeout: float | None = None) -> None:
+        self._run(self._client.flush(timeout))
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
+        known = self._run(self._client.topic(as_name(topic, "topic"), timeout))
+        return [each.index for each in known.partitions]

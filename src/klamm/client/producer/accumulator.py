@@ -1,0 +1,386 @@
+"""Taking records: choosing their partitions and gathering them into batches, within bounds. A core.
+
+What always holds:
+- Memory never goes above buffer.memory, counted as ledger.py says (a single run of encoded records may exceed
+  it, when nothing else is there).
+- The records of one partition are queued in the order in which they were appended.
+
+Records of a topic that is not known yet are held until `topic_known` or `topic_failed`; so are those for a
+partition that the topic does not seem to have, until metadata was looked at again.
+
+Nothing here waits or calls out. The clocks are given: `clock` for spans of time, `now_ms` for the timestamps
+of records. What happens to batches afterwards is in settling.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Generic, TypeVar
+
+from klamm.client.arguments import TimeLike, as_name
+from klamm.client.counters import ClientCounters
+from klamm.client.errors import BrokerError, BufferFull, ClientError, LocalRecordTooLarge
+from klamm.client.producer.arguments import (
+    BytesLike,
+    HeadersGiven,
+    as_bytes,
+    as_headers,
+    as_partition,
+    as_timestamp_ms,
+)
+from klamm.client.producer.batches import (
+    RECORD_MEMORY_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    Batch,
+    Outcome,
+    headers_size,
+)
+from klamm.client.producer.delivery import BatchDelivery
+from klamm.client.producer.ledger import Ledger
+from klamm.client.producer.partitioners import KEY_PARTITIONERS, Partitioner, ask_user
+from klamm.client.producer.queues import HeldBatch, HeldRecord, PartitionQueue, TopicBuffer
+from klamm.client.producer.schedule import Schedule
+from klamm.client.producer.sequences import PartitionSequences, ProducerIdentity
+from klamm.client.producer.settings import ProducerSettings
+from klamm.model.errors import ErrorCode
+from klamm.records.batch import HEADER_SIZE
+from klamm.records.decoding import Headers
+
+HELD_SPAN_S = 1.0
+"""Held records that came within this time share a deadline, that of the first."""
+
+DeliveryT = TypeVar("DeliveryT", bound=BatchDelivery)
+
+
+class Accumulator(Generic[DeliveryT]):
+    """See the module. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        delivery_class: type[DeliveryT],
+        *,
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+        first_partition: Callable[[int], int],
+        partitioner: Partitioner | None = None,
+        counters: ClientCounters | None = None,
+    ) -> None:
+        """`first_partition` chooses by chance where the records without a key of a topic go first."""
+        self.settings = settings
+        self.counters = counters if counters is not None else ClientCounters()
+        self.ledger = Ledger(self.counters)
+        self.schedule = Schedule(settings.linger, settings.max_in_flight)
+        self.identity = ProducerIdentity()
+        self.wake_wanted = False
+        """Whether the sender should look: a batch was begun or closed. The shell clears it."""
+        self.lookups: set[str] = set()
+        """Topics to be looked up. The shell clears it."""
+        self.topics: dict[str, TopicBuffer] = {}
+        """Those whose partitions are known."""
+        self.holding: dict[str, TopicBuffer] = {}
+        """Those, known or not, that records are held for."""
+        self._delivery = delivery_class
+        self._clock = clock
+        self._now_ms = now_ms
+        self._first_partition = first_partition
+        self._user_partitioner = partitioner
+        self._key_partitioner = KEY_PARTITIONERS[settings.partitioner]
+        self._closed: ClientError | None = None
+        self._batch_bytes = settings.batch_bytes
+        self._memory = settings.buffer_bytes
+        self._max_record_bytes = min(
+            settings.max_request_bytes - HEADER_SIZE, settings.buffer_bytes - RECORD_MEMORY_BYTES
+        )
+
+    # ---- taking records
+
+    def append(
+        self,
+        topic: str,
+        value: BytesLike | None,
+        key: BytesLike | None = None,
+        headers: HeadersGiven | None = None,
+        partition: int | None = None,
+        timestamp: TimeLike | None = None,
+    ) -> DeliveryT:
+        """Take a record as a user gives it. This is the way of every record, and laid out for speed.
+
+        Raises NotSerializable, LocalRecordTooLarge or BufferFull; then nothing has changed.
+        """
+        size = RECORD_OVERHEAD_BYTES
+        if value is not None:
+            if value.__class__ is not bytes:
+                value = as_bytes(value, "value", topic)
+            size += len(value)
+        if key is not None:
+            if key.__class__ is not bytes:
+                key = as_bytes(key, "key", topic)
+            size += len(key)
+        pairs: Headers | None = None
+        if headers:
+            pairs = as_headers(headers, topic)
+            size += headers_size(pairs)
+        time_ms = self._now_ms() if timestamp is None else as_timestamp_ms(timestamp)
+        ledger = self.ledger
+        if size > self._max_record_bytes or ledger.memory_used + size + RECORD_MEMORY_BYTES > self._memory:
+            raise self._no_room(topic, size)
+        buffer = self.topics.get(topic)
+        if partition is not None:
+            as_partition(partition, topic)
+        if buffer is None or (partition is not None and partition >= len(buffer.queues)):
+            held = self._held_batch(topic)
+            held.wanted.append(partition)
+            index = held.add(key, value, time_ms, pairs, size)
+            ledger.memory_used += size + RECORD_MEMORY_BYTES
+            return self._delivery(held, index)
+        if partition is None and (key is not None or self._user_partitioner is not None):
+            partition = self._choose(topic, key, len(buffer.queues))
+        if partition is None:
+            sticky = buffer.sticky
+            batch = buffer.queues[sticky.current].open_batch
+            if batch is None or batch.size + size > self._batch_bytes:
+                batch = self._sticky_batch(buffer, size)
+            sticky.sent_bytes += size
+        else:
+            queue = buffer.queues[partition]
+            batch = queue.open_batch
+            if batch is None or batch.size + size > self._batch_bytes:
+                batch = self._batch_with_room(queue, size)
+        if key is None and pairs is None and batch.keys is None and batch.headers is None:
+            # As `batch.add` does, for most records.
+            values = batch.values
+            index = len(values)
+            values.append(value)
+            batch.timestamps.append(time_ms)
+            batch.size += size
+        else:
+            index = batch.add(key, value, time_ms, pairs, size)
+        ledger.memory_used += size + RECORD_MEMORY_BYTES
+        return self._delivery(batch, index)
+
+    def append_encoded(
+        self, topic: str, partition: int, payload: bytes, count: int, base_timestamp: int, max_timestamp: int
+    ) -> Batch:
+        """Take records that are encoded already, as a batch of their own. The topic is known.
+
+        Raises BufferFull when there is no room, unless nothing else is there.
+        """
+        memory = len(payload) + HEADER_SIZE
+        if not self.has_room(memory):
+            raise self._closed or self._buffer_full(topic)
+        queue = self.topics[topic].queues[partition]
+        self._close_open(queue)
+        batch = self._new_batch(queue, self._clock(), self.ledger.new_number())
+        batch.is_open = False
+        batch.payload, batch.count, batch.size, batch.memory = payload, count, memory, memory
+        batch.timestamps.append(base_timestamp)
+        batch.max_timestamp = max_timestamp
+        self.ledger.memory_used += memory
+        queue.add(batch)
+        self.reconsider(queue)
+        return batch
+
+    def has_room(self, size: int) -> bool:
+        """Whether encoded records of `size` bytes would be taken."""
+        used = self.ledger.memory_used
+        return used + size <= self._memory or (not used and self._closed is None)
+
+    def flush(self) -> int:
+        """Let nothing that is here linger. The ticket is for the ledger's `is_flushed`."""
+        ticket = self.ledger.begin_flush()
+        for batch in self.ledger.unsettled():
+            if batch.is_open and not isinstance(batch, HeldBatch):
+                self._close_open(batch.in_queue)
+        return ticket
+
+    def reconsider(self, queue: PartitionQueue) -> None:
+        self.schedule.consider(queue, self._clock())
+        self.wake_wanted = True
+
+    def close(self, error: ClientError) -> None:
+        """Take nothing more: every append raises `error`."""
+        self._closed = error
+        self._memory = -1  # so that the way of a record need not ask
+
+    def _no_room(self, topic: str, size: int) -> ClientError:
+        if self._closed is not None:
+            return self._closed
+        if size <= self._max_record_bytes:
+            return self._buffer_full(topic)
+        is_request = size > self.settings.max_request_bytes - HEADER_SIZE
+        limit = "max_request_size" if is_request else "buffer_memory"
+        return LocalRecordTooLarge(
+            f"a record to {topic} needs {size + HEADER_SIZE} bytes, more than {limit} allows",
+            advice=f"Send less at once, or raise {limit}",
+        )
+
+    def _buffer_full(self, topic: str) -> BufferFull:
+        self.counters.buffer_full += 1
+        return BufferFull(
+            f"there is no room for records to {topic}: {self.ledger.memory_used} of {self._memory} bytes "
+            "wait to be sent and acknowledged",
+            advice="Wait with `await producer.drain()`, or raise buffer_memory",
+        )
+
+    # ---- partitions and batches
+
+    def _choose(self, topic: str, key: bytes | None, partitions: int) -> int | None:
+        """The partition for a record whose sender named none; None for the sticky one."""
+        if self._user_partitioner is not None:
+            return ask_user(self._user_partitioner, topic, key, partitions)
+        return self._key_partitioner(key, partitions) if key is not None else None
+
+    def _sticky_batch(self, buffer: TopicBuffer, size: int, held: Batch | None = None) -> Batch:
+        """A batch with room for a record without a key, in another partition if it is time for one."""
+        queue = buffer.queues[buffer.sticky.current]
+        batch = queue.open_batch
+        if batch is None or batch.size + size > self._batch_bytes:
+            self._close_open(queue)
+            if buffer.sticky.batch_closed():
+                buffer.switch_sticky()
+                queue = buffer.queues[buffer.sticky.current]
+        return self._batch_with_room(queue, size, held)
+
+    def _batch_with_room(self, queue: PartitionQueue, size: int, held: Batch | None = None) -> Batch:
+        """The open batch, or a new one; a new one for records that were held is as old as they are."""
+        batch = queue.open_batch
+        if batch is not None and batch.size + size <= self._batch_bytes:
+            return batch
+        self._close_open(queue)
+        if held is None:
+            batch = self._new_batch(queue, self._clock(), self.ledger.new_number())
+        else:
+            batch = self._new_batch(queue, held.created, held.number)
+        queue.add(batch)
+        if len(queue.waiting) == 1:
+            self.reconsider(queue)
+        return batch
+
+    def _new_batch(self, queue: PartitionQueue, created: float, number: int) -> Batch:
+        deadline = created + self.settings.delivery_timeout
+        batch = Batch(queue.topic, queue.index, (queue.next_order,), number, created, deadline)
+        batch.queue = queue
+        self.ledger.enter(batch)
+        return batch
+
+    def _close_open(self, queue: PartitionQueue) -> None:
+        batch = queue.close_open()
+        if batch is not None and batch is queue.waiting[0]:
+            self.reconsider(queue)
+
+    # ---- topics
+
+    def topic_known(self, topic: str, has_leader: Sequence[bool], looked_up: bool = False) -> None:
+        """Metadata says which partitions a topic has, and which of them have a leader.
+
+        `looked_up` says that it was asked for because of records that are held: those for a partition that
+        is not there even so have failed.
+        """
+        buffer = self.topics.get(topic) or self.holding.get(topic)
+        if buffer is None or not has_leader:
+            return
+        is_new = not buffer.queues
+        self._fit_queues(buffer, len(has_leader))
+        buffer.has_leader = list(has_leader)
+        if is_new or buffer.sticky.current >= len(has_leader):
+            buffer.sticky.current = self._first_partition(len(has_leader))
+            if not has_leader[buffer.sticky.current]:
+                buffer.switch_sticky()
+        self.topics[topic] = buffer
+        if buffer.held:
+            self._place_held(buffer, looked_up)
+        self.wake_wanted = True
+
+    def topic_failed(self, topic: str, error: ClientError, until: float = inf) -> None:
+        """The topic cannot be had: what has been held for it since `until` or longer has failed."""
+        buffer = self.holding.get(topic)
+        while buffer is not None and buffer.held and buffer.held[0].created <= until:
+            self.ledger.settle(buffer.held.popleft(), Outcome(error=error))
+        if buffer is not None and not buffer.held:
+            del self.holding[topic]
+
+    def _fit_queues(self, buffer: TopicBuffer, count: int) -> None:
+        queues = buffer.queues
+        while len(queues) < count:
+            sequences = PartitionSequences(self.identity) if self.settings.idempotent else None
+            queues.append(PartitionQueue(buffer.name, len(queues), sequences))
+        while len(queues) > count:  # made anew with fewer partitions
+            queue = queues.pop()
+            error = _no_partition(buffer.name, queue.index, count)
+            for batch in list(queue.waiting):
+                queue.remove(batch)
+                self.ledger.settle(batch, Outcome(error=error))
+            self.schedule.forget(queue)
+
+    def _held_batch(self, topic: str) -> HeldBatch:
+        """Where to keep a record until its partition can be told."""
+        buffer = self.holding.get(topic) or self.topics.get(topic)
+        if buffer is None:
+            buffer = TopicBuffer(as_name(topic, "topic"), self._batch_bytes)
+        self.holding[topic] = buffer
+        now = self._clock()
+        last = buffer.held[-1] if buffer.held else None
+        span = min(HELD_SPAN_S, self.settings.max_block / 10)
+        if last is not None and now - last.created <= span and last.number >= self.ledger.flushed_before:
+            return last
+        patience = min(self.settings.max_block, self.settings.delivery_timeout)
+        held = HeldBatch(topic, self.ledger.new_number(), now, now + patience)
+        self.ledger.enter(held)
+        buffer.held.append(held)
+        self.lookups.add(topic)
+        self.wake_wanted = True
+        return held
+
+    def _place_held(self, buffer: TopicBuffer, looked_up: bool) -> None:
+        """Bring held records into the batches of their partitions."""
+        count = len(buffer.queues)
+        for held in list(buffer.held):
+            if not looked_up and any(one is not None and one >= count for one in held.wanted):
+                continue  # it was held because of that; wait for the look-up
+            buffer.held.remove(held)
+            places = [self._place(buffer, held, record) for record in held.records()]
+            self.ledger.moved(held, places)
+            for batch in dict.fromkeys(batch for batch, _ in places):
+                if batch.is_open and batch.number < self.ledger.flushed_before:
+                    self._close_open(batch.in_queue)
+        if not buffer.held:
+            self.holding.pop(buffer.name, None)
+
+    def _place(self, buffer: TopicBuffer, held: HeldBatch, record: HeldRecord) -> tuple[Batch, int]:
+        key, value, timestamp, headers, partition = record
+        size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+        size += headers_size(headers) if headers else 0
+        count = len(buffer.queues)
+        try:
+            if partition is None:
+                partition = self._choose(buffer.name, key, count)
+            elif partition >= count:
+                raise _no_partition(buffer.name, partition, count)
+        except ClientError as error:
+            self.counters.send_errors += 1
+            return _refused_alone(buffer.name, error), 0
+        if partition is None:
+            batch = self._sticky_batch(buffer, size, held)
+            buffer.sticky.sent_bytes += size
+        else:
+            batch = self._batch_with_room(buffer.queues[partition], size, held)
+        self.ledger.memory_used += size + RECORD_MEMORY_BYTES
+        return batch, batch.add(key, value, timestamp, headers, size)
+
+
+def _refused_alone(topic: str, error: ClientError) -> Batch:
+    """A settled batch that stands for one record that was refused while it was placed."""
+    batch = Batch(topic, -1, (), -1, 0.0, 0.0)
+    batch.close()
+    batch.outcome = Outcome(error=error)
+    return batch
+
+
+def _no_partition(topic: str, partition: int, count: int) -> ClientError:
+    return BrokerError.of(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        f"a record to {topic}-{partition}",
+        f"the topic has {count} partitions",
+    )

@@ -1,0 +1,150 @@
+"""What `send` returns: a record's way to its partition, and in the end where it went. A core.
+
+A delivery is two references, a batch and an index in it, because one is made for every record. All else is
+asked of the batch when somebody wants to know. How to wait is a matter of the face: the asyncio producer's
+deliveries are awaited, the plain one's have a `result` that blocks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+from klamm.client.errors import ClientError
+from klamm.client.producer.batches import Batch, Outcome, Waiter
+from klamm.client.results import SentRecord
+
+_log = logging.getLogger("klamm.client.producer")
+
+
+class BatchDelivery:
+    """A record on its way. Ends in a SentRecord or a ClientError."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def done(self) -> bool:
+        """Whether the record was acknowledged or has failed."""
+        return self._outcome() is not None
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call `callback(delivery)` when the record is done, at once if it is.
+
+        It is called on the client's thread (with asyncio: on the loop) and must not block. What it raises is
+        logged.
+        """
+        self._batch.add_waiter(self._index, DoneCallback(callback, self))
+
+    def _outcome(self) -> Outcome | None:
+        batch = self._batch
+        while batch.moved is not None:
+            batch, self._index = batch.moved[self._index]
+            self._batch = batch
+        return batch.outcome
+
+    def _add_waiter(self, waiter: Waiter) -> None:
+        self._batch.add_waiter(self._index, waiter)
+
+    def _error(self, outcome: Outcome) -> ClientError | None:
+        return outcome.error_of(self._index)
+
+    def _sent(self, outcome: Outcome) -> SentRecord:
+        """Where the record went; raises if it went nowhere."""
+        if outcome.error is not None:
+            error = outcome.error_of(self._index)
+            assert error is not None
+            # All records of a batch share the error: without this its traceback would grow with each.
+            raise error.with_traceback(None)
+        batch, index = self._batch, self._index
+        offset = outcome.base_offset
+        timestamp = outcome.log_append_time_ms
+        return SentRecord(
+            batch.partition,
+            offset + index if offset >= 0 else -1,
+            timestamp if timestamp >= 0 else batch.timestamps[index],
+            batch.topic,
+        )
+
+
+class SentRange(NamedTuple):
+    """Where a run of records went: as many as `records`, from `base_offset` on; -1 when nobody says."""
+
+    partition: int
+    base_offset: int
+    records: int
+
+
+class RangesDelivery:
+    """Many records on their way that came as columns. Ends in a list of SentRange or a ClientError.
+
+    When some of its batches failed it ends in the error of the first that did; the others may be written.
+    """
+
+    __slots__ = ("_batches", "_place")
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self._batches = batches
+        self._place = 0
+
+    def done(self) -> bool:
+        """Whether all records were acknowledged or have failed."""
+        return self._undone() is None
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        """Call `callback(delivery)` when all records are done, at once if they are."""
+        self._add_waiter(DoneCallback(callback, self))
+
+    def _undone(self) -> Batch | None:
+        """The first batch that is not done; batches that were split are replaced by their parts."""
+        batches = self._batches
+        while self._place < len(batches):
+            batch = batches[self._place]
+            if batch.moved is not None:
+                batches[self._place : self._place + 1] = list(dict.fromkeys(part for part, _ in batch.moved))
+            elif batch.outcome is None:
+                return batch
+            else:
+                self._place += 1
+        return None
+
+    def _add_waiter(self, waiter: Waiter) -> None:
+        """Waits for one batch after the other, so that parts of a split one are waited for, too."""
+        batch = self._undone()
+        if batch is None:
+            waiter()
+        else:
+            batch.add_waiter(0, lambda: self._add_waiter(waiter))
+
+    def _error(self) -> ClientError | None:
+        errors = [batch.outcome.error for batch in self._batches if batch.outcome is not None]
+        return next((error for error in errors if error is not None), None)
+
+    def _sent(self) -> list[SentRange]:
+        error = self._error()
+        if error is not None:
+            raise error.with_traceback(None)
+        ranges = []
+        for batch in self._batches:
+            assert batch.outcome is not None
+            ranges.append(SentRange(batch.partition, batch.outcome.base_offset, batch.count))
+        return ranges
+
+
+class DoneCallback:
+    """A user's callback, held off the client: what it raises is logged."""
+
+    __slots__ = ("_callback", "_delivery")
+
+    def __init__(self, callback: Callable[[Any], object], delivery: object) -> None:
+        self._callback = callback
+        self._delivery = delivery
+
+    def __call__(self) -> None:
+        try:
+            self._callback(self._delivery)
+        except Exception:
+            _log.exception("a delivery callback failed: %r", self._callback)

@@ -1,0 +1,158 @@
+"""Which batches are not settled yet, the memory they hold, and who waits for them. A core.
+
+- Every batch is entered once and settled once: by an answer, by its deadline, or because the producer ends.
+- `memory_used` counts a record from the moment it is taken until its batch is settled and off the wire.
+- Batches are numbered as they are begun. The parts of a batch, and batches of records that were held, keep
+  the number they came from: so a flush waits for all numbers below its own, and the first number is the one
+  whose deadline is next.
+
+Who waits is not called from here but put into `finished`: the shell calls it when it holds no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from klamm.client.counters import ClientCounters
+from klamm.client.producer.batches import Batch, Outcome, Waiter
+
+
+class Ledger:
+    """See the module."""
+
+    def __init__(self, counters: ClientCounters) -> None:
+        self.memory_used = 0
+        self.next_number = 0
+        self.flushed_before = 0
+        """Batches with a lower number do not linger."""
+        self.finished: list[Waiter] = []
+        """What the shell must call, and then clear."""
+        self._counters = counters
+        self._unsettled: dict[int, list[Batch]] = {}
+        self._flush_waiters: list[tuple[int, Waiter]] = []
+        self._room_waiters: list[tuple[int, Waiter]] = []
+
+    def new_number(self) -> int:
+        number = self.next_number
+        self.next_number += 1
+        return number
+
+    def enter(self, batch: Batch) -> None:
+        self._unsettled.setdefault(batch.number, []).append(batch)
+
+    def settle(self, batch: Batch, outcome: Outcome) -> None:
+        """Give a batch its outcome, unless it has one, and give back its memory, unless it is on the wire."""
+        batch.close()
+        if batch.outcome is None:
+            batch.outcome = outcome
+            self._count(batch, outcome)
+            self._remove(batch)
+            self.finished += [waiter for _, waiter in batch.take_waiters()]
+            self._check_flushes()
+        if not batch.on_wire:
+            self._give_back(batch)
+            batch.drop_records()
+
+    def replace(self, batch: Batch, parts: list[Batch]) -> None:
+        """The records of a batch went into `parts`, in order."""
+        for part in parts:
+            self.enter(part)
+            self.memory_used += part.memory
+        self.moved(batch, [(part, index) for part in parts for index in range(part.count)])
+
+    def moved(self, batch: Batch, places: list[tuple[Batch, int]]) -> None:
+        """Each record of a batch has another place now, which is entered already."""
+        batch.close()
+        self._remove(batch)
+        self._give_back(batch)
+        batch.drop_records()
+        batch.move(places)
+        self._check_flushes()
+
+    def unsettled(self) -> Iterator[Batch]:
+        """All batches that are not settled, the oldest first; they may be settled while this goes on."""
+        for number in list(self._unsettled):
+            yield from tuple(self._unsettled.get(number, ()))
+
+    def oldest_queued(self) -> Batch | None:
+        """The oldest batch that is in a queue or was taken from one: the next to run out of time."""
+        for batches in self._unsettled.values():
+            for batch in batches:
+                if batch.queue is not None:
+                    return batch
+        return None
+
+    # ---- room
+
+    def add_room_waiter(self, most_used: int, waiter: Waiter) -> None:
+        """Have `waiter` put into `finished` once no more than `most_used` bytes are in use."""
+        self._room_waiters.append((most_used, waiter))
+        self._check_room()
+
+    def drop_room_waiter(self, waiter: Waiter) -> None:
+        """Nobody waits there any more."""
+        self._room_waiters = [one for one in self._room_waiters if one[1] is not waiter]
+
+    # ---- flushing
+
+    def begin_flush(self) -> int:
+        """Nothing that is here may linger. The ticket says which batches `is_flushed` asks about."""
+        self.flushed_before = self.next_number
+        return self.next_number
+
+    def is_flushed(self, ticket: int) -> bool:
+        """Whether all that was here when the ticket was given is settled."""
+        oldest = next(iter(self._unsettled), None)
+        return oldest is None or oldest >= ticket
+
+    def add_flush_waiter(self, ticket: int, waiter: Waiter) -> None:
+        """Have `waiter` put into `finished` when all is settled; at once if it is."""
+        self._flush_waiters.append((ticket, waiter))
+        self._check_flushes()
+
+    def drop_flush_waiter(self, waiter: Waiter) -> None:
+        """Nobody waits there any more."""
+        self._flush_waiters = [one for one in self._flush_waiters if one[1] is not waiter]
+
+    def count_waiting(self) -> None:
+        """Bring the counters that may fall up to date."""
+        self._counters.buffer_bytes = self.memory_used
+        self._counters.records_waiting = sum(
+            len(batch.values) if batch.is_open else batch.count for batch in self.unsettled()
+        )
+
+    # ---- inside
+
+    def _check_flushes(self) -> None:
+        if not self._flush_waiters:
+            return
+        waiting = self._flush_waiters
+        self._flush_waiters = [one for one in waiting if not self.is_flushed(one[0])]
+        self.finished += [waiter for ticket, waiter in waiting if self.is_flushed(ticket)]
+
+    def _count(self, batch: Batch, outcome: Outcome) -> None:
+        counters = self._counters
+        if outcome.error is not None:
+            counters.send_errors += batch.count
+        else:
+            counters.records_sent += batch.count
+            counters.batches_sent += 1
+            counters.bytes_sent += len(batch.data) if batch.data is not None else 0
+
+    def _remove(self, batch: Batch) -> None:
+        batches = self._unsettled[batch.number]
+        batches.remove(batch)
+        if not batches:
+            del self._unsettled[batch.number]
+
+    def _give_back(self, batch: Batch) -> None:
+        self.memory_used -= batch.memory
+        batch.memory = 0
+        self._check_room()
+
+    def _check_room(self) -> None:
+        if not self._room_waiters:
+            return
+        waiting, used = self._room_waiters, self.memory_used
+        self._room_waiters = [one for one in waiting if used > one[0]]
+        self.finished += [waiter for most_used, waiter in waiting if used <= most_used]

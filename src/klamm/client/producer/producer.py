@@ -1,0 +1,164 @@
+"""`klamm.aio.Producer`: sends records from coroutines. `klamm.Producer` is the same for plain threads."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Generator
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from klamm.client.arguments import TimeLike, as_name
+from klamm.client.errors import ClientError, ClientMisused
+from klamm.client.producer.arguments import BytesLike, HeadersGiven
+from klamm.client.producer.delivery import BatchDelivery
+from klamm.client.producer.options import ProducerOptions
+from klamm.client.producer.partitioners import Partitioner
+from klamm.client.producer.sender import Sender
+from klamm.client.producer.settings import producer_config
+from klamm.client.producer.waking import Wakeable
+from klamm.client.results import SentRecord
+from klamm.config.client_config import Bootstrap, ConfigGiven
+
+
+class Delivery(BatchDelivery):
+    """A record on its way: `sent = await producer.send(...)`, or ask it later."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, SentRecord]:
+        outcome = self._outcome()
+        if outcome is None:
+            waiter = Wakeable(asyncio.get_running_loop())
+            self._add_waiter(waiter)
+            yield from waiter.future
+            outcome = self._outcome()
+            assert outcome is not None
+        return self._sent(outcome)
+
+    def result(self, timeout: float | None = None) -> SentRecord:
+        """Where the record went. Raises its error, and ClientMisused while it is on its way: await it."""
+        outcome = self._outcome()
+        if outcome is None:
+            raise not_done()
+        return self._sent(outcome)
+
+    def exception(self, timeout: float | None = None) -> ClientError | None:
+        """The error that the record ended in, if it did. Raises ClientMisused while it is on its way."""
+        outcome = self._outcome()
+        if outcome is None:
+            raise not_done()
+        return self._error(outcome)
+
+
+def not_done() -> ClientMisused:
+    return ClientMisused("nobody has acknowledged this yet", advice="Await it, or ask `done()` first")
+
+
+class Producer:
+    """Sends records to topics.
+
+    `bootstrap` names one or more brokers ("host:port,host:port", or a list); `config` is a mapping or a file
+    with Kafka's names; options are in docs/CLIENT_CONFIGURATION.md. `partitioner` is "murmur2", "crc32" or a
+    function of topic, key and number of partitions that returns a partition, or None to leave it to the
+    producer. `ssl_context` replaces the ssl options.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap = None,
+        *,
+        config: ConfigGiven = None,
+        partitioner: Partitioner | str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        settings, chooser = producer_config(bootstrap, config, partitioner, options)
+        # Everything happens on one loop, so there is nothing to lock.
+        self._sender = Sender(
+            settings, Delivery, lock=nullcontext(), partitioner=chooser, ssl_context=ssl_context
+        )
+        self._guard = self._sender._guard
+        self._accumulator = self._sender.accumulator
+        self._append = self._accumulator.append
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Begin. `async with` does it, and so does the first call. Nothing is connected before that."""
+        await self._sender.start()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is here and end. What is not acknowledged after `timeout` seconds fails.
+
+        Idempotent; every other call raises ClientClosed afterwards.
+        """
+        await self._sender.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        if (guard := getattr(self, "_guard", None)) is not None:
+            guard.abandoned()
+
+    def counters(self) -> dict[str, float]:
+        """What this client has counted so far, by name."""
+        return self._sender.counters()
+
+    # ---- sending
+
+    def send(
+        self,
+        topic: str,
+        value: BytesLike | None,
+        key: BytesLike | None = None,
+        headers: HeadersGiven | None = None,
+        partition: int | None = None,
+        timestamp: TimeLike | None = None,
+    ) -> Delivery:
+        """Take a record for sending. What is returned ends in a SentRecord or a typed error.
+
+        Key and value are bytes or None; `headers` are pairs of a name and bytes, or a mapping; `timestamp` is
+        in milliseconds since 1970 or a datetime with a time zone, by default the present. Without `partition`
+        the key decides; without a key records stick to one partition per batch.
+
+        Never waits: when `buffer_memory` is used up it raises BufferFull, and `await drain()` waits for room.
+        """
+        if self._guard.unusable:
+            self._guard.check()
+        delivery = self._append(topic, value, key, headers, partition, timestamp)
+        if self._accumulator.wake_wanted:
+            self._sender.wake()
+        return delivery
+
+    async def drain(self) -> None:
+        """Wait until there is room for records: at once, unless `buffer_memory` is nearly used up."""
+        self._guard.check()
+        if not self._sender.has_room():
+            await self._sender.room()
+            self._guard.check()
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send all that is here without lingering, and wait until each record succeeded or failed.
+
+        Raises TimedOut when that takes longer than `timeout` seconds; the records are on their way still.
+        """
+        self._guard.check()
+        await self._sender.flush(timeout)
+
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
+        """The partitions of a topic. Waits for the topic up to `max_block_ms`, or `timeout` seconds."""
+        self._guard.check()
+        known = await self._sender.topic(as_name(topic, "topic"), timeout)
+        return [each.index for each in known.partitions]

@@ -1,0 +1,110 @@
+"""The batches of one partition that wait, and the partitions of one topic. A core.
+
+Batches leave a queue in order, at its left; the last one may still be open. One that must be sent again comes
+back to its place, before all that are younger.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeAlias
+
+from klamm.client.producer.batches import Batch
+from klamm.client.producer.partitioners import StickyPartition
+from klamm.client.producer.sequences import PartitionSequences
+from klamm.records.decoding import Headers
+
+
+class PartitionQueue:
+    """What waits for one partition, and how much of it is under way."""
+
+    __slots__ = (
+        "index",
+        "next_order",
+        "on_wire",
+        "open_batch",
+        "sequences",
+        "topic",
+        "waiting",
+    )
+
+    def __init__(self, topic: str, index: int, sequences: PartitionSequences | None) -> None:
+        self.topic = topic
+        self.index = index
+        self.waiting: deque[Batch] = deque()
+        self.open_batch: Batch | None = None
+        """The last of `waiting`, while it takes records."""
+        self.on_wire = 0
+        self.next_order = 0
+        self.sequences = sequences
+        """None without idempotence."""
+
+    def add(self, batch: Batch) -> None:
+        """A new batch, open or closed, behind all others."""
+        self.next_order += 1
+        self.waiting.append(batch)
+        self.open_batch = batch if batch.is_open else None
+
+    def close_open(self) -> Batch | None:
+        """Let the open batch take no more records; returns it, if there was one."""
+        batch, self.open_batch = self.open_batch, None
+        if batch is not None:
+            batch.close()
+        return batch
+
+    def take(self) -> Batch:
+        """The first batch, to be sent."""
+        batch = self.waiting.popleft()
+        if batch is self.open_batch:
+            self.close_open()
+        return batch
+
+    def put_back(self, batch: Batch) -> None:
+        """A batch to be sent again, before those that came after it."""
+        place = 0
+        for other in self.waiting:
+            if other.order > batch.order:
+                break
+            place += 1
+        self.waiting.insert(place, batch)
+
+    def remove(self, batch: Batch) -> None:
+        if batch is self.open_batch:
+            self.close_open()
+        self.waiting.remove(batch)
+
+
+HeldRecord: TypeAlias = tuple[bytes | None, bytes | None, int, Headers | None, int | None]
+"""Key, value, timestamp, headers, and the partition that the sender named."""
+
+
+class HeldBatch(Batch):
+    """Records whose partition cannot be chosen yet; `wanted` are the partitions their sender named."""
+
+    __slots__ = ("wanted",)
+
+    def __init__(self, topic: str, number: int, created: float, deadline: float) -> None:
+        super().__init__(topic, -1, (), number, created, deadline)
+        self.wanted: list[int | None] = []
+
+    def records(self) -> list[HeldRecord]:
+        count = len(self.values)
+        keys = self.keys or [None] * count
+        headers: list[Headers] | list[None] = self.headers or [None] * count
+        return list(zip(keys, self.values, self.timestamps, headers, self.wanted, strict=True))
+
+
+class TopicBuffer:
+    """The partitions of one topic. It has none until they are known."""
+
+    __slots__ = ("has_leader", "held", "name", "queues", "sticky")
+
+    def __init__(self, name: str, switch_bytes: int) -> None:
+        self.name = name
+        self.queues: list[PartitionQueue] = []
+        self.has_leader: list[bool] = []
+        self.held: deque[HeldBatch] = deque()
+        self.sticky = StickyPartition(switch_bytes, 0)
+
+    def switch_sticky(self) -> None:
+        self.sticky.switch(self.has_leader, [len(queue.waiting) for queue in self.queues])

@@ -1,0 +1,120 @@
+"""Produce requests out of batches, and what their answers say about each. A core.
+
+From version 13 on topics are named by id. A topic whose id is not known, as with old brokers, is sent by name
+in an older version, and all others in the same request with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from klamm.client.errors import BrokerError
+from klamm.client.network.addresses import BrokerAddress
+from klamm.client.network.metadata import MetadataCache
+from klamm.client.producer.batches import Batch
+from klamm.client.producer.settings import ProducerSettings
+from klamm.client.producer.settling import STALE_METADATA, Answer
+from klamm.model.errors import ErrorCode
+from klamm.model.ids import ZERO_TOPIC_ID, TopicPartition
+from klamm.protocol.messages.k00_produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from klamm.records.compression import Codec
+
+LAST_VERSION_WITH_NAMES = 12
+_FIRST_VERSION_WITH_ZSTD = 7
+
+
+class ProduceCall:
+    """One request and the batches in it."""
+
+    __slots__ = ("_by_place", "_codec", "batches", "max_version", "request")
+
+    def __init__(self, batches: list[Batch], metadata: MetadataCache, settings: ProducerSettings) -> None:
+        """Encodes the batches, which may take a while."""
+        self.batches = batches
+        self._codec = settings.codec
+        self.max_version: int | None = None
+        self._by_place: dict[tuple[Any, int], Batch] = {}
+        topics: dict[str, TopicProduceData] = {}
+        for batch in batches:
+            data = topics.get(batch.topic)
+            if data is None:
+                known = metadata.topics.get(batch.topic)
+                topic_id = ZERO_TOPIC_ID if known is None else known.topic_id
+                if topic_id == ZERO_TOPIC_ID:
+                    self.max_version = LAST_VERSION_WITH_NAMES
+                data = TopicProduceData(name=batch.topic, topic_id=topic_id, partition_data=[])
+                topics[batch.topic] = data
+            records = batch.encode(settings.codec, settings.level)
+            data.partition_data.append(PartitionProduceData(index=batch.partition, records=records))
+            self._by_place[batch.topic, batch.partition] = batch
+            self._by_place[data.topic_id, batch.partition] = batch
+        self.request = ProduceRequest(
+            transactional_id=None,
+            acks=settings.acks,
+            timeout_ms=int(settings.request_timeout * 1000),
+            topic_data=list(topics.values()),
+        )
+
+    def check_version(self, version: int, address: str) -> None:
+        """Raise if a batch is compressed in a way that brokers of that age do not know."""
+        if version < _FIRST_VERSION_WITH_ZSTD and self._codec == Codec.ZSTD:
+            raise BrokerError.of(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"producing to {address}", "it does not know zstd"
+            )
+
+    def answers(self, response: ProduceResponse, version: int, learn: LearnLeader) -> Iterator[BatchAnswer]:
+        """What the response says about each batch that it names."""
+        with_names = version <= LAST_VERSION_WITH_NAMES
+        for topic in response.responses:
+            for said in topic.partition_responses:
+                place = (topic.name if with_names else topic.topic_id, said.index)
+                batch = self._by_place.get(place)
+                if batch is None:
+                    continue
+                moved = bool(said.error_code) and _learn(batch, said, response, learn)
+                yield BatchAnswer(batch, _answer(said), moved, said.error_code in STALE_METADATA)
+
+
+LearnLeader = Callable[[TopicPartition, int, int, BrokerAddress | None], bool]
+
+
+class BatchAnswer(NamedTuple):
+    batch: Batch
+    answer: Answer
+    has_moved: bool
+    """The answer named another leader than the one we knew."""
+    is_stale: bool
+    """What we know of the cluster is out of date."""
+
+
+def _answer(said: PartitionProduceResponse) -> Answer:
+    if not said.error_code:
+        return Answer(0, said.base_offset, said.log_append_time_ms)
+    errors = {each.batch_index: each.batch_index_error_message or "" for each in said.record_errors}
+    return Answer(said.error_code, said.base_offset, -1, said.error_message, errors or None)
+
+
+def _learn(
+    batch: Batch, said: PartitionProduceResponse, response: ProduceResponse, learn: LearnLeader
+) -> bool:
+    """Take over the leader that an answer names; whether it is news."""
+    leader = said.current_leader
+    if leader is None or leader.leader_id < 0:
+        return False
+    endpoint = next(
+        (
+            BrokerAddress(each.node_id, each.host, each.port, each.rack)
+            for each in response.node_endpoints
+            if each.node_id == leader.leader_id
+        ),
+        None,
+    )
+    place = TopicPartition(batch.topic, batch.partition)
+    return learn(place, leader.leader_id, leader.leader_epoch, endpoint)

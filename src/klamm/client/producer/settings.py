@@ -1,0 +1,66 @@
+"""A producer's configuration in the units that its parts compute with: seconds, bytes, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from klamm.client.network.backoff import Backoff
+from klamm.client.producer.partitioners import Partitioner
+from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
+from klamm.records.compression import CODEC_NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """The keys of client_keys.PRODUCER_KEYS; their rows say what they mean."""
+
+    acks: int = -1
+    batch_bytes: int = 65_536
+    buffer_bytes: int = 33_554_432
+    codec: int = 0
+    level: int | None = None
+    delivery_timeout: float = 120.0
+    idempotent: bool = True
+    linger: float = 0.0
+    max_block: float = 60.0
+    max_in_flight: int = 5
+    max_request_bytes: int = 1_048_576
+    partitioner: str = "murmur2"
+    retries: int = 2**31 - 1
+    request_timeout: float = 30.0
+    backoff: Backoff = Backoff(0.1, 1.0)  # noqa: RUF009  it has no state
+
+    @classmethod
+    def of(cls, config: ClientConfig) -> ProducerSettings:
+        acks = config.str_("acks")
+        return cls(
+            acks=-1 if acks == "all" else int(acks),
+            batch_bytes=config.int_("batch.size"),
+            buffer_bytes=config.int_("buffer.memory"),
+            codec=CODEC_NAMES[config.str_("compression.type")],
+            level=config["compression.level"],
+            delivery_timeout=config.seconds("delivery.timeout.ms"),
+            idempotent=config.bool_("enable.idempotence"),
+            linger=config.seconds("linger.ms"),
+            max_block=config.seconds("max.block.ms"),
+            max_in_flight=config.int_("max.in.flight.requests.per.connection"),
+            max_request_bytes=config.int_("max.request.size"),
+            partitioner=config.str_("partitioner"),
+            retries=config.int_("retries"),
+            request_timeout=config.seconds("request.timeout.ms"),
+            backoff=Backoff(config.seconds("retry.backoff.ms"), config.seconds("retry.backoff.max.ms")),
+        )
+
+
+def producer_config(
+    bootstrap: Bootstrap,
+    config: ConfigGiven,
+    partitioner: Partitioner | str | None,
+    options: Mapping[str, object],
+) -> tuple[ClientConfig, Partitioner | None]:
+    """The configuration out of a producer's arguments, and the partitioner if it is a function."""
+    if isinstance(partitioner, str):
+        options = {**options, "partitioner": partitioner}
+    chooser = partitioner if callable(partitioner) else None
+    return ClientConfig("producer", bootstrap, config, options), chooser

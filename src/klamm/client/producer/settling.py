@@ -1,0 +1,204 @@
+"""What becomes of batches that were sent: written, sent again, split, or given up. A core.
+
+Rules, as in Kafka's own producer:
+- An error that may pass has the batch sent again after a pause, in its old place, until delivery.timeout.ms
+  is over or `retries` are used up. Where the answer names the new leader there is no pause.
+- No answer at all is treated the same way: with idempotence the broker recognises a batch that it has.
+- DUPLICATE_SEQUENCE_NUMBER says just that, so it is a success, if without an offset.
+- MESSAGE_TOO_LARGE has a batch of several records sent as two halves; only a single record fails for it.
+- Errors about the sequence are sorted out in sequences.py.
+- A batch whose time is up is settled at once, even while it is under way; its memory is given back when the
+  request has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Any, NamedTuple
+
+from klamm.client.errors import BrokerError, ClientError, DeliveryTimedOut, TimedOut
+from klamm.client.producer.accumulator import Accumulator
+from klamm.client.producer.batches import Batch, Outcome
+from klamm.client.producer.queues import HeldBatch, PartitionQueue
+from klamm.model.errors import ErrorCode
+
+_WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+
+STALE_METADATA = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+"""Answers that say that we ask the wrong broker, or for a topic that was made anew."""
+
+
+class Answer(NamedTuple):
+    """What a broker said about one batch."""
+
+    error_code: int
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    message: str | None = None
+    record_errors: Mapping[int, str] | None = None
+
+
+class Settling:
+    """Settles the batches of one accumulator."""
+
+    def __init__(self, accumulator: Accumulator[Any]) -> None:
+        self._accumulator = accumulator
+        self._ledger = accumulator.ledger
+        self._settings = accumulator.settings
+
+    def answered(
+        self, batch: Batch, answer: Answer, broker: str, now: float, *, chance: float, moved: bool = False
+    ) -> None:
+        """`moved` says that the answer told us of another leader, so that there is nothing to wait for."""
+        queue = self._off_wire(batch)
+        code = answer.error_code
+        if code in _WRITTEN:
+            if queue.sequences is not None:
+                queue.sequences.written(batch)
+            self._ledger.settle(batch, Outcome(answer.base_offset, answer.log_append_time_ms))
+        elif batch.outcome is not None:
+            self._ledger.settle(batch, batch.outcome)
+        elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
+            self._split(queue, batch)
+        else:
+            what = f"producing {batch.count} records to {batch.topic}-{batch.partition} on {broker}"
+            error = BrokerError.of(code, what, answer.message)
+            batch.last_error = error
+            if self._may_retry(batch, now) and self._helps(queue, batch, error):
+                self._retry(queue, batch, now, chance, at_once=moved)
+            else:
+                self._ledger.settle(batch, Outcome(error=error, record_errors=answer.record_errors))
+        self._accumulator.reconsider(queue)
+
+    def lost(self, batch: Batch, error: ClientError, now: float, *, chance: float) -> None:
+        """There was no answer, and nobody knows whether the batch is written."""
+        queue = self._off_wire(batch)
+        if batch.outcome is not None:
+            self._ledger.settle(batch, batch.outcome)
+        else:
+            batch.last_error = error
+            if error.retriable and self._may_retry(batch, now):
+                self._retry(queue, batch, now, chance)
+            else:
+                self._ledger.settle(batch, Outcome(error=error))
+        self._accumulator.reconsider(queue)
+
+    def expire(self, now: float) -> None:
+        """Settle what has waited for too long."""
+        for buffer in list(self._accumulator.holding.values()):
+            while buffer.held and buffer.held[0].deadline <= now:
+                held = buffer.held.popleft()
+                waited = held.deadline - held.created
+                self._ledger.settle(held, Outcome(error=TimedOut(f"waiting for topic {buffer.name}", waited)))
+            if not buffer.held:
+                del self._accumulator.holding[buffer.name]
+        for batch in self._ledger.unsettled():
+            if isinstance(batch, HeldBatch):
+                continue
+            if batch.deadline > now:
+                break
+            self._give_up(batch, self._timed_out(batch))
+
+    def next_deadline(self) -> float:
+        """When `expire` will have something to do; never is infinite."""
+        deadlines = [each.held[0].deadline for each in self._accumulator.holding.values() if each.held]
+        oldest = self._ledger.oldest_queued()
+        if oldest is not None:
+            deadlines.append(oldest.deadline)
+        return min(deadlines, default=inf)
+
+    def fail_all(self, error: ClientError) -> None:
+        """Settle everything that is left: the producer ends."""
+        for topic in list(self._accumulator.holding):
+            self._accumulator.topic_failed(topic, error)
+        for batch in self._ledger.unsettled():
+            self._give_up(batch, error)
+
+    def fail_queues(self, queues: Iterable[PartitionQueue], error: ClientError) -> None:
+        """Settle all that waits in these queues: their broker cannot be had."""
+        for queue in queues:
+            for batch in list(queue.waiting):
+                self._give_up(batch, error)
+
+    def fail_waiting(self, error: ClientError) -> None:
+        """Settle all that is not under way: there is no producer id to be had."""
+        for batch in self._ledger.unsettled():
+            if not batch.on_wire and not isinstance(batch, HeldBatch):
+                self._give_up(batch, error)
+
+    # ---- inside
+
+    def _off_wire(self, batch: Batch) -> PartitionQueue:
+        queue = batch.in_queue
+        batch.on_wire = False
+        queue.on_wire -= 1
+        return queue
+
+    def _may_retry(self, batch: Batch, now: float) -> bool:
+        return batch.attempts <= self._settings.retries and now < batch.deadline
+
+    def _helps(self, queue: PartitionQueue, batch: Batch, error: BrokerError) -> bool:
+        """Whether sending the batch again may help."""
+        sequences = queue.sequences
+        if sequences is not None:
+            if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                sequences.refused_in_order(batch)
+                return True
+            if error.code == ErrorCode.UNKNOWN_PRODUCER_ID:
+                sequences.state_lost()
+                return True
+            if error.code == ErrorCode.INVALID_PRODUCER_EPOCH and batch.attempts == 1:
+                # It is not written. Had it been sent before, in an answerless attempt, it might be.
+                sequences.state_lost()
+                return True
+        return error.retriable
+
+    def _retry(
+        self, queue: PartitionQueue, batch: Batch, now: float, chance: float, at_once: bool = False
+    ) -> None:
+        pause = 0.0 if at_once else self._settings.backoff.pause(batch.attempts, chance)
+        batch.retry_at = now + pause
+        self._accumulator.counters.retries += 1
+        queue.put_back(batch)
+
+    def _split(self, queue: PartitionQueue, batch: Batch) -> None:
+        parts = batch.split()
+        if queue.sequences is not None:
+            queue.sequences.replaced(batch, parts)
+        for part in parts:
+            queue.put_back(part)
+        self._ledger.replace(batch, parts)
+
+    def _give_up(self, batch: Batch, error: ClientError) -> None:
+        queue = batch.in_queue
+        if not batch.on_wire:
+            queue.remove(batch)
+        self._ledger.settle(batch, Outcome(error=error))
+        self._accumulator.reconsider(queue)
+
+    def _timed_out(self, batch: Batch) -> DeliveryTimedOut:
+        batch.close()
+        if batch.attempts:
+            advice = "They may have been written all the same"
+        else:
+            advice = "Look whether the partition has a leader, and whether the brokers keep up"
+        return DeliveryTimedOut(
+            f"the delivery of {batch.count} records to {batch.topic}-{batch.partition}",
+            self._settings.delivery_timeout,
+            cause=batch.last_error,
+            advice=advice,
+        )
