@@ -1,0 +1,109 @@
+"""Commits of one consumer: automatic ones of what is finished, and those the user asks for.
+
+They go out one after the other, so that an older one never overwrites a newer one. Those that nobody waits
+for are gathered while one is under way: only the newest offset of a partition matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from contextvars import Context
+from typing import Any
+
+from klamm.client.consumer.group.coordinator import GroupCoordinator
+from klamm.client.consumer.positions import Positions
+from klamm.client.errors import ClientError
+from klamm.client.logs import client_logger
+from klamm.client.results import CommittedOffset, TopicPartition
+
+LEAST_INTERVAL_SECONDS = 0.01
+"""An interval of 0 asks for commits as often as possible, and not for a busy loop."""
+
+Offsets = Mapping[TopicPartition, CommittedOffset]
+
+
+class Commits:
+    """Runs on the loop of its group's coordinator, from `start` to `close`."""
+
+    def __init__(
+        self,
+        group: GroupCoordinator,
+        positions: Positions,
+        *,
+        client_id: str,
+        interval_seconds: float | None,
+        timeout_seconds: float,
+    ) -> None:
+        """Without an `interval_seconds` nothing is committed by itself."""
+        self._group = group
+        self._positions = positions
+        self._interval_seconds = interval_seconds
+        self._timeout_seconds = timeout_seconds
+        self._logger = client_logger("commits", client_id)
+        self._turn = asyncio.Lock()
+        self._later: dict[TopicPartition, CommittedOffset] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def is_automatic(self) -> bool:
+        return self._interval_seconds is not None
+
+    def start(self) -> None:
+        if self._interval_seconds is not None:
+            self._spawn("automatic", self._commit_for_ever(self._interval_seconds))
+
+    async def close(self) -> None:
+        """Send what still waits, and end."""
+        if task := self._tasks.pop("automatic", None):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if task := self._tasks.get("later"):
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def commit(self, offsets: Offsets, timeout: float | None = None) -> None:
+        """Commit, after whatever is under way."""
+        async with self._turn:
+            await self._group.commit(offsets, self._timeout_seconds if timeout is None else timeout)
+            self._positions.was_committed(offsets)
+
+    def commit_later(self, offsets: Offsets) -> None:
+        """Commit soon; if it fails the log says so."""
+        self._later.update(offsets)
+        if "later" not in self._tasks:
+            self._spawn("later", self._commit_gathered())
+
+    async def commit_finished(self, timeout: float | None = None) -> None:
+        """Commit what is finished, if commits are automatic; if that fails the log says so."""
+        if not self.is_automatic:
+            return
+        offsets = self._positions.committable()
+        if not offsets:
+            return
+        try:
+            await self.commit(offsets, timeout)
+        except ClientError as error:
+            self._logger.warning("finished positions were not committed: %s", error)
+
+    # ---- inside
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        # A context of its own: whoever started it may have had a deadline, which is none of ours.
+        loop = asyncio.get_running_loop()
+        self._tasks[name] = loop.create_task(work, name=f"klamm-commits-{name}", context=Context())
+
+    async def _commit_for_ever(self, interval_seconds: float) -> None:
+        while True:
+            await asyncio.sleep(max(interval_seconds, LEAST_INTERVAL_SECONDS))
+            await self.commit_finished()
+
+    async def _commit_gathered(self) -> None:
+        try:
+            while self._later:
+                offsets, self._later = self._later, {}
+                try:
+                    await self.commit(offsets)
+                except ClientError as error:
+                    self._logger.warning("a commit that nobody waited for failed: %s", error)
+        finally:
+            self._tasks.pop("later", None)

@@ -1,0 +1,408 @@
+"""`klamm.aio.Consumer`: reads the records of topics, alone or as a member of a group.
+
+`klamm.Consumer` is the same for plain threads.
+
+    async with Consumer("localhost:9092", group="billing", topics=["orders"], start="earliest") as consumer:
+        async for record in consumer: ...
+
+What is handed out is finished when the next is asked for: `poll` finishes what the poll before returned, and
+in a loop every record finishes the one before it. Automatic commits commit what is finished, nothing else.
+Rebalances go forward only inside `poll` and iteration, never while the user works on what they returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+from klamm.client.arguments import (
+    PartitionLike,
+    PartitionT,
+    TimeLike,
+    as_name,
+    as_partition,
+    as_partitions,
+    time_ms,
+)
+from klamm.client.consumer.columns import empty_columns, read_columns
+from klamm.client.consumer.engine import ConsumerEngine
+from klamm.client.consumer.options import ConsumerOptions
+from klamm.client.consumer.partition_state import Reading
+from klamm.client.consumer.positions import EARLIEST as AT_EARLIEST
+from klamm.client.consumer.start import EARLIEST, LATEST, Start, StartPolicy, start_text
+from klamm.client.consumer.subscription import Listener, Listeners, Topics
+from klamm.client.errors import ClientMisused
+from klamm.client.guard import ClientGuard
+from klamm.client.results import CommittedOffset, OffsetAndTime, Record, TopicPartition
+from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
+
+if TYPE_CHECKING:
+    import pyarrow
+
+KIND = "consumer"
+AT_LATEST = StartPolicy("latest")
+
+
+class Consumer:
+    """Reads records.
+
+    `bootstrap` names one or more brokers ("host:port,host:port", or a list). With a `group` the partitions of
+    the `topics` are shared with its other members; without one all of them are read. `start` says where to
+    begin without a committed offset: "earliest", "latest" (the default), "none" (an error), a datetime, or a
+    timedelta (that long ago). `config` is a mapping or a file with Kafka's names; options are in
+    docs/CLIENT_CONFIGURATION.md. `ssl_context` replaces the ssl options.
+    """
+
+    def __init__(
+        self,
+        bootstrap: Bootstrap = None,
+        *,
+        group: str | None = None,
+        topics: Topics | None = None,
+        start: Start = None,
+        config: ConfigGiven = None,
+        ssl_context: ssl.SSLContext | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        given: dict[str, object] = dict(options)
+        if group is not None:
+            given["group_id"] = group
+        if start is not None:
+            given["auto_offset_reset"] = start_text(start)
+        self._engine = ConsumerEngine(ClientConfig(KIND, bootstrap, config, given), ssl_context)
+        self._guard = ClientGuard(KIND, self._engine.client_id)
+        self._closing = asyncio.Lock()
+        self._is_polling = False
+        if topics is not None:
+            self._engine.subscribe(topics, Listeners())
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Begin. `async with` does it, and so does the first call that waits for something."""
+        self._guard.check()
+        if not self._guard.started:
+            self._guard.started = True
+            await self._engine.start()
+
+    async def close(self) -> None:
+        """Commit what is finished (with automatic commits), leave the group, end all connections. Idempotent;
+        every other call raises ClientClosed afterwards."""
+        if self._guard.forked:
+            return
+        async with self._closing:
+            if self._guard.unusable:
+                return
+            try:
+                if self._guard.started:
+                    await self._engine.farewell()
+            finally:
+                self._guard.begin_close()
+                await self._engine.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        if (guard := getattr(self, "_guard", None)) is not None:
+            guard.abandoned()
+
+    def counters(self) -> dict[str, float]:
+        """What this client has counted so far, by name."""
+        counters = self._engine.counters
+        counters.prefetched_bytes = self._engine.positions.buffered_bytes
+        return counters.as_dict()
+
+    # ---- which partitions
+
+    def subscribe(
+        self,
+        topics: Topics,
+        *,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Read these topics: a name, several, or a pattern (`re.compile`) that a whole name must match.
+
+        Replaces what was subscribed to before. The callbacks get a set of partitions, inside a poll;
+        `on_lost` is for partitions that are somebody else's already (by default it is `on_revoked`).
+        """
+        self._guard.check()
+        self._engine.subscribe(topics, Listeners(on_assigned, on_revoked, on_lost))
+
+    async def unsubscribe(self) -> None:
+        """Read nothing any more: commit what is finished (with automatic commits) and leave the group."""
+        await self.start()
+        await self._engine.unsubscribe()
+
+    def assign(self, partitions: Iterable[PartitionLike]) -> None:
+        """Read exactly these partitions, whatever others do. Those that stay keep their position."""
+        self._guard.check()
+        self._engine.assign(as_partitions(partitions))
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read now."""
+        self._guard.check()
+        return self._engine.positions.assignment()
+
+    def subscription(self) -> set[str]:
+        """The topics that are subscribed to; those that a pattern matches, as far as is known."""
+        self._guard.check()
+        return set(self._engine.subscribed_topics())
+
+    # ---- records
+
+    async def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
+        """The next records, at most `max_records` (max_poll_records by default).
+
+        Waits until there is one, or `timeout` seconds are over: then the list is empty. 0 does not wait.
+        """
+        await self.start()
+        engine = self._engine
+        limit = engine.max_poll_records if max_records is None else max_records
+        deadline = None if timeout is None else monotonic() + timeout
+        self._enter()
+        try:
+            await asyncio.sleep(0)  # let the loop read sockets, however fast the user polls
+            while True:
+                await self._begin(deadline)
+                records = engine.records.take(limit)
+                if records:
+                    engine.counters.records_received += len(records)
+                    return records
+                if not await self._wait(deadline):
+                    return []
+        finally:
+            self._is_polling = False
+
+    async def poll_arrow(
+        self, timeout: float | None = None, max_records: int | None = None
+    ) -> pyarrow.RecordBatch:
+        """As `poll`, but the records come as columns: a pyarrow RecordBatch, empty when the time is over.
+
+        Without `max_records` it is all that is buffered, up to some megabytes. Needs klamm[arrow].
+        """
+        await self.start()
+        engine = self._engine
+        deadline = None if timeout is None else monotonic() + timeout
+        self._enter()
+        try:
+            await asyncio.sleep(0)
+            while True:
+                await self._begin(deadline)
+                # In a thread: the kernels let go of the interpreter, and the loop goes on fetching.
+                batch = await asyncio.to_thread(read_columns, engine.records, max_records)
+                if batch is not None:
+                    engine.counters.records_received += batch.num_rows
+                    return batch
+                if not await self._wait(deadline):
+                    return await asyncio.to_thread(empty_columns)
+        finally:
+            self._is_polling = False
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[Record]:
+        while True:
+            reading = await self._next_reading()
+            try:
+                for record in reading.iterator:
+                    reading.cursor = record
+                    yield record
+                    if reading.is_interrupted:
+                        break
+            finally:
+                self._engine.records.end_reading(reading)
+
+    async def _next_reading(self) -> Reading:
+        await self.start()
+        engine = self._engine
+        self._enter()
+        try:
+            await asyncio.sleep(0)
+            while True:
+                await self._begin(None)
+                reading = engine.records.read(engine.max_poll_records)
+                if reading is not None:
+                    engine.counters.records_received += len(reading.records)
+                    return reading
+                await self._wait(None)
+        finally:
+            self._is_polling = False
+
+    def _enter(self) -> None:
+        """One poll at a time: what is finished could not be told otherwise."""
+        if self._is_polling:
+            raise ClientMisused(
+                "two polls of one consumer at once", advice="Poll in one task, or use sessions()"
+            )
+        self._is_polling = True
+
+    async def _begin(self, deadline: float | None) -> None:
+        """A turn of a poll begins: finish what was handed out, and take part in the group if that is due."""
+        self._guard.check()
+        self._engine.begin_poll()
+        while self._engine.is_rebalance_due:
+            await self._engine.join(None if deadline is None else max(0.0, deadline - monotonic()))
+            if deadline is not None and monotonic() >= deadline:
+                break
+
+    async def _wait(self, deadline: float | None) -> bool:
+        """Wait for something to return; False when the time is over."""
+        left = None if deadline is None else deadline - monotonic()
+        if left is not None and left <= 0:
+            return False
+        await self._engine.wait_for_news(left)
+        return True
+
+    # ---- commits
+
+    async def commit(
+        self,
+        offsets: Mapping[PartitionT, int | CommittedOffset] | None = None,
+        *,
+        wait: bool = True,
+    ) -> None:
+        """Commit `offsets`, each that of the next record to read; by default everything handed out so far.
+
+        With `wait=False` it is done in the background, and only the log says when it fails.
+        """
+        await self.start()
+        _, commits = self._engine.need_group("commit() without a group")
+        chosen = self._engine.positions.positions() if offsets is None else _as_offsets(offsets)
+        if not wait:
+            commits.commit_later(chosen)
+        elif chosen:
+            await commits.commit(chosen)
+
+    async def committed(
+        self, partitions: Iterable[PartitionLike] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """What the group has committed for these partitions, by default those that are assigned. Partitions
+        without a committed offset are not in it."""
+        await self.start()
+        chosen = self._engine.positions.assignment() if partitions is None else as_partitions(partitions)
+        return dict(await self._engine.committed(chosen))
+
+    # ---- positions
+
+    async def position(self, partition: PartitionLike) -> int:
+        """The offset of the next record to be handed out of a partition."""
+        await self.start()
+        return await self._engine.position(as_partition(partition))
+
+    def seek(self, partition: PartitionLike, offset: int) -> None:
+        """Go on at `offset`. What was fetched ahead of the partition is dropped."""
+        self._guard.check()
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise ClientMisused(
+                f"{offset!r} is no offset", advice="Give a number from 0 on, or use seek_to_end()"
+            )
+        self._engine.positions.seek(as_partition(partition), offset)
+
+    def seek_to_beginning(self, *partitions: PartitionLike) -> None:
+        """Go on with the oldest records of these partitions, or of all that are assigned."""
+        self._reset(partitions, AT_EARLIEST)
+
+    def seek_to_end(self, *partitions: PartitionLike) -> None:
+        """Go on with what comes from now on, in these partitions or in all that are assigned."""
+        self._reset(partitions, AT_LATEST)
+
+    def _reset(self, partitions: tuple[PartitionLike, ...], policy: StartPolicy) -> None:
+        self._guard.check()
+        for partition in self._engine.partitions_or_all(as_partitions(partitions)):
+            self._engine.positions.reset(partition, policy)
+
+    def pause(self, *partitions: PartitionLike) -> None:
+        """Hand out nothing of these partitions, or of all that are assigned, until `resume`. They stay
+        assigned, with their position and what was fetched."""
+        self._guard.check()
+        self._engine.positions.pause(self._engine.partitions_or_all(as_partitions(partitions)))
+
+    def resume(self, *partitions: PartitionLike) -> None:
+        """Go on with partitions that were paused, or with all of them."""
+        self._guard.check()
+        self._engine.positions.resume(self._engine.partitions_or_all(as_partitions(partitions)))
+
+    def paused(self) -> set[TopicPartition]:
+        """The assigned partitions that are paused."""
+        self._guard.check()
+        return self._engine.positions.paused()
+
+    # ---- what the cluster has
+
+    async def offsets_for_times(
+        self, times: Mapping[PartitionT, TimeLike]
+    ) -> dict[TopicPartition, OffsetAndTime | None]:
+        """The first record at or after a time, for each partition; None where there is none."""
+        await self.start()
+        asked = {as_partition(partition): time_ms(time) for partition, time in times.items()}
+        found = await self._list_offsets(asked)
+        return {partition: one if one.offset >= 0 else None for partition, one in found.items()}
+
+    async def beginning_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
+        """The offset of the oldest record of each partition."""
+        await self.start()
+        found = await self._list_offsets(dict.fromkeys(as_partitions(partitions), EARLIEST))
+        return {partition: one.offset for partition, one in found.items()}
+
+    async def end_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
+        """Where each partition ends: the offset that the next record will get. With read_committed, where the
+        first open transaction begins."""
+        await self.start()
+        found = await self._list_offsets(dict.fromkeys(as_partitions(partitions), LATEST))
+        return {partition: one.offset for partition, one in found.items()}
+
+    async def lag(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
+        """How many offsets lie between the position and the end, of these partitions or of all that are
+        assigned."""
+        await self.start()
+        chosen = self._engine.partitions_or_all(as_partitions(partitions))
+        positions = {partition: await self._engine.position(partition) for partition in chosen}
+        ends = await self.end_offsets(chosen)
+        return {partition: max(0, ends[partition] - position) for partition, position in positions.items()}
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """The numbers of a topic's partitions."""
+        await self.start()
+        found = await self._engine.network.topic(as_name(topic, "topic"), self._engine.timeout_seconds)
+        return {partition.index for partition in found.partitions}
+
+    async def topics(self) -> set[str]:
+        """All topics there are, internal ones left out unless exclude_internal_topics is off."""
+        await self.start()
+        return await self._engine.all_topics()
+
+    async def _list_offsets(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTime]:
+        if not asked:
+            return {}
+        return await self._engine.lookup.list_offsets(asked, self._engine.timeout_seconds)
+
+
+def _as_offsets(
+    offsets: Mapping[PartitionT, int | CommittedOffset],
+) -> dict[TopicPartition, CommittedOffset]:
+    chosen = {}
+    for partition, offset in offsets.items():
+        committed = CommittedOffset(offset) if isinstance(offset, int) else offset
+        if not isinstance(committed, CommittedOffset) or committed.offset < 0:
+            raise ClientMisused(
+                f"{offset!r} is no offset to commit", advice="Give a number, or a CommittedOffset"
+            )
+        chosen[as_partition(partition)] = committed
+    return chosen

@@ -1,0 +1,367 @@
+"""The works of a consumer, under both of its faces: its parts, how they hang together, and how they live.
+
+Everything here runs on the consumer's loop, except what says that it may be called from any thread: the
+plain face polls in the user's thread. Rebalances go forward, and the user's callbacks are called, only inside
+a poll (`join`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from time import monotonic
+from typing import TypeAlias
+
+from klamm.client.consumer.commits import Commits
+from klamm.client.consumer.fetch_planner import FetchPlanner, FetchSettings
+from klamm.client.consumer.fetcher import Fetcher
+from klamm.client.consumer.group.coordinator import GroupCoordinator
+from klamm.client.consumer.hand_out import HandOut
+from klamm.client.consumer.offsets import OffsetLookup
+from klamm.client.consumer.position_finder import PositionFinder
+from klamm.client.consumer.positions import Positions
+from klamm.client.consumer.start import parse_start
+from klamm.client.consumer.subscription import Listener, Listeners, Subscription, Topics
+from klamm.client.errors import ClientMisused
+from klamm.client.logs import client_logger
+from klamm.client.network.backoff import Backoff
+from klamm.client.network.metadata import MetadataChange
+from klamm.client.network.network import Network, Versioned
+from klamm.client.results import CommittedOffset, TopicPartition
+from klamm.config.client_config import ClientConfig
+from klamm.model.errors import ErrorCode
+from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
+
+FAREWELL_SECONDS = 5.0
+"""How long `close` tries to commit what is finished. The next owner reads again what is not committed."""
+
+CallListener: TypeAlias = Callable[[Listener, set[TopicPartition]], Awaitable[None]]
+"""Calls a listener where the user expects it: in the thread that polls."""
+
+
+class ConsumerEngine:
+    """One consumer without a face. It is the GroupOwner of its group's coordinator."""
+
+    def __init__(self, config: ClientConfig, ssl_context: ssl.SSLContext | None) -> None:
+        policy = parse_start(config.str_("auto.offset.reset"))
+        self.config = config
+        self.network = Network(config, ssl_context=ssl_context)
+        self.counters = self.network.counters
+        self.client_id = self.network.client_id
+        self.timeout_seconds = config.seconds("default.api.timeout.ms")
+        self.max_poll_records = config.int_("max.poll.records")
+        self.positions = Positions(threading.Lock())
+        self.records = HandOut(self.positions)
+        self.subscription = Subscription(excludes_internal=config.bool_("exclude.internal.topics"))
+        self.call_listener: CallListener = _call_here
+        self.on_news: Callable[[], None] | None = None
+        """Called on the loop when a poll may have something to return; the plain face waits for that."""
+        self._logger = client_logger("consumer", self.client_id)
+        settings = FetchSettings.of(config)
+        self.lookup = OffsetLookup(self.network, is_read_committed=settings.is_read_committed)
+        self.group: GroupCoordinator | None = None
+        self.commits: Commits | None = None
+        if config.optional_str("group.id"):
+            self.group = GroupCoordinator(self.network, config, self)
+            is_automatic = config.bool_("enable.auto.commit")
+            self.commits = Commits(
+                self.group,
+                self.positions,
+                client_id=self.client_id,
+                interval_seconds=config.seconds("auto.commit.interval.ms") if is_automatic else None,
+                timeout_seconds=self.timeout_seconds,
+            )
+        finder = PositionFinder(
+            self.positions,
+            self.lookup,
+            policy,
+            self.committed if self.group is not None else None,
+            backoff=Backoff(config.seconds("retry.backoff.ms"), config.seconds("retry.backoff.max.ms")),
+            patience_seconds=self.timeout_seconds,
+            clock=monotonic,
+            logger=self._logger,
+        )
+        planner = FetchPlanner(settings, self.positions, self.network.metadata)
+        self._fetcher = Fetcher(self.network, planner, finder, self._tell_news)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._is_kick_pending = False
+        self._is_leaving = False
+        self._is_subscription_new = False
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._joined = asyncio.Event()
+        """Set after each `join`, for the task that watches for the next rebalance."""
+        self._watcher: asyncio.Task[None] | None = None
+
+    # ---- life
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
+        await self.network.start()
+        self.network.on_metadata(self._metadata_came)
+        self.positions.on_change = self._kick
+        self._ask_for_topics()
+        self._fetcher.start()
+        if self.group is not None and self.commits is not None:
+            self.commits.start()
+            self._watcher = self._loop.create_task(self._watch(self.group), name="klamm-rebalances")
+
+    async def farewell(self) -> None:
+        """Before the end: commit what is finished, tell the listener, leave the group."""
+        self._is_leaving = True
+        self.positions.interrupt()
+        await self._fetcher.close()
+        await self._give_up(FAREWELL_SECONDS)
+
+    async def close(self) -> None:
+        self._is_leaving = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._fetcher.close()
+        if self.commits is not None:
+            await self.commits.close()
+        if self.group is not None:
+            await self.group.close()
+        await self.network.close()
+        self._tell_news()
+
+    # ---- which partitions
+
+    def subscribe(self, topics: Topics, listeners: Listeners) -> None:
+        if self.group is None and any(listeners):
+            raise ClientMisused(
+                "without a group there are no rebalances to hear of", advice="Give the consumer a `group`"
+            )
+        before = self.subscription.topics(self.network.metadata.topics)
+        self.subscription.subscribe(topics, listeners)
+        self._is_subscription_new = True
+        if self._loop is not None:
+            self.network.drop_topics(before - self.subscription.topics(self.network.metadata.topics))
+            self._ask_for_topics()
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        self.subscription.assign(partitions)
+        self.positions.assign(partitions)
+        if self._loop is not None:
+            self._ask_for_topics()
+
+    async def unsubscribe(self) -> None:
+        await self._give_up(self.timeout_seconds)
+        self.network.want_all_topics(False)
+        self.network.drop_topics(self.subscription.topics(self.network.metadata.topics))
+        self.subscription.clear()
+        self.positions.assign(())
+
+    def subscribed_topics(self) -> Collection[str]:
+        """For the group: what to have a share of."""
+        return self.subscription.topics(self.network.metadata.topics)
+
+    def _ask_for_topics(self) -> None:
+        self.network.want_all_topics(self.subscription.pattern is not None)
+        names = {partition.topic for partition in self.positions.states} | set(self.subscription.names)
+        self.network.want_topics(names)
+        if self.group is None:
+            self._follow_topics()
+
+    def _metadata_came(self, change: MetadataChange) -> None:
+        if self.group is None and change:
+            self._follow_topics()
+
+    def _follow_topics(self) -> None:
+        """Without a group all partitions of the topics are ours, as they come and go."""
+        if self.subscription.is_by_topic:
+            partitions = self.subscription.partitions(self.network.metadata.topics)
+            if set(partitions) != self.positions.assignment():
+                self.positions.assign(partitions)
+
+    async def _give_up(self, seconds: float) -> None:
+        """Give up what is assigned, for good."""
+        if self.group is None or self.commits is None:
+            return
+        await self.commits.commit_finished(seconds)
+        if self.subscription.is_by_topic:
+            owned = self.positions.assignment()
+            listener = self.subscription.listeners.on_revoked
+            if owned and listener is not None:
+                await self.call_listener(listener, owned)
+            await self.group.leave()
+
+    # ---- the group's owner: inside `join` only
+
+    async def partitions_revoked(self, partitions: set[TopicPartition]) -> None:
+        if self.commits is not None:
+            await self.commits.commit_finished()
+        if self.subscription.listeners.on_revoked is not None:
+            await self.call_listener(self.subscription.listeners.on_revoked, partitions)
+        self.positions.assign(self.positions.assignment() - partitions)
+
+    async def partitions_lost(self, partitions: set[TopicPartition]) -> None:
+        self.positions.assign(self.positions.assignment() - partitions)
+        listener = self.subscription.listeners.for_loss()
+        if listener is not None and partitions:
+            await self.call_listener(listener, partitions)
+
+    async def partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+        self.positions.assign(self.positions.assignment() | partitions)
+        self.network.want_topics({partition.topic for partition in partitions})
+        if self.subscription.listeners.on_assigned is not None:
+            await self.call_listener(self.subscription.listeners.on_assigned, partitions)
+
+    # ---- polls
+
+    def begin_poll(self) -> None:
+        """From any thread: what was handed out before is finished. Raises the error of a partition."""
+        self.counters.polls += 1
+        if self.group is not None:
+            self.group.polled(monotonic())
+        self.records.begin_poll()
+
+    @property
+    def is_rebalance_due(self) -> bool:
+        """From any thread: whether a poll has to go through `join` first."""
+        return (
+            self.group is not None
+            and not self._is_leaving
+            and self.subscription.is_by_topic
+            and (self._is_subscription_new or self.group.rebalance_due)
+        )
+
+    async def join(self, timeout: float | None) -> None:
+        """Take part in the group: join, or go on with a rebalance; returns when that is settled, or the time
+        is over."""
+        assert self.group is not None
+        self._is_subscription_new = False
+        try:
+            await self.group.ensure_active(timeout)
+        finally:
+            self._joined.set()
+
+    async def wait_for_news(self, timeout: float | None) -> None:
+        """Until a poll may have something to return, or must `join`, or the time is over."""
+        assert self._loop is not None
+        if self.records.has_news() or self.is_rebalance_due or self._is_leaving:
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        timer = None if timeout is None else self._loop.call_later(timeout, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+            if timer is not None:
+                timer.cancel()
+
+    def _tell_news(self) -> None:
+        for waiter in self._waiters:
+            _wake(waiter)
+        if self.on_news is not None:
+            self.on_news()
+
+    def _kick(self) -> None:
+        """From any thread: fetching may go on. One wake-up of the loop at a time is enough."""
+        if threading.get_ident() == self._loop_thread:
+            self._fetcher.kick()
+        elif not self._is_kick_pending:
+            self._is_kick_pending = True
+            assert self._loop is not None
+            with contextlib.suppress(RuntimeError):  # a closed loop: nothing will be fetched any more
+                self._loop.call_soon_threadsafe(self._kicked)
+
+    def _kicked(self) -> None:
+        self._is_kick_pending = False
+        self._fetcher.kick()
+
+    async def _watch(self, group: GroupCoordinator) -> None:
+        """Interrupt polls and iterations when a rebalance is due."""
+        while True:
+            await group.rebalance_due_event.wait()
+            self.positions.interrupt()
+            self._tell_news()
+            self._joined.clear()
+            await self._joined.wait()
+
+    # ---- offsets
+
+    async def committed(
+        self, partitions: Collection[TopicPartition], timeout: float | None = None
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        group, _ = self.need_group("committed offsets belong to a group")
+        return await group.committed(partitions, self.timeout_seconds if timeout is None else timeout)
+
+    def need_group(self, why: str) -> tuple[GroupCoordinator, Commits]:
+        if self.group is None or self.commits is None:
+            raise ClientMisused(why, advice="Give the consumer a `group`")
+        return self.group, self.commits
+
+    async def all_topics(self) -> set[str]:
+        """The names of all topics, asked for now."""
+
+        async def attempt() -> MetadataResponse:
+            response: MetadataResponse = await self.network.call_any(
+                Versioned(MetadataRequest, _ask_for_all_topics)
+            )
+            return response
+
+        response = await self.network.retrying("asking for all topics", self.timeout_seconds, attempt)
+        excludes = self.config.bool_("exclude.internal.topics")
+        return {
+            topic.name
+            for topic in response.topics
+            if topic.name is not None
+            and topic.error_code == ErrorCode.NONE
+            and not (topic.is_internal and excludes)
+        }
+
+    async def position(self, partition: TopicPartition) -> int:
+        """The next offset to be handed out, waited for if it is still being looked up."""
+
+        async def attempt() -> int:
+            while True:
+                known = self.positions.position(partition)
+                if known is not None:
+                    return known.offset
+                self.positions.raise_error(partition)
+                await self.wait_for_change()
+
+        return await self.network.retrying(
+            f"finding the position in {partition}", self.timeout_seconds, attempt
+        )
+
+    async def wait_for_change(self) -> None:
+        """Until something was looked up or fetched."""
+        assert self._loop is not None
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def partitions_or_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those that were named, all of them assigned; or all that are assigned, if none is named."""
+        chosen = list(partitions) or list(self.positions.states)
+        for partition in chosen:
+            self.positions.get(partition)
+        return chosen
+
+
+async def _call_here(listener: Listener, partitions: set[TopicPartition]) -> None:
+    result = listener(partitions)
+    if inspect.isawaitable(result):
+        await result
+
+
+def _ask_for_all_topics(version: int) -> MetadataRequest:
+    # Version 0 says all with an empty list, later ones with none.
+    return MetadataRequest(topics=None if version else [], allow_auto_topic_creation=version < 4)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

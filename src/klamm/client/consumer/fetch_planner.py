@@ -1,0 +1,503 @@
+"""Decides what to fetch from whom, and takes in what the answers say. A core: no IO, time comes from outside.
+
+- One fetch is under way per broker, in an incremental session; the next is planned as soon as it is answered,
+  while the user works on what it brought.
+- A partition is fetched from its leader, or from the replica that the leader named for our rack, until the
+  lease of that ends or it fails.
+- Of every partition at most two fetches are buffered, and these are so small that all partitions together
+  stay below prefetch.max.bytes: a slow partition never takes another one's room.
+- A partition that moved to a new leader is not fetched until it is known that the new one has what was read.
+- Errors belong to partitions. What passes is tried again later, the rest is left for a poll to raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from klamm.client.consumer.fetch_session import Asked, FetchSession, PartitionKey
+from klamm.client.consumer.partition_state import UNKNOWN, BufferedFetch, Need, PartitionState
+from klamm.client.consumer.positions import EARLIEST, Positions
+from klamm.client.errors import BrokerError, ClientError
+from klamm.client.network.addresses import BrokerAddress
+from klamm.client.network.backoff import Backoff
+from klamm.client.network.metadata import MetadataCache
+from klamm.client.results import TopicPartition
+from klamm.config.client_config import ClientConfig
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import ZERO_TOPIC_ID
+from klamm.protocol.messages.k01_fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from klamm.records.fetched import FetchedRecords, end_position
+
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+
+BUSY_WAIT_MS = 20
+"""How long a broker may keep a fetch that leaves out partitions whose buffers are full: these must not wait
+for the others' records as soon as there is room again."""
+
+LEAST_PARTITION_BYTES = 32 * 1024
+"""What a fetch asks for of a partition at least, however many there are: a batch or two."""
+
+_PASSING = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+"""Errors of a partition that go away by themselves, or when the metadata is fresh."""
+
+
+class FetchSettings(NamedTuple):
+    """The consumer's configuration, as far as it is about fetching."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partition_max_bytes: int
+    prefetch_max_bytes: int
+    is_read_committed: bool
+    check_crcs: bool
+    rack: str
+    may_guess_offsets: bool
+    """Whether auto.offset.reset says where to go when an offset is out of range."""
+    replica_lease_seconds: float
+    """How long a replica is read from before the leader is asked again whom to ask."""
+    backoff: Backoff
+
+    @staticmethod
+    def of(config: ClientConfig) -> FetchSettings:
+        return FetchSettings(
+            max_wait_ms=config.int_("fetch.max.wait.ms"),
+            min_bytes=config.int_("fetch.min.bytes"),
+            max_bytes=config.int_("fetch.max.bytes"),
+            partition_max_bytes=config.int_("max.partition.fetch.bytes"),
+            prefetch_max_bytes=config.int_("prefetch.max.bytes"),
+            is_read_committed=config.str_("isolation.level") == "read_committed",
+            check_crcs=config.bool_("check.crcs"),
+            rack=config.str_("client.rack"),
+            may_guess_offsets=config.str_("auto.offset.reset") != "none",
+            replica_lease_seconds=config.seconds("metadata.max.age.ms"),
+            backoff=Backoff(config.seconds("retry.backoff.ms"), config.seconds("retry.backoff.max.ms")),
+        )
+
+
+class Survey(NamedTuple):
+    """What there is to do."""
+
+    nodes: set[int]
+    """Brokers that have something to be fetched and no fetch under way."""
+    lacks_leaders: bool
+    """Some partition has no leader that we know of: ask for metadata."""
+    lacks_offsets: bool
+    """Some partition does not know where to read, or whether it may go on there."""
+    wake_at: float | None
+    """When something can be tried again."""
+
+
+class FetchPlan(NamedTuple):
+    """One request to one broker, and what its answer may bring."""
+
+    node_id: int
+    version: int
+    request: FetchRequest
+    parts: dict[PartitionKey, tuple[PartitionState, int, int]]
+    """State, its version and the offset that is asked for."""
+    reserved_bytes: int
+
+
+class FetchOutcome(NamedTuple):
+    """What an answer changed, besides the positions."""
+
+    size: int
+    """Bytes of records that were buffered."""
+    needs_metadata: bool
+    errors: int
+
+
+class FetchPlanner:
+    """Plans fetches for the partitions of `positions`. Methods take the lock of that."""
+
+    def __init__(self, settings: FetchSettings, positions: Positions, metadata: MetadataCache) -> None:
+        self._settings = settings
+        self._positions = positions
+        self._metadata = metadata
+        self._sessions: dict[int, FetchSession] = {}
+        self._under_way: dict[int, FetchPlan] = {}
+        self._answers = 0
+
+    # ---- planning
+
+    def survey(self, now: float) -> Survey:
+        """Which brokers to ask. Notices what changed in the metadata."""
+        nodes: set[int] = set()
+        lacks_leaders = lacks_offsets = False
+        wake_at: float | None = None
+        with self._positions.lock:
+            self._positions.room_below_bytes = self._partition_bytes()
+            for state in self._positions.states.values():
+                node_id = self._node_for(state, now)
+                if state.error is not None:
+                    continue
+                if state.retry_at > now:
+                    wake_at = state.retry_at if wake_at is None else min(wake_at, state.retry_at)
+                elif state.need is not Need.NOTHING:
+                    lacks_offsets = True
+                elif node_id is None:
+                    lacks_leaders = True
+                elif self._can_fetch(state, now) and self._has_room(state):
+                    nodes.add(node_id)
+            if self._room_bytes() <= 0 and self._positions.ready:
+                nodes.clear()
+        return Survey(nodes - self._under_way.keys(), lacks_leaders, lacks_offsets, wake_at)
+
+    def plan(self, node_id: int, now: float, newest_version: int) -> FetchPlan | None:
+        """The next request to a broker; None when there is nothing to ask it for."""
+        assert node_id not in self._under_way, f"a fetch from broker {node_id} is under way"
+        with self._positions.lock:
+            room_bytes = self._room_bytes()
+            if room_bytes <= 0:
+                if self._positions.ready:
+                    return None
+                room_bytes = LEAST_PARTITION_BYTES  # what is buffered is paused; the others must go on
+            chosen, leaves_out = self._choose(node_id, now)
+            if not chosen:
+                return None
+            uses_topic_ids = newest_version >= FIRST_VERSION_WITH_TOPIC_IDS and all(
+                state.topic_id != ZERO_TOPIC_ID for state in chosen
+            )
+            plan = self._build(node_id, newest_version, chosen, uses_topic_ids, leaves_out, room_bytes)
+            for state in chosen:
+                state.fetching = plan
+        self._under_way[node_id] = plan
+        return plan
+
+    def _choose(self, node_id: int, now: float) -> tuple[list[PartitionState], bool]:
+        """The partitions to fetch from a broker, the longest waiting first; whether others are too full."""
+        chosen = []
+        leaves_out = False
+        for state in self._positions.states.values():
+            if self._node_for(state, now) == node_id and self._can_fetch(state, now):
+                if self._has_room(state):
+                    chosen.append(state)
+                else:
+                    leaves_out = True
+        chosen.sort(key=_turn)
+        return chosen, leaves_out
+
+    def _build(
+        self,
+        node_id: int,
+        newest_version: int,
+        chosen: list[PartitionState],
+        uses_topic_ids: bool,
+        leaves_out: bool,
+        room_bytes: int,
+    ) -> FetchPlan:
+        settings = self._settings
+        partition_bytes = self._partition_bytes()
+        wanted: dict[PartitionKey, Asked] = {}
+        parts: dict[PartitionKey, tuple[PartitionState, int, int]] = {}
+        for state in chosen:
+            name: str | bytes = state.topic_id if uses_topic_ids else state.partition.topic
+            key = (name, state.partition.partition)
+            wanted[key] = Asked(state.fetch_offset, state.leader_epoch, partition_bytes)
+            parts[key] = (state, state.version, state.fetch_offset)
+        session = self._sessions.setdefault(node_id, FetchSession())
+        part_of_session = session.request(wanted, uses_topic_ids)
+        max_bytes = min(settings.max_bytes, room_bytes)
+        request = FetchRequest(
+            max_wait_ms=min(settings.max_wait_ms, BUSY_WAIT_MS) if leaves_out else settings.max_wait_ms,
+            min_bytes=settings.min_bytes,
+            max_bytes=max_bytes,
+            isolation_level=1 if settings.is_read_committed else 0,
+            session_id=part_of_session.session_id,
+            session_epoch=part_of_session.epoch,
+            topics=_topics(part_of_session.changed.items()),
+            forgotten_topics_data=_forgotten(part_of_session.forgotten),
+            rack_id=settings.rack,
+        )
+        version = newest_version if uses_topic_ids else min(newest_version, FIRST_VERSION_WITH_TOPIC_IDS - 1)
+        return FetchPlan(node_id, version, request, parts, min(max_bytes, partition_bytes * len(chosen)))
+
+    def _node_for(self, state: PartitionState, now: float) -> int | None:
+        """Whom to fetch a partition from; None when its leader is not known."""
+        metadata = self._metadata
+        topic = metadata.topics.get(state.partition.topic)
+        if topic is None:
+            return None
+        if topic.topic_id != state.topic_id and topic.topic_id != ZERO_TOPIC_ID:
+            self._identify(state, topic.topic_id)
+        leader = metadata.leader(*state.partition)
+        if leader is None:
+            return None
+        node_id, epoch = leader
+        if epoch != state.leader_epoch:
+            self._follow(state, epoch)
+        replica = state.preferred_replica
+        if replica != UNKNOWN:
+            if now < state.preferred_until and replica in metadata.brokers:
+                return replica
+            state.preferred_replica = UNKNOWN
+        return node_id
+
+    def _identify(self, state: PartitionState, topic_id: bytes) -> None:
+        """A topic's id is known now, or another one. In a topic made anew no record has been read yet, and
+        where we stood in the old one means nothing."""
+        if state.topic_id != ZERO_TOPIC_ID:
+            self._positions.restart(state, EARLIEST)
+            state.leader_epoch = UNKNOWN
+        state.topic_id = topic_id
+
+    def _follow(self, state: PartitionState, epoch: int) -> None:
+        """A partition has a new leader; does it have everything that was read?"""
+        if state.leader_epoch != UNKNOWN and state.need is Need.NOTHING and state.fetch_epoch != UNKNOWN:
+            state.need = Need.VALIDATION
+        state.leader_epoch = epoch
+        state.preferred_replica = UNKNOWN
+        state.retry_at = 0.0
+
+    def _can_fetch(self, state: PartitionState, now: float) -> bool:
+        return (
+            state.need is Need.NOTHING
+            and not state.is_paused
+            and state.fetching is None
+            and state.error is None
+            and state.retry_at <= now
+        )
+
+    def _has_room(self, state: PartitionState) -> bool:
+        if state.is_drained_first:
+            return not state.buffered_bytes
+        return state.buffered_bytes < self._positions.room_below_bytes
+
+    def _partition_bytes(self) -> int:
+        """What to fetch of one partition at once: half of its share, since two fetches may be buffered."""
+        most = self._settings.partition_max_bytes
+        share = self._settings.prefetch_max_bytes // (2 * max(1, len(self._positions.states)))
+        return min(most, max(share, LEAST_PARTITION_BYTES))
+
+    def _room_bytes(self) -> int:
+        """What may still be fetched. Only with very many partitions their shares do not see to it already."""
+        reserved = sum(plan.reserved_bytes for plan in self._under_way.values())
+        return self._settings.prefetch_max_bytes - self._positions.buffered_bytes - reserved
+
+    # ---- answers
+
+    def answered(self, plan: FetchPlan, response: FetchResponse, now: float, chance: float) -> FetchOutcome:
+        """Take an answer in."""
+        session = self._sessions[plan.node_id]
+        self._answers += 1
+        if not session.answered(response.error_code, response.session_id):
+            self._land(plan)
+            return FetchOutcome(0, response.error_code in _PASSING, 1)
+        endpoints = {
+            each.node_id: BrokerAddress(each.node_id, each.host, each.port, each.rack)
+            for each in response.node_endpoints
+        }
+        needs_metadata = False
+        errors = size = 0
+        for topic in response.responses:
+            name: str | bytes = (
+                topic.topic_id if plan.version >= FIRST_VERSION_WITH_TOPIC_IDS else topic.topic
+            )
+            for data in topic.partitions:
+                part = plan.parts.get((name, data.partition_index))
+                if part is None:
+                    continue  # nothing that we asked for
+                if data.error_code != ErrorCode.NONE:
+                    errors += 1
+                    needs_metadata |= self._take_error(plan, part, data, endpoints, now, chance)
+                else:
+                    size += self._take_data(plan, part, data, now)
+        self._land(plan)
+        return FetchOutcome(size, needs_metadata, errors)
+
+    def failed(self, plan: FetchPlan, now: float, chance: float) -> None:
+        """No answer came: the broker is gone, or hung up."""
+        self._sessions[plan.node_id].failed()
+        with self._positions.lock:
+            for state, version, _ in plan.parts.values():
+                if self._positions.is_current(state, version):
+                    if state.preferred_replica == plan.node_id:
+                        state.preferred_replica = UNKNOWN
+                    else:
+                        self._back_off(state, now, chance)
+        self._land(plan)
+
+    def unreachable(self, node_id: int, error: ClientError, now: float, chance: float) -> None:
+        """A broker cannot be asked at all: whatever would be fetched from it waits, or fails for good."""
+        with self._positions.lock:
+            for state in self._positions.states.values():
+                if self._node_for(state, now) != node_id or state.retry_at > now:
+                    continue
+                if state.preferred_replica == node_id:
+                    state.preferred_replica = UNKNOWN
+                elif error.retriable:
+                    self._back_off(state, now, chance)
+                else:
+                    self._back_off(state, now, chance)
+                    self._positions.set_error(state, error)
+
+    def abandoned(self, plan: FetchPlan) -> None:
+        """The request was not sent after all."""
+        self._sessions[plan.node_id].failed()
+        self._land(plan)
+
+    def _land(self, plan: FetchPlan) -> None:
+        self._under_way.pop(plan.node_id, None)
+        with self._positions.lock:
+            for state, _, _ in plan.parts.values():
+                if state.fetching is plan:
+                    state.fetching = None
+
+    def _take_data(
+        self, plan: FetchPlan, part: tuple[PartitionState, int, int], data: PartitionData, now: float
+    ) -> int:
+        """Buffer what came of one partition; returns the bytes of it."""
+        state, version, offset = part
+        fetch: BufferedFetch | None = None
+        end_offset, end_epoch, is_broken = offset, UNKNOWN, False
+        if data.records:
+            fetched = self._fetched(state, offset, data)
+            try:
+                end_offset, end_epoch = end_position(fetched)
+            except KafkaError:
+                is_broken = True  # who reads it comes to the broken place and says so
+            fetch = BufferedFetch(fetched, end_offset, end_epoch)
+        with self._positions.lock:
+            if not self._positions.is_current(state, version):
+                return 0
+            state.failures = 0
+            state.high_watermark = data.high_watermark
+            state.last_stable_offset = data.last_stable_offset
+            state.log_start_offset = data.log_start_offset
+            if data.diverging_epoch is not None and data.diverging_epoch.end_offset >= 0:
+                state.need = Need.VALIDATION
+                return 0
+            if data.preferred_read_replica >= 0 and data.preferred_read_replica != plan.node_id:
+                state.preferred_replica = data.preferred_read_replica
+                state.preferred_until = now + self._settings.replica_lease_seconds
+            if fetch is None or (end_offset <= offset and not is_broken):
+                return 0
+            state.turn = self._answers
+            state.is_drained_first = is_broken
+            state.fetch_offset = end_offset
+            state.fetch_epoch = end_epoch
+            self._positions.append(state, fetch)
+        return fetch.size
+
+    def _fetched(self, state: PartitionState, offset: int, data: PartitionData) -> FetchedRecords:
+        aborted = None
+        if self._settings.is_read_committed:
+            aborted = tuple((each.producer_id, each.first_offset) for each in data.aborted_transactions or ())
+        topic, partition = state.partition
+        assert data.records is not None
+        records = memoryview(data.records)
+        return FetchedRecords(topic, partition, records, offset, aborted, self._settings.check_crcs)
+
+    def _take_error(
+        self,
+        plan: FetchPlan,
+        part: tuple[PartitionState, int, int],
+        data: PartitionData,
+        endpoints: dict[int, BrokerAddress],
+        now: float,
+        chance: float,
+    ) -> bool:
+        """Deal with a partition's error: whether fresh metadata is needed."""
+        state, version, offset = part
+        error = BrokerError.of(
+            data.error_code, f"fetching {state.partition} from offset {offset} on broker {plan.node_id}"
+        )
+        with self._positions.lock:
+            if not self._positions.is_current(state, version):
+                return False
+            leader = self._metadata.leader(*state.partition)
+            is_at_leader = leader is not None and leader[0] == plan.node_id
+            state.preferred_replica = UNKNOWN
+            if not is_at_leader and error.code not in _PASSING:
+                return False  # a replica that lags behind, or cannot say; the leader knows
+            if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                return self._out_of_range(state, error)
+            if error.code not in _PASSING:
+                self._positions.set_error(state, error)
+                self._back_off(state, now, chance)
+                return False
+            if self._learn_leader(state.partition, data, endpoints):
+                return False
+            self._back_off(state, now, chance)
+            return True
+
+    def _out_of_range(self, state: PartitionState, error: BrokerError) -> bool:
+        if state.buffered_bytes:
+            state.is_drained_first = True  # hand out what is there, and look again after that
+        elif self._settings.may_guess_offsets:
+            self._positions.restart(state, None)
+        else:
+            self._positions.set_error(state, error)
+        return False
+
+    def _learn_leader(
+        self, partition: TopicPartition, data: PartitionData, endpoints: dict[int, BrokerAddress]
+    ) -> bool:
+        leader = data.current_leader
+        if leader is None:
+            return False
+        endpoint = endpoints.get(leader.leader_id)
+        return self._metadata.learn_leader(partition, leader.leader_id, leader.leader_epoch, endpoint)
+
+    def _back_off(self, state: PartitionState, now: float, chance: float) -> None:
+        state.failures += 1
+        state.retry_at = now + self._settings.backoff.pause(state.failures, chance)
+
+
+def _turn(state: PartitionState) -> int:
+    return state.turn
+
+
+def _topics(changed: Iterable[tuple[PartitionKey, Asked]]) -> list[FetchTopic]:
+    topics: dict[str | bytes, FetchTopic] = {}
+    for (name, partition), asked in changed:
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = (
+                FetchTopic(topic_id=name) if isinstance(name, bytes) else FetchTopic(topic=name)
+            )
+        topic.partitions.append(
+            FetchPartition(
+                partition=partition,
+                current_leader_epoch=asked.leader_epoch,
+                fetch_offset=asked.fetch_offset,
+                partition_max_bytes=asked.max_bytes,
+            )
+        )
+    return list(topics.values())
+
+
+def _forgotten(keys: Iterable[PartitionKey]) -> list[ForgottenTopic]:
+    topics: dict[str | bytes, ForgottenTopic] = {}
+    for name, partition in keys:
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = (
+                ForgottenTopic(topic_id=name) if isinstance(name, bytes) else ForgottenTopic(topic=name)
+            )
+        topic.partitions.append(partition)
+    return list(topics.values())

@@ -1,0 +1,154 @@
+"""Fetches in the background what the planner plans: one task per broker while there is something to fetch.
+
+`kick` has it look again; whoever changes something that fetching depends on kicks. Tasks send one fetch after
+the other and end when there is nothing more to ask for. `close` cancels and awaits them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any
+
+from klamm.client.consumer.fetch_planner import FetchPlan, FetchPlanner
+from klamm.client.consumer.position_finder import PositionFinder
+from klamm.client.errors import ClientError
+from klamm.client.logs import client_logger
+from klamm.client.network.network import Network
+from klamm.protocol.apis import ApiKey
+
+FETCH_LANE = "fetch"
+"""The connections that fetches wait on at brokers; nothing else may queue behind them."""
+
+
+class Fetcher:
+    """Runs on one loop, from `start` to `close`. `on_news` is called when a poll has something to return."""
+
+    def __init__(
+        self, network: Network, planner: FetchPlanner, finder: PositionFinder, on_news: Callable[[], None]
+    ) -> None:
+        self._network = network
+        self._planner = planner
+        self._finder = finder
+        self._on_news = on_news
+        self._logger = client_logger("fetcher", network.client_id)
+        self._timeout_seconds = network.config.seconds("request.timeout.ms") + network.config.seconds(
+            "fetch.max.wait.ms"
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._finding: asyncio.Task[None] | None = None
+        self._is_kicked = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._network.on_metadata(lambda _: self.kick())
+        self.kick()
+
+    def kick(self) -> None:
+        """Look soon whether there is something new to fetch. On the loop's own thread."""
+        if not self._is_kicked and not self._is_closed and self._loop is not None:
+            self._is_kicked = True
+            self._loop.call_soon(self._drive)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._stop_timer()
+        tasks = [*self._tasks.values(), *([self._finding] if self._finding is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- inside
+
+    def _drive(self) -> None:
+        """Start the tasks that have something to do."""
+        self._is_kicked = False
+        if self._is_closed:
+            return
+        assert self._loop is not None
+        survey = self._planner.survey(self._loop.time())
+        for node_id in survey.nodes:
+            if node_id not in self._tasks:
+                self._tasks[node_id] = self._spawn(self._fetch_from(node_id), f"klamm-fetch-{node_id}")
+        if survey.lacks_offsets and self._finding is None:
+            self._finding = self._spawn(self._find(), "klamm-positions")
+        if survey.lacks_leaders:
+            self._network.request_refresh()
+        self._stop_timer()
+        if survey.wake_at is not None:
+            self._timer = self._loop.call_at(survey.wake_at, self.kick)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        assert self._loop is not None
+        # A context of its own: a kick may come out of a call with a deadline, which is none of ours.
+        return self._loop.create_task(work, name=name, context=Context())
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def _find(self) -> None:
+        try:
+            await self._finder.run()
+        except Exception:
+            self._logger.exception("looking for offsets failed")
+        finally:
+            self._finding = None
+            self._on_news()  # a position that somebody waits for, or an error
+            self.kick()
+
+    async def _fetch_from(self, node_id: int) -> None:
+        network = self._network
+        try:
+            while not self._is_closed:
+                connection = await network.connection(node_id, FETCH_LANE)
+                if not connection.writable:
+                    await connection.drained()
+                version = connection.version(ApiKey.FETCH)
+                plan = self._planner.plan(node_id, self._now(), version)
+                if plan is None:
+                    return
+                try:
+                    sent = connection.send(plan.request, plan.version, self._timeout_seconds)
+                    response = await sent
+                except ClientError as error:
+                    self._planner.failed(plan, self._now(), random.random())
+                    raise error
+                except BaseException:
+                    self._planner.abandoned(plan)
+                    raise
+                self._take(plan, response)
+        except ClientError as error:
+            self._logger.debug("cannot fetch from broker %d: %s", node_id, error)
+            self._planner.unreachable(node_id, error, self._now(), random.random())
+            if not self._is_closed:
+                network.request_refresh()
+                self._on_news()
+        except Exception:
+            self._logger.exception("fetching from broker %d failed", node_id)
+        finally:
+            del self._tasks[node_id]
+            self.kick()
+
+    def _take(self, plan: FetchPlan, response: Any) -> None:
+        outcome = self._planner.answered(plan, response, self._now(), random.random())
+        counters = self._network.counters
+        counters.fetches += 1
+        counters.fetch_errors += outcome.errors
+        counters.bytes_received += outcome.size
+        if outcome.needs_metadata:
+            self._network.request_refresh()
+        if outcome.size or outcome.errors:
+            self._on_news()
+        if not outcome.size:
+            self.kick()  # a partition may have to be fetched from another broker now
+
+    def _now(self) -> float:
+        assert self._loop is not None
+        return self._loop.time()

@@ -1,0 +1,239 @@
+"""One assigned partition as a consumer sees it: its places in the log, and what is buffered of it. A core.
+
+Guarded by the lock of the `Positions` it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any
+
+from klamm.client.consumer.start import StartPolicy
+from klamm.client.errors import BrokerError, ClientError, CorruptRecords
+from klamm.client.results import Record, TopicPartition
+from klamm.model.errors import KafkaError
+from klamm.model.ids import ZERO_TOPIC_ID
+from klamm.records.batch import CorruptBatch, parse_header
+from klamm.records.fetched import FetchedRecords, data_batches
+
+UNKNOWN = -1
+"""An offset or an epoch that nobody has told us."""
+
+
+class Need(Enum):
+    """What a partition waits for before it can be fetched."""
+
+    NOTHING = "nothing"
+    COMMITTED = "the group's committed offset"
+    RESET = "an offset to start at"
+    VALIDATION = "whether a new leader still has what was read"
+
+
+class BufferedFetch:
+    """What one fetch brought, and how far it has been opened.
+
+    It stays at the head of its partition's queue until the next poll after its last record was handed out,
+    because records that an iteration has not come to are put back.
+    """
+
+    __slots__ = (
+        "_batches",
+        "at",
+        "batch",
+        "decoded",
+        "end_epoch",
+        "end_offset",
+        "failure",
+        "fetched",
+        "is_done",
+    )
+
+    def __init__(self, fetched: FetchedRecords, end_offset: int, end_epoch: int) -> None:
+        self.fetched = fetched
+        self.end_offset = end_offset
+        self.end_epoch = end_epoch
+        self.decoded: list[Record] = []
+        """Records of an opened batch; those before index `at` have been handed out."""
+        self.at = 0
+        self.is_done = False
+        self.failure: KafkaError | None = None
+        self._batches: Iterator[memoryview] | None = None
+        self.batch: memoryview | None = None
+        """The next batch to open."""
+
+    @property
+    def size(self) -> int:
+        return len(self.fetched.data)
+
+    def look_ahead(self) -> None:
+        """Find the next batch. At the end `is_done`; where the bytes are no batch there is a `failure`."""
+        if self._batches is None:
+            self._batches = data_batches(self.fetched)
+        try:
+            self.batch = next(self._batches, None)
+        except KafkaError as error:
+            self.batch = None
+            self.failure = error
+        else:
+            self.is_done = self.batch is None
+
+    def is_started(self) -> bool:
+        return self._batches is not None
+
+    def rewind(self, offset: int) -> None:
+        """Begin anew at `offset`: what was opened is forgotten."""
+        self.fetched = self.fetched._replace(from_offset=offset)
+        self.decoded = []
+        self.at = 0
+        self.is_done = False
+        self.failure = None
+        self._batches = None
+        self.batch = None
+
+
+class PartitionState:
+    """The state of one assigned partition."""
+
+    __slots__ = (
+        "buffered_bytes",
+        "committed",
+        "epoch",
+        "error",
+        "failures",
+        "fetch_epoch",
+        "fetch_offset",
+        "fetching",
+        "finished",
+        "finished_epoch",
+        "high_watermark",
+        "is_drained_first",
+        "is_paused",
+        "last_stable_offset",
+        "leader_epoch",
+        "log_start_offset",
+        "need",
+        "partition",
+        "position",
+        "preferred_replica",
+        "preferred_until",
+        "queue",
+        "reset_to",
+        "retry_at",
+        "topic_id",
+        "turn",
+        "version",
+    )
+
+    def __init__(self, partition: TopicPartition, version: int) -> None:
+        self.partition = partition
+        self.version = version
+        self.need = Need.COMMITTED
+        self.reset_to: StartPolicy | None = None
+        """Where to start with Need.RESET; None is the consumer's own policy."""
+        self.position = UNKNOWN
+        self.epoch = UNKNOWN
+        """The leader epoch of what lies before `position`."""
+        self.finished = UNKNOWN
+        self.finished_epoch = UNKNOWN
+        self.committed = UNKNOWN
+        """What this consumer knows to be committed."""
+        self.queue: deque[BufferedFetch] = deque()
+        self.buffered_bytes = 0
+        self.is_paused = False
+        self.error: ClientError | None = None
+        """To be raised by poll when all that is buffered is handed out."""
+        # What the fetch planner keeps here.
+        self.fetch_offset = UNKNOWN
+        self.fetch_epoch = UNKNOWN
+        self.leader_epoch = UNKNOWN
+        self.topic_id: bytes = ZERO_TOPIC_ID
+        self.fetching: Any = None
+        """The plan whose answer will bring this partition something."""
+        self.high_watermark = UNKNOWN
+        self.last_stable_offset = UNKNOWN
+        self.log_start_offset = UNKNOWN
+        self.preferred_replica = UNKNOWN
+        self.preferred_until = 0.0
+        self.failures = 0
+        self.retry_at = 0.0
+        self.is_drained_first = False
+        """Fetching goes on when nothing is buffered: what comes next may be a jump in the log."""
+        self.turn = 0
+        """When it was last served, counted in answers: in a fetch the longest waiting come first."""
+
+    def __repr__(self) -> str:
+        return f"<{self.partition} at {self.position}, fetches {self.fetch_offset}, needs {self.need.value}>"
+
+    def head(self) -> BufferedFetch | None:
+        """The fetch to hand out from."""
+        for fetch in self.queue:
+            if not fetch.is_done:
+                return fetch
+        return None
+
+    def sweep(self) -> None:
+        """Let go of fetches that are done, when nothing can be put back any more."""
+        while self.queue and self.queue[0].is_done:
+            self.queue.popleft()
+
+    def drop_buffer(self) -> int:
+        """Forget what is buffered; returns how many bytes it was."""
+        dropped = self.buffered_bytes
+        self.queue.clear()
+        self.buffered_bytes = 0
+        return dropped
+
+    def failure(self) -> ClientError | None:
+        """What poll has to raise, if everything before it was handed out."""
+        head = self.head()
+        if head is None:
+            return self.error
+        if head.failure is not None and head.at == len(head.decoded):
+            return self._unreadable(head)
+        return None
+
+    def _unreadable(self, head: BufferedFetch) -> ClientError:
+        failure = head.failure
+        assert failure is not None
+        what = f"{self.partition} cannot be read at offset {self.position}: {failure}"
+        after = _offset_behind(head, self.position)
+        advice = f"Skip it with seek({self.partition!r}, {after})"
+        if isinstance(failure, CorruptBatch):
+            return CorruptRecords(what, code=failure.code, advice=advice)
+        return BrokerError(what, code=failure.code, advice=advice)
+
+
+class Reading:
+    """Records of one partition that are being iterated over, one by one.
+
+    `cursor` is the record that is being worked on. What the iteration has not come to is put back when it is
+    left, when the partition is paused, or when something else must happen first (`is_interrupted`).
+    """
+
+    __slots__ = ("cursor", "fetch", "is_interrupted", "iterator", "records", "start", "state", "version")
+
+    def __init__(
+        self, state: PartitionState, fetch: BufferedFetch, records: list[Record], start: tuple[int, int]
+    ) -> None:
+        self.state = state
+        self.version = state.version
+        self.fetch = fetch
+        self.records = records
+        self.iterator: Iterator[Record] = iter(records)
+        self.start = start
+        self.cursor: Record | None = None
+        self.is_interrupted = False
+
+
+def _offset_behind(head: BufferedFetch, position: int) -> int:
+    """Where reading could go on behind the batch at `position`, as far as its header can be believed."""
+    try:
+        batches = data_batches(head.fetched._replace(from_offset=position, check_crcs=False))
+        batch = head.batch if head.batch is not None else next(batches, None)
+        if batch is not None:
+            return max(position, parse_header(batch).last_offset) + 1
+    except KafkaError:
+        pass
+    return position + 1

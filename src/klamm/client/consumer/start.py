@@ -1,0 +1,90 @@
+"""Where to start in a partition without a committed offset: the words of auto.offset.reset, and `start`.
+
+A core: the present comes from outside. A policy is text in the configuration and a StartPolicy in the code;
+`start_text` turns what Python users write (a datetime, a timedelta) into that text.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import NamedTuple, TypeAlias
+
+from klamm.client.arguments import time_ms
+from klamm.client.errors import ClientMisused
+from klamm.config.rows import ConfigError
+
+Start: TypeAlias = str | datetime | timedelta | None
+"""What the argument `start` takes."""
+
+LATEST = -1
+EARLIEST = -2
+"""The timestamps of a ListOffsets request that ask for the two ends of a log."""
+
+_KEY = "auto.offset.reset"
+_DURATION_WORD = "by_duration:"
+_TIME_WORD = "by_time:"
+_DURATION = re.compile(
+    r"P(?:(?P<days>\d+(?:\.\d+)?)D)?"
+    r"(?:T(?=\d)(?:(?P<hours>\d+(?:\.\d+)?)H)?(?:(?P<minutes>\d+(?:\.\d+)?)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
+    re.IGNORECASE,
+)
+
+
+class StartPolicy(NamedTuple):
+    """`word` is earliest, latest, none, time or duration; the last two have `milliseconds`."""
+
+    word: str
+    milliseconds: int = 0
+
+    def timestamp(self, now_ms: int) -> int | None:
+        """What to ask ListOffsets for; None where guessing is not allowed."""
+        match self.word:
+            case "earliest":
+                return EARLIEST
+            case "latest":
+                return LATEST
+            case "time":
+                return self.milliseconds
+            case "duration":
+                return max(0, now_ms - self.milliseconds)
+        return None
+
+
+def parse_start(text: str) -> StartPolicy:
+    """Read a word of auto.offset.reset; ConfigError says which there are."""
+    if text in ("earliest", "latest", "none"):
+        return StartPolicy(text)
+    try:
+        if text.startswith(_DURATION_WORD):
+            return StartPolicy("duration", _duration_ms(text.removeprefix(_DURATION_WORD)))
+        if text.startswith(_TIME_WORD):
+            return StartPolicy("time", time_ms(datetime.fromisoformat(text.removeprefix(_TIME_WORD))))
+    except (ValueError, OverflowError, ClientMisused) as error:
+        raise ConfigError(f"{_KEY}={text} is refused: {error}", key=_KEY) from None
+    raise ConfigError(
+        f"{_KEY}={text} is refused: it must be earliest, latest, none, by_duration:PT1H (an hour ago) or "
+        "by_time:2026-01-31T12:00:00Z",
+        key=_KEY,
+    )
+
+
+def start_text(start: Start) -> str | None:
+    """The argument `start` as a word of auto.offset.reset."""
+    if isinstance(start, timedelta):
+        if start < timedelta(0):
+            raise ConfigError(f"start={start!r} is refused: it says how long ago, not when", key=_KEY)
+        return f"{_DURATION_WORD}PT{start / timedelta(seconds=1):f}S"
+    if isinstance(start, datetime):
+        return f"{_TIME_WORD}{start.isoformat()}"
+    if start is None or isinstance(start, str):
+        return start
+    raise ConfigError(f"start={start!r} is refused: it must be a word, a datetime or a timedelta", key=_KEY)
+
+
+def _duration_ms(text: str) -> int:
+    found = _DURATION.fullmatch(text)
+    parts = {name: float(number) for name, number in found.groupdict().items() if number} if found else {}
+    if not parts:
+        raise ValueError(f"{text!r} is no duration such as PT1H, PT30M or P7D")
+    return round(timedelta(**parts) / timedelta(milliseconds=1))

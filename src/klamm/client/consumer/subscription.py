@@ -1,0 +1,99 @@
+"""Which topics or partitions a consumer wants: names, a pattern, or partitions of its own choice. A core.
+
+Names and patterns are one way, `assign` is another; a consumer goes one at a time. With a group the names say
+what the group shares out; without one the consumer reads all partitions of its topics, also of those that
+appear later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from klamm.client.arguments import as_names
+from klamm.client.errors import ClientMisused
+from klamm.client.network.metadata import TopicMetadata
+from klamm.client.results import TopicPartition
+
+Topics: TypeAlias = str | Sequence[str] | re.Pattern[str]
+"""What `subscribe` takes: a topic, several, or a pattern that names must match as a whole."""
+
+Listener: TypeAlias = Callable[[set[TopicPartition]], Awaitable[None] | None]
+"""Called with partitions inside a poll; with asyncio it may be a coroutine function."""
+
+
+class Listeners(NamedTuple):
+    """What the user wants to hear of rebalances."""
+
+    on_assigned: Listener | None = None
+    on_revoked: Listener | None = None
+    on_lost: Listener | None = None
+
+    def for_loss(self) -> Listener | None:
+        """Who has nothing to say about losses treats them like revocations."""
+        return self.on_lost or self.on_revoked
+
+
+class Subscription:
+    """What the user asked for last."""
+
+    def __init__(self, *, excludes_internal: bool) -> None:
+        self._excludes_internal = excludes_internal
+        self.names: tuple[str, ...] = ()
+        self.pattern: re.Pattern[str] | None = None
+        self.is_manual = False
+        """Whether the partitions were chosen with `assign`."""
+        self.listeners = Listeners()
+
+    @property
+    def is_by_topic(self) -> bool:
+        return self.pattern is not None or bool(self.names)
+
+    def subscribe(self, topics: Topics, listeners: Listeners) -> None:
+        if self.is_manual:
+            raise ClientMisused("subscribe() after assign()", advice="Call unsubscribe() first")
+        names, pattern = read_topics(topics)
+        self.names, self.pattern, self.listeners = names, pattern, listeners
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        if self.is_by_topic:
+            raise ClientMisused("assign() after subscribe()", advice="Call unsubscribe() first")
+        self.is_manual = bool(partitions)
+
+    def clear(self) -> None:
+        self.names, self.pattern, self.listeners = (), None, Listeners()
+        self.is_manual = False
+
+    def topics(self, known: Mapping[str, TopicMetadata]) -> set[str]:
+        """The topics that are subscribed to, as far as the metadata tells."""
+        if self.pattern is None:
+            return set(self.names)
+        return {
+            name
+            for name, topic in known.items()
+            if topic.exists
+            and self.pattern.fullmatch(name)
+            and not (self._excludes_internal and topic.internal)
+        }
+
+    def partitions(self, known: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
+        """All partitions of those topics."""
+        return [
+            TopicPartition(name, each.index)
+            for name in sorted(self.topics(known))
+            if name in known
+            for each in known[name].partitions
+        ]
+
+
+def read_topics(topics: Any) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
+    """The argument `topics` as names or a pattern."""
+    if isinstance(topics, re.Pattern):
+        if not isinstance(topics.pattern, str):
+            raise ClientMisused(f"{topics!r} is a pattern of bytes", advice="Give one of text")
+        return (), topics
+    names = tuple(dict.fromkeys([topics] if isinstance(topics, str) else as_names(topics, "topic")))
+    if not names or not all(names):
+        raise ClientMisused(f"{topics!r} names no topic", advice="To read nothing, call unsubscribe()")
+    return names, None
