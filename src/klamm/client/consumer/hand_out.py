@@ -44,7 +44,7 @@ class HandOut:
         """
         positions = self._positions
         with positions.lock:
-            self._end_reading()
+            self._end_readings()
             for state in positions.handed:
                 state.finished, state.finished_epoch = state.position, state.epoch
             positions.handed.clear()
@@ -80,27 +80,6 @@ class HandOut:
         positions.tell_change()
         return taken
 
-    def take_from(self, partition: TopicPartition, limit: int) -> list[Record]:
-        """At most `limit` records of one partition; those that were handed out of it before are finished."""
-        positions = self._positions
-        with positions.lock:
-            state = positions.get(partition)
-            self._finish(state)
-            error = state.failure() if state in positions.failed else None
-            if error is not None:
-                positions.acknowledge(state)
-            piece = self._take_from(state, limit) if state in positions.ready else []
-        positions.tell_change()
-        if error is not None:
-            raise error
-        return piece
-
-    def finish(self, partition: TopicPartition) -> None:
-        """What was handed out of this partition is worked off."""
-        positions = self._positions
-        with positions.lock:
-            self._finish(positions.get(partition))
-
     # ---- one by one
 
     def read(self, limit: int) -> Reading | None:
@@ -109,22 +88,53 @@ class HandOut:
         reading = None
         with positions.lock:
             while positions.ready and reading is None:
-                state = next(iter(positions.ready))
-                fetch = state.head()
-                start = (state.position, state.epoch)
-                records = self._take_from(state, limit, one_fetch=True)
-                if records:
-                    assert fetch is not None
-                    reading = positions.reading = Reading(state, fetch, records, start)
+                reading = self._read(next(iter(positions.ready)), limit)
         positions.tell_change()
         return reading
 
-    def end_reading(self, reading: Reading) -> None:
-        """Put back what the iteration has not come to."""
+    def read_from(self, partition: TopicPartition, limit: int) -> Reading | None:
+        """Records of one partition, to be iterated over; None if there are none. Raises its error."""
+        positions = self._positions
+        reading = None
+        with positions.lock:
+            state = positions.get(partition)
+            error = state.failure() if state in positions.failed and not state.is_paused else None
+            if error is not None:
+                positions.acknowledge(state)
+            while state in positions.ready and reading is None:
+                reading = self._read(state, limit)
+        positions.tell_change()
+        if error is not None:
+            positions.on_change()
+            raise error
+        return reading
+
+    def has_news_of(self, partition: TopicPartition) -> bool:
+        """Whether reading from a partition would bring something at once: records or an error."""
         positions = self._positions
         with positions.lock:
-            if positions.reading is reading:
-                self._end_reading()
+            state = positions.get(partition)
+            return state in positions.ready or (not state.is_paused and state.failure() is not None)
+
+    def end_reading(self, reading: Reading) -> None:
+        """The iteration is left: put back what it has not come to. The record in work is not finished."""
+        positions = self._positions
+        with positions.lock:
+            if positions.readings.get(reading.state) is reading:
+                self._end_reading(reading)
+
+    def release(self, reading: Reading, finished: int) -> None:
+        """End a reading whose first `finished` records are worked off, and put back all the others."""
+        positions = self._positions
+        with positions.lock:
+            state = reading.state
+            if positions.readings.get(state) is reading:
+                del positions.readings[state]
+                reading.is_interrupted = True
+                if positions.is_current(state, reading.version):
+                    self._put_back(reading, finished)
+                    self._finish(state)
+        positions.tell_change()
 
     # ---- columns
 
@@ -134,7 +144,7 @@ class HandOut:
         chosen: list[Chunk] = []
         size = 0
         with positions.lock:
-            self._end_reading()
+            self._end_readings()
             for state in list(positions.ready):
                 state.sweep()
                 position = state.position
@@ -181,8 +191,8 @@ class HandOut:
 
     def _take_from(self, state: PartitionState, room: int, one_fetch: bool = False) -> list[Record]:
         positions = self._positions
-        if positions.reading is not None and positions.reading.state is state:
-            self._end_reading()
+        if state in positions.readings:
+            self._end_reading(positions.readings[state])
         state.sweep()
         taken: list[Record] = []
         version = state.version
@@ -283,31 +293,49 @@ class HandOut:
         state.finished, state.finished_epoch = state.position, state.epoch
         positions.handed.discard(state)
 
-    def _end_reading(self) -> None:
-        positions = self._positions
-        reading, positions.reading = positions.reading, None
-        if reading is None:
-            return
+    def _read(self, state: PartitionState, limit: int) -> Reading | None:
+        """Some records of a partition that is ready; it is not ready any more when there are none."""
+        fetch = state.head()
+        start = (state.position, state.epoch)
+        records = self._take_from(state, limit, one_fetch=True)
+        if not records:
+            return None
+        assert fetch is not None
+        reading = self._positions.readings[state] = Reading(state, fetch, records, start)
+        return reading
+
+    def _end_readings(self) -> None:
+        for reading in list(self._positions.readings.values()):
+            self._end_reading(reading)
+
+    def _end_reading(self, reading: Reading) -> None:
+        """Put back what was not handed out; the record that was handed out last is still being worked on."""
+        state = reading.state
+        del self._positions.readings[state]
         reading.is_interrupted = True
-        state, fetch = reading.state, reading.fetch
-        if not positions.is_current(state, reading.version):
+        if not self._positions.is_current(state, reading.version):
             return
         if reading.cursor is not None and reading.cursor is not reading.records[0]:
             state.finished, state.finished_epoch = reading.cursor.offset, reading.cursor.leader_epoch
-        left = length_hint(reading.iterator)
-        if not left:
+        self._put_back(reading, len(reading.records) - length_hint(reading.iterator))
+
+    def _put_back(self, reading: Reading, kept: int) -> None:
+        """Have all records but the first `kept` handed out again, before anything else of the partition."""
+        positions = self._positions
+        state, fetch, records = reading.state, reading.fetch, reading.records
+        if kept == len(records):
             return
         if fetch.is_done:
             fetch.is_done = False
             positions.release(state, -fetch.size)
-        fetch.decoded = reading.records[-left:] + fetch.decoded[fetch.at :]
+        fetch.decoded = records[kept:] + fetch.decoded[fetch.at :]
         fetch.at = 0
-        if reading.cursor is None:
-            state.position, state.epoch = reading.start
+        if kept:
+            state.position, state.epoch = records[kept - 1].offset + 1, records[kept - 1].leader_epoch
         else:
-            state.position, state.epoch = reading.cursor.offset + 1, reading.cursor.leader_epoch
+            state.position, state.epoch = reading.start
         self._set_ready(state)
-        if not state.is_paused:
+        if state in positions.ready:
             positions.ready.move_to_end(state, last=False)
 
     def _advance(self, state: PartitionState, offset: int) -> None:

@@ -60,8 +60,8 @@ class Positions:
         """Partitions with an error that some poll has to raise."""
         self.handed: set[PartitionState] = set()
         """Partitions whose records the latest poll handed out."""
-        self.reading: Reading | None = None
-        """What is being iterated over."""
+        self.readings: dict[PartitionState, Reading] = {}
+        """What is being iterated over: by the consumer's own loop, or by the claims of a session."""
 
     # ---- which partitions
 
@@ -262,10 +262,10 @@ class Positions:
     # ---- handing out
 
     def interrupt(self) -> None:
-        """Have an iteration stop before its next record, since something else must happen first."""
-        reading = self.reading
-        if reading is not None:
-            reading.is_interrupted = True
+        """Have iterations stop before their next record, since something else must happen first."""
+        with self.lock:
+            for reading in self.readings.values():
+                reading.is_interrupted = True
 
     def release(self, state: PartitionState, size: int) -> None:
         """Bytes are not buffered any more; fewer than none are buffered again. Under the lock."""
@@ -317,17 +317,13 @@ class Positions:
         state.retry_at = 0.0
 
     def _interrupt(self, state: PartitionState) -> None:
-        if self.reading is not None and self.reading.state is state:
-            self.reading.is_interrupted = True
+        reading = self.readings.get(state)
+        if reading is not None:
+            reading.is_interrupted = True
 
     def _position(self, state: PartitionState) -> CommittedOffset | None:
-        reading = self.reading
-        if (
-            reading is not None
-            and reading.state is state
-            and reading.version == state.version
-            and length_hint(reading.iterator)
-        ):
+        reading = self.readings.get(state)
+        if reading is not None and reading.version == state.version and length_hint(reading.iterator):
             cursor = reading.cursor
             offset, epoch = (cursor.offset + 1, cursor.leader_epoch) if cursor is not None else reading.start
         else:
@@ -336,8 +332,8 @@ class Positions:
 
     def _finished(self, state: PartitionState) -> tuple[int, int]:
         """What is finished of a partition: of one that is iterated over, all before the cursor."""
-        reading = self.reading
-        if reading is not None and reading.state is state and reading.version == state.version:
+        reading = self.readings.get(state)
+        if reading is not None and reading.version == state.version:
             cursor = reading.cursor
             if cursor is not None and cursor is not reading.records[0]:
                 return cursor.offset, cursor.leader_epoch
