@@ -81,7 +81,8 @@ class GroupOffsets:
         what = f"committing {listed(offsets)} of group {self._group_id!r}"
         counters = self._network.counters
         try:
-            if identity.generation < 0 and identity != NO_MEMBER:
+            # One that was thrown out has the same numbers as one that never wanted to be a member.
+            if identity.generation < 0 and identity is not NO_MEMBER:
                 raise BrokerError.of(ErrorCode.UNKNOWN_MEMBER_ID, what, "this consumer is not a member now")
             await self._network.retrying(what, timeout, lambda: self._commit_once(offsets, identity, timeout))
         except ClientError:
