@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 from klamm.model.errors import KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.records import columns
+from klamm.records.arrow_encoding import ColumnError as ColumnError
+from klamm.records.arrow_encoding import EncodedRecords as EncodedRecords
+from klamm.records.arrow_encoding import encode_columns as encode_columns
 from klamm.records.batch import (
     COMPRESSION_MASK,
     HEADER_SIZE,

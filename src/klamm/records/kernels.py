@@ -25,6 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 BYTES = numba.types.Array(numba.uint8, 1, "C")
 READ_ONLY_BYTES = numba.types.Array(numba.uint8, 1, "C", readonly=True)
+READ_ONLY_UINT32S = numba.types.Array(numba.uint32, 1, "C", readonly=True)
 INT32S = numba.types.Array(numba.int32, 1, "C")
 INT64S = numba.types.Array(numba.int64, 1, "C")
 READ_ONLY_INT64S = numba.types.Array(numba.int64, 1, "C", readonly=True)

@@ -1,0 +1,329 @@
+"""Arrow columns as the payloads of batches, ready to be sent. Needs klamm[arrow].
+
+Columns of many types are brought into one form with 64-bit ends, mostly without copying their data; then the
+kernels of `packing.py` choose partitions, cut batches and write records. No Python object is made per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from klamm.records import packing
+from klamm.records.batch import HEADER_SIZE
+from klamm.records.columns import Array
+from klamm.records.kernels import numpy as np
+from klamm.records.kernels import pyarrow as pa
+
+METHODS = {"murmur2": packing.MURMUR2, "crc32": packing.CRC32}
+"""How keys choose partitions, by the words of the producer's key `partitioner`."""
+
+
+class ColumnError(ValueError):
+    """A column that is not there, or cannot be sent. Says which, of what type, and what would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRecords:
+    """The records of one batch; `payload` is what `assemble_batch` wants."""
+
+    partition: int
+    payload: memoryview
+    count: int
+    base_timestamp: int
+    max_timestamp: int
+
+
+class _Bytes(NamedTuple):
+    """A column of bytes as kernels take it."""
+
+    ends: Array
+    data: Array
+    bits: Array
+    first_bit: int
+
+
+class _Headers(NamedTuple):
+    ends: Array
+    bits: Array
+    first_bit: int
+    names: _Bytes
+    values: _Bytes
+
+    @property
+    def parts(self) -> tuple[Array, Array, int, Array, Array, Array, int, Array, Array, Array, int]:
+        return (self.ends, self.bits, self.first_bit, *self.names, *self.values)
+
+
+def encode_columns(
+    batch: pa.RecordBatch | pa.Table,
+    *,
+    value: str | None,
+    key: str | None = None,
+    headers: str | None = None,
+    timestamp: str | None = None,
+    partition: str | None = None,
+    partitions_count: int,
+    batch_size: int,
+    now_ms: int,
+    partitioner: str = "murmur2",
+    rotation: Sequence[int] | None = None,
+) -> list[EncodedRecords]:
+    """The rows as batches of at most `batch_size` bytes, header included; a larger row has one of its own.
+
+    Rows with a partition go there, others with a key where `partitioner` says, all others round `rotation`
+    (all partitions, unless given), a batch each. Rows without a timestamp get `now_ms`. The batches of a
+    partition follow each other as its rows did.
+    """
+    rows = batch.num_rows
+    if not rows:
+        return []
+    keys = _bytes_column(batch, key, "key", rows)
+    values = _bytes_column(batch, value, "value", rows)
+    timestamps = _timestamps(batch, timestamp, rows, now_ms)
+    pairs = _headers_column(batch, headers)
+    state = np.zeros(packing.STATE_FIELDS, np.int64)
+
+    chosen = _partitions(batch, partition, rows, partitions_count)
+    if key is not None:
+        status = packing.hash_keys(
+            METHODS[partitioner], partitions_count, *keys, packing.CRC32_TABLE, chosen, state
+        )
+        _check(status, state, key)
+
+    header_sizes = np.ones(rows, np.int64)
+    if pairs is not None:
+        status = packing.measure_headers(*pairs.parts, header_sizes, state)
+        _check(status, state, headers)
+    else:
+        pairs = _Headers(_NO_ENDS, _NO_BYTES, 0, _NO_COLUMN, _NO_COLUMN)
+
+    batch_of, body_sizes = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    partitions, counts, sizes = np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int64)
+    base_timestamps, max_timestamps = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    batches = packing.plan_batches(
+        *keys,
+        *values,
+        timestamps,
+        header_sizes,
+        chosen,
+        np.array(range(partitions_count) if rotation is None else rotation, np.int64),
+        max(batch_size - HEADER_SIZE, 0),
+        np.full(partitions_count, -1, np.int64),
+        batch_of,
+        body_sizes,
+        partitions,
+        counts,
+        sizes,
+        base_timestamps,
+        max_timestamps,
+        state,
+    )
+    _check(batches, state, key, value)
+
+    ends = np.cumsum(sizes[:batches])
+    output = np.empty(int(ends[-1]), np.uint8)
+    packing.write_records(
+        *keys,
+        *values,
+        timestamps,
+        *pairs.parts,  # type: ignore[arg-type]  # mypy loses count of the arguments
+        batch_of,
+        body_sizes,
+        base_timestamps,
+        ends - sizes[:batches],
+        np.zeros(batches, np.int64),
+        output,
+    )
+    payloads = output.data
+    return [
+        EncodedRecords(place, payloads[end - size : end], count, base, newest)
+        for place, size, end, count, base, newest in zip(
+            partitions[:batches].tolist(),
+            sizes[:batches].tolist(),
+            ends.tolist(),
+            counts[:batches].tolist(),
+            base_timestamps[:batches].tolist(),
+            max_timestamps[:batches].tolist(),
+            strict=True,
+        )
+    ]
+
+
+# ---- columns into one form
+
+
+def _column(batch: pa.RecordBatch | pa.Table, name: str) -> Any:
+    """A column by its name; all its chunks in one."""
+    found = batch.schema.get_all_field_indices(name)
+    if len(found) != 1:
+        there = "no column" if not found else f"{len(found)} columns"
+        raise ColumnError(f"there is {there} {name!r} among {', '.join(map(repr, batch.schema.names))}")
+    column = batch.column(found[0])
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = column.cast(column.type.storage_type)
+    return column
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_binary(kind)
+        or types.is_string(kind)
+        or types.is_large_binary(kind)
+        or types.is_large_string(kind)
+        or types.is_binary_view(kind)
+        or types.is_string_view(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_null(kind)
+        or (types.is_dictionary(kind) and _is_bytes(kind.value_type))
+    )
+
+
+def _bytes_column(batch: pa.RecordBatch | pa.Table, name: str | None, role: str, rows: int) -> _Bytes:
+    if name is None:
+        bits = np.zeros((rows + 7) // 8, np.uint8)  # all of them null
+        bits.flags.writeable = False
+        ends = np.zeros(rows + 1, np.int64)
+        ends.flags.writeable = False
+        return _Bytes(ends, _NO_BYTES, bits, 0)
+    column = _column(batch, name)
+    if not _is_bytes(column.type):
+        raise ColumnError(
+            f"column {name!r} is {column.type}; a {role} must be binary or string: cast or encode it first"
+        )
+    return _as_bytes(column)
+
+
+def _as_bytes(column: Any) -> _Bytes:
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    column = _in_one(column.cast(pa.large_binary()))
+    bits, ends, data = column.buffers()
+    return _Bytes(
+        _view(ends, np.int64)[column.offset : column.offset + len(column) + 1]
+        if len(column)
+        else np.zeros(1, np.int64),
+        _view(data, np.uint8),
+        _view(bits, np.uint8) if column.null_count else _NO_BYTES,
+        column.offset,
+    )
+
+
+def _in_one(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _view(buffer: pa.Buffer | None, kind: Any) -> Array:
+    array: Array = np.empty(0, kind) if buffer is None else np.frombuffer(buffer, kind)
+    array.flags.writeable = False
+    return array
+
+
+_NO_BYTES = _view(None, np.uint8)
+_NO_ENDS = _view(None, np.int64)
+_NO_COLUMN = _Bytes(_NO_ENDS, _NO_BYTES, _NO_BYTES, 0)
+
+
+def _timestamps(batch: pa.RecordBatch | pa.Table, name: str | None, rows: int, now_ms: int) -> Array:
+    if name is None:
+        values = np.full(rows, now_ms, np.int64)
+    else:
+        column = _column(batch, name)
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+        elif not pa.types.is_integer(column.type):
+            raise ColumnError(
+                f"column {name!r} is {column.type}; a timestamp must be a timestamp, or whole milliseconds"
+            )
+        values = _integers(column, name, now_ms)
+        if values.min() < 0:
+            row = int(values.argmin())
+            raise ColumnError(
+                f"column {name!r} has in row {row} a time before 1970, which records cannot have"
+            )
+    values.flags.writeable = False
+    return values
+
+
+def _partitions(batch: pa.RecordBatch | pa.Table, name: str | None, rows: int, count: int) -> Array:
+    if name is None:
+        return np.full(rows, packing.NO_PARTITION, np.int32)
+    column = _column(batch, name)
+    if not pa.types.is_integer(column.type):
+        raise ColumnError(f"column {name!r} is {column.type}; a partition must be a whole number")
+    values = _integers(column, name, packing.NO_PARTITION)
+    wrong = (values < 0) | (values >= count)
+    if column.null_count:
+        wrong &= np.asarray(_in_one(column.is_valid()).to_numpy(zero_copy_only=False), bool)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ColumnError(
+            f"column {name!r} has in row {row} partition {values[row]}, but the topic has {count} partitions"
+        )
+    return values.astype(np.int32)
+
+
+def _integers(column: Any, name: str, missing: int) -> Array:
+    try:
+        column = _in_one(column.cast(pa.int64()))
+    except pa.ArrowInvalid as error:
+        raise ColumnError(f"column {name!r} is {column.type} and does not fit 64 bits: {error}") from None
+    numbers: Array = column.fill_null(missing).to_numpy().copy()
+    return numbers
+
+
+def _headers_column(batch: pa.RecordBatch | pa.Table, name: str | None) -> _Headers | None:
+    if name is None:
+        return None
+    column = _in_one(_column(batch, name))
+    kind = column.type
+    types = pa.types
+    if types.is_null(kind):
+        return None
+    if types.is_map(kind):
+        names, values = column.keys, column.items
+    elif (types.is_list(kind) or types.is_large_list(kind)) and _has_pairs(kind.value_type):
+        fields = dict(zip(kind.value_type.names, column.values.flatten(), strict=True))
+        names, values = fields["key"], fields["value"]
+    else:
+        raise _wrong_headers(name, kind)
+    if not _is_bytes(names.type) or not _is_bytes(values.type):
+        raise _wrong_headers(name, kind)
+    try:
+        names = names.cast(pa.large_string())
+    except pa.ArrowInvalid as error:
+        raise ColumnError(f"column {name!r} has a header whose name is not UTF-8: {error}") from None
+    bits = column.buffers()[0] if column.null_count else None
+    ends = column.offsets.cast(pa.int64())
+    return _Headers(
+        _view(ends.buffers()[1], np.int64)[ends.offset : ends.offset + len(ends)],
+        _view(bits, np.uint8),
+        column.offset,
+        _as_bytes(names),
+        _as_bytes(values),
+    )
+
+
+def _has_pairs(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and sorted(kind.names) == ["key", "value"]
+
+
+def _wrong_headers(name: str, kind: pa.DataType) -> ColumnError:
+    return ColumnError(
+        f"column {name!r} is {kind}; headers must be list<struct<key: string, value: binary>> "
+        "or map<string, binary>"
+    )
+
+
+def _check(status: int, state: Array, *names: str | None) -> None:
+    if status >= 0:
+        return
+    columns = " or ".join(repr(name) for name in names if name is not None)
+    where = f"column {columns}, row {int(state[packing.FAILED_ROW])}"
+    if status == packing.NAMELESS_HEADER:
+        raise ColumnError(f"{where}: a header has no name")
+    if status == packing.TOO_LARGE:
+        raise ColumnError(f"{where}: the record has more than {packing.MAX_RECORD_BYTES} bytes")
+    raise ColumnError(f"{where}: the Arrow array is malformed; its validate(full=True) says how")
