@@ -21,6 +21,9 @@ PartitionT = TypeVar("PartitionT", bound=tuple[str, int])
 
 Item = TypeVar("Item", bound=Any)
 
+LONGEST_NAME_BYTES = 2**15 - 1
+"""The longest text that Kafka's protocol has room for."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -33,9 +36,16 @@ def several(items: Iterable[Item], what: str) -> list[Item]:
 
 
 def as_name(item: str, what: str) -> str:
-    """A name of a `what`."""
+    """The name of a topic, a group or the like."""
     if not isinstance(item, str):
         raise ClientMisused(f"{item!r} is no name of a {what}", advice="Give a text")
+    try:
+        size = len(item.encode())
+    except UnicodeEncodeError as error:
+        raise ClientMisused(f"the name of a {what} cannot be written: {error.reason}") from None
+    if size > LONGEST_NAME_BYTES:
+        # Brokers hang up on these without a word.
+        raise ClientMisused(f"the name of a {what}, {item[:20]!r}..., has {size} bytes, which is too long")
     return item
 
 

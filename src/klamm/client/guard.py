@@ -59,7 +59,7 @@ class ClientGuard(ForkAware):
         if self.forked:
             raise ClientForked(
                 f"{self.kind} {self.client_id} was made before this process was forked",
-                advice=f"Make a {self.kind} of its own in the child",
+                advice=f"Make another {self.kind} in the child",
             )
         raise ClientClosed(f"{self.kind} {self.client_id} is closed", advice=f"Make a new {self.kind}")
 

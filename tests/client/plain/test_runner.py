@@ -217,7 +217,7 @@ def test_a_forked_child_is_refused_and_ends_and_the_parent_goes_on():
         thread.close()
         """
     )
-    refusal = "klamm-test was made before this process was forked. Make a client of its own in the child"
+    refusal = "klamm-test was made before this process was forked. Make another client in the child"
     assert (code, out, error) == (0, f"{refusal}\n{refusal}\n7\n3 7\n", "")
 
 
@@ -250,8 +250,7 @@ def test_the_guard_refuses_after_a_fork():
     os.close(reader)
     os.close(writer)
     assert text == (
-        "consumer klamm-1 was made before this process was forked. "
-        "Make a consumer of its own in the child False"
+        "consumer klamm-1 was made before this process was forked. Make another consumer in the child False"
     )
     guard.check()
 

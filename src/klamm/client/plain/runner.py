@@ -152,7 +152,7 @@ class LoopThread(ForkAware):
     def _forked_error(self) -> ClientForked:
         return ClientForked(
             f"{self.name} was made before this process was forked",
-            advice="Make a client of its own in the child",
+            advice="Make another client in the child",
         )
 
 

@@ -1,0 +1,32 @@
+"""The asyncio client: `klamm.aio.Producer`, `Consumer` and `Admin`. Those of `klamm` are plain.
+
+```python
+async with klamm.aio.Producer("localhost:9092") as producer:
+    sent = await producer.send("orders", b"...", key=b"42")
+```
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from klamm import _load
+
+if TYPE_CHECKING:
+    from klamm.client.admin.admin import Admin as Admin
+    from klamm.client.consumer.consumer import Consumer as Consumer
+    from klamm.client.producer.producer import Delivery as Delivery
+    from klamm.client.producer.producer import Producer as Producer
+
+_HOMES = {
+    "Admin": "klamm.client.admin.admin",
+    "Consumer": "klamm.client.consumer.consumer",
+    "Delivery": "klamm.client.producer.producer",
+    "Producer": "klamm.client.producer.producer",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    return _load(name, _HOMES, globals())

@@ -1,0 +1,69 @@
+"""The asyncio and the plain face have the same methods with the same arguments, defaults and words."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import klamm
+import klamm.aio
+from klamm.config.client_config import KEYS_BY_KIND
+
+PAIRS = [(getattr(klamm.aio, name), getattr(klamm, name)) for name in ("Producer", "Consumer", "Admin")]
+
+# What waits in one face and refuses in the other says so.
+DIFFERENT_WORDS = {"start", "close", "send"}
+
+
+def public(client):
+    return {
+        name: method
+        for name, method in inspect.getmembers(client)
+        if callable(method) and (not name.startswith("_") or name == "__init__")
+    }
+
+
+def arguments(method):
+    """Names, kinds, defaults and types; what it returns is awaited in one face only."""
+    signature = inspect.signature(method)
+    return [(one.name, one.kind, one.default, str(one.annotation)) for one in signature.parameters.values()]
+
+
+@pytest.mark.parametrize(("aio", "plain"), PAIRS, ids=lambda one: one.__name__)
+def test_the_same_methods(aio, plain):
+    assert set(public(aio)) == set(public(plain))
+
+
+def results(method):
+    return str(inspect.signature(method).return_annotation)
+
+
+METHODS = [
+    pytest.param(aio, plain, name, id=f"{aio.__name__}.{name}")
+    for aio, plain in PAIRS
+    for name in public(aio)
+]
+
+
+@pytest.mark.parametrize(("aio", "plain", "name"), METHODS)
+def test_the_same_arguments(aio, plain, name):
+    assert arguments(getattr(aio, name)) == arguments(getattr(plain, name))
+
+
+@pytest.mark.parametrize(("aio", "plain", "name"), METHODS)
+def test_the_same_words(aio, plain, name):
+    words = [inspect.getdoc(face if name == "__init__" else getattr(face, name)) for face in (aio, plain)]
+    assert all(words), f"{aio.__name__}.{name} has no docstring"
+    assert words[0] == words[1] or name in DIFFERENT_WORDS
+
+
+@pytest.mark.parametrize(("aio", "plain"), PAIRS, ids=lambda one: one.__name__)
+def test_options_are_the_rows(aio, plain):
+    """What type checkers know of `**options` is what the configuration takes."""
+    kind = aio.__name__.lower()
+    module = inspect.getmodule(aio)
+    options = getattr(module, f"{aio.__name__}Options")
+    own_arguments = set(inspect.signature(aio).parameters) - {"options"}
+    rows = {name.replace(".", "_") for name in KEYS_BY_KIND[kind]}
+    assert set(options.__annotations__) == rows - own_arguments
