@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from klamm.records.kernels import (
     BYTES,
     INT32S,
@@ -27,6 +25,7 @@ from klamm.records.kernels import (
     inlined,
     kernel,
 )
+from klamm.records.kernels import numpy as np
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from klamm.records.columns import Array
 from klamm.records.kernels import (
     BYTES,
@@ -29,6 +27,7 @@ from klamm.records.kernels import (
     inlined,
     kernel,
 )
+from klamm.records.kernels import numpy as np
 
 # How keys choose their partitions.
 MURMUR2 = 0
