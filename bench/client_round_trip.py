@@ -14,13 +14,13 @@ from bench.python_clients import AIO, AIOKAFKA, CONFLUENT, KAFKA_PYTHON, PARTITI
 from bench.runner import Bench, Comparison, Figures
 
 SECTION = "client round trip"
-CASE = "one record of 100 B at a time"
+CASE = "100 B, one at a time"
 CLIENTS = (CONFLUENT, AIOKAFKA, KAFKA_PYTHON, AIO, PLAIN)
 RECORD_SIZE = 100
 COUNT, QUICK_COUNT = 5_000, 300
 METRICS = {
-    "acknowledged_p50_us": "to acknowledgement p50 µs",
-    "acknowledged_p99_us": "to acknowledgement p99 µs",
+    "acknowledged_p50_us": "to ack p50 µs",
+    "acknowledged_p99_us": "to ack p99 µs",
     "arrived_p50_us": "to consumer p50 µs",
     "arrived_p99_us": "to consumer p99 µs",
 }

@@ -51,9 +51,6 @@ class AioKafka:
             await future
         self._sent = []
 
-    def counted_bytes(self) -> float:
-        return 0.0
-
     def open_consumer(self) -> None:
         self._runner.run(self._open_consumer())
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 CHUNK_RECORDS = 10_000
-SMALL_CHUNK_RECORDS = 500  # where the memory of what is handed over must not count
+SMALL_CHUNK_RECORDS = 500  # how often the memory is looked at
 WARM_UP_RECORDS = 30_000
 WARM_UP_SECONDS = 0.5
 READ_AT_ONCE = 10_000
@@ -37,9 +37,6 @@ class Client(Protocol):
     def finish_sending(self) -> None:
         """Waits for and checks all that was sent."""
 
-    def counted_bytes(self) -> float:
-        """What the producer itself says it holds; 0 if it does not say."""
-
     def open_consumer(self) -> None:
         """All partitions, from the beginning, without a group."""
 
@@ -55,6 +52,19 @@ class Client(Protocol):
         """Nanoseconds from the call that sends a record to having it from the consumer, one after another."""
 
     def close(self) -> None: ...
+
+
+class FedClient(Client, Protocol):
+    """A client whose producer has a bound on the bytes it holds."""
+
+    def feed_many(self, count: int) -> None:
+        """Sends so many values, each an object of its own, and looks at no delivery; waits only for room."""
+
+    def counted_bytes(self) -> float:
+        """What the producer itself says it holds; 0 if it does not say."""
+
+    def check_fed(self) -> None:
+        """Fails if any of the records failed."""
 
 
 def send(client: Client, record_size: int, seconds: float, max_records: int) -> dict[str, float]:
@@ -124,19 +134,20 @@ def _percentiles(what: str, nanoseconds: list[int]) -> dict[str, float]:
     return {f"{what}_p50_us": cuts[49] / 1e3, f"{what}_p99_us": cuts[98] / 1e3}
 
 
-def feed(client: Client, record_size: int, seconds: float, buffer_bytes: int) -> dict[str, float]:
+def feed(client: FedClient, record_size: int, seconds: float, buffer_bytes: int) -> dict[str, float]:
     """As fast as it goes while the broker is slow; says `ready` first, and nothing may get lost."""
     client.open_producer(bytes(record_size), linger_ms=5, buffer_bytes=buffer_bytes)
     for _ in range(WARM_UP_RECORDS // SMALL_CHUNK_RECORDS):
-        client.send_many(SMALL_CHUNK_RECORDS)
-    client.finish_sending()
+        client.feed_many(SMALL_CHUNK_RECORDS)
+        client.finish_sending()  # each: the buffer must not have been full before it is watched
     print("ready", flush=True)
     sent, most_counted, started = 0, 0.0, time.perf_counter()
     while time.perf_counter() - started < seconds:
-        client.send_many(SMALL_CHUNK_RECORDS)
+        client.feed_many(SMALL_CHUNK_RECORDS)
         sent += SMALL_CHUNK_RECORDS
         most_counted = max(most_counted, client.counted_bytes())
     client.finish_sending()
+    client.check_fed()
     return {"records": sent, "most_counted_mb": most_counted / 1e6}
 
 

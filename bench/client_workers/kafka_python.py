@@ -39,9 +39,6 @@ class KafkaPython:
             future.get(driving.QUIET_SECONDS)
         self._sent = []
 
-    def counted_bytes(self) -> float:
-        return 0.0
-
     def open_consumer(self) -> None:
         self._consumer = KafkaConsumer(
             bootstrap_servers=self._bootstrap, enable_auto_commit=False, auto_offset_reset="earliest"

@@ -61,9 +61,27 @@ class KlammAio:
             await delivery
         self._sent = []
 
+    def feed_many(self, count: int) -> None:
+        self._runner.run(self._feed_many(count))
+
+    async def _feed_many(self, count: int) -> None:
+        assert self._producer is not None
+        send, topic, size = self._producer.send, self._topic, len(self._value)
+        for _ in range(count):
+            try:
+                send(topic, bytes(size))
+            except BufferFull:
+                await self._producer.drain()
+                send(topic, bytes(size))
+
     def counted_bytes(self) -> float:
         assert self._producer is not None
         return self._producer.counters()["buffer_bytes"]
+
+    def check_fed(self) -> None:
+        assert self._producer is not None
+        if failed := self._producer.counters()["send_errors"]:
+            raise SystemExit(f"{failed:.0f} records failed")
 
     def open_consumer(self) -> None:
         self._runner.run(self._open_consumer())

@@ -39,9 +39,20 @@ class KlammPlain:
             delivery.result(driving.QUIET_SECONDS)
         self._sent = []
 
+    def feed_many(self, count: int) -> None:
+        assert self._producer is not None
+        send, topic, size = self._producer.send, self._topic, len(self._value)
+        for _ in range(count):
+            send(topic, bytes(size))
+
     def counted_bytes(self) -> float:
         assert self._producer is not None
         return self._producer.counters()["buffer_bytes"]
+
+    def check_fed(self) -> None:
+        assert self._producer is not None
+        if failed := self._producer.counters()["send_errors"]:
+            raise SystemExit(f"{failed:.0f} records failed")
 
     def open_consumer(self) -> None:
         self._consumer = klamm.Consumer(self._bootstrap, start="earliest")
