@@ -30,6 +30,8 @@ from klamm.client.arguments import (
 )
 from klamm.client.consumer.columns import empty_columns, read_columns
 from klamm.client.consumer.engine import ConsumerEngine
+from klamm.client.consumer.group.session_life import DRAIN
+from klamm.client.consumer.group.sessions import Sessions
 from klamm.client.consumer.options import ConsumerOptions
 from klamm.client.consumer.partition_state import Reading
 from klamm.client.consumer.positions import EARLIEST as AT_EARLIEST
@@ -247,6 +249,7 @@ class Consumer:
 
     def _enter(self) -> None:
         """One poll at a time: what is finished could not be told otherwise."""
+        self._engine.check_no_session()
         if self._is_polling:
             raise ClientMisused(
                 "two polls of one consumer at once", advice="Poll in one task, or use sessions()"
@@ -269,6 +272,16 @@ class Consumer:
             return False
         await self._engine.wait_for_news(left)
         return True
+
+    def sessions(self, *, on_revoke: str = DRAIN, drain_timeout: float | None = None) -> Sessions:
+        """The group's life as a loop: `async for session in consumer.sessions()`, one turn per rebalance.
+
+        A session has a claim for each partition that is ours until the next rebalance, which ends them all.
+        With `on_revoke="drain"` workers finish the record they have, for `drain_timeout` seconds at most (by
+        default most of max_poll_interval_ms); with "cancel" their tasks are cancelled.
+        """
+        self._guard.check()
+        return Sessions(self._engine, on_revoke, drain_timeout, self.start)
 
     # ---- commits
 

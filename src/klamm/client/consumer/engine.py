@@ -20,6 +20,7 @@ from klamm.client.consumer.commits import Commits
 from klamm.client.consumer.fetch_planner import FetchPlanner, FetchSettings
 from klamm.client.consumer.fetcher import Fetcher
 from klamm.client.consumer.group.coordinator import GroupCoordinator
+from klamm.client.consumer.group.session_life import SessionLife
 from klamm.client.consumer.hand_out import HandOut
 from klamm.client.consumer.offsets import OffsetLookup
 from klamm.client.consumer.position_finder import PositionFinder
@@ -90,7 +91,10 @@ class ConsumerEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._is_kick_pending = False
-        self._is_leaving = False
+        self.is_leaving = False
+        """Whether the consumer is being closed."""
+        self.session: SessionLife | None = None
+        """The session that the user is in, if any."""
         self._is_subscription_new = False
         self._waiters: set[asyncio.Future[None]] = set()
         self._joined = asyncio.Event()
@@ -113,13 +117,15 @@ class ConsumerEngine:
 
     async def farewell(self) -> None:
         """Before the end: commit what is finished, tell the listener, leave the group."""
-        self._is_leaving = True
+        self.is_leaving = True
+        if self.session is not None:
+            await self.session.close()
         self.positions.interrupt()
         await self._fetcher.close()
         await self._give_up(FAREWELL_SECONDS)
 
     async def close(self) -> None:
-        self._is_leaving = True
+        self.is_leaving = True
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
@@ -141,6 +147,8 @@ class ConsumerEngine:
         before = self.subscription.topics(self.network.metadata.topics)
         self.subscription.subscribe(topics, listeners)
         self._is_subscription_new = True
+        if self.session is not None:
+            self.session.end()
         if self._loop is not None:
             self.network.drop_topics(before - self.subscription.topics(self.network.metadata.topics))
             self._ask_for_topics()
@@ -152,6 +160,8 @@ class ConsumerEngine:
             self._ask_for_topics()
 
     async def unsubscribe(self) -> None:
+        if self.session is not None:
+            await self.session.close()
         await self._give_up(self.timeout_seconds)
         self.network.want_all_topics(False)
         self.network.drop_topics(self.subscription.topics(self.network.metadata.topics))
@@ -227,7 +237,7 @@ class ConsumerEngine:
         """From any thread: whether a poll has to go through `join` first."""
         return (
             self.group is not None
-            and not self._is_leaving
+            and not self.is_leaving
             and self.subscription.is_by_topic
             and (self._is_subscription_new or self.group.rebalance_due)
         )
@@ -245,7 +255,7 @@ class ConsumerEngine:
     async def wait_for_news(self, timeout: float | None) -> None:
         """Until a poll may have something to return, or must `join`, or the time is over."""
         assert self._loop is not None
-        if self.records.has_news() or self.is_rebalance_due or self._is_leaving:
+        if self.records.has_news() or self.is_rebalance_due or self.is_leaving:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(waiter)
@@ -260,6 +270,8 @@ class ConsumerEngine:
     def _tell_news(self) -> None:
         for waiter in self._waiters:
             _wake(waiter)
+        if self.session is not None:
+            self.session.news_came()
         if self.on_news is not None:
             self.on_news()
 
@@ -285,6 +297,28 @@ class ConsumerEngine:
             self._tell_news()
             self._joined.clear()
             await self._joined.wait()
+
+    # ---- sessions
+
+    def begin_session(self, session: SessionLife) -> None:
+        if self.session is not None:
+            raise ClientMisused("two sessions of one consumer at once", advice="Leave one before the next")
+        self.session = session
+
+    def end_session(self, session: SessionLife) -> None:
+        if self.session is session:
+            self.session = None
+
+    def check_no_session(self) -> None:
+        if self.session is not None:
+            raise ClientMisused("a poll inside a session", advice="Read the session's claims instead")
+
+    async def wait_for_rebalance(self, timeout: float) -> None:
+        """Until a rebalance is due, or the time is over."""
+        assert self.group is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.group.rebalance_due_event.wait()
 
     # ---- offsets
 

@@ -2,6 +2,8 @@
 
 - One fetch is under way per broker, in an incremental session; the next is planned as soon as it is answered,
   while the user works on what it brought.
+- A fetch may wait at the broker for a while. What becomes fetchable meanwhile (after a seek, say) does not
+  wait for it: an express fetch, without a session and on a connection of its own, asks for it at once.
 - A partition is fetched from its leader, or from the replica that the leader named for our rack, until the
   lease of that ends or it fails.
 - Of every partition at most two fetches are buffered, and these are so small that all partitions together
@@ -15,7 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from klamm.client.consumer.fetch_session import Asked, FetchSession, PartitionKey
+from klamm.client.consumer.fetch_session import (
+    FINAL_EPOCH,
+    NO_SESSION,
+    Asked,
+    FetchSession,
+    PartitionKey,
+    SessionRequest,
+)
 from klamm.client.consumer.partition_state import UNKNOWN, BufferedFetch, Need, PartitionState
 from klamm.client.consumer.positions import EARLIEST, Positions
 from klamm.client.errors import BrokerError, ClientError
@@ -103,6 +112,8 @@ class Survey(NamedTuple):
 
     nodes: set[int]
     """Brokers that have something to be fetched and no fetch under way."""
+    express_nodes: set[int]
+    """Brokers that have something to be fetched while a fetch of other partitions waits there."""
     lacks_leaders: bool
     """Some partition has no leader that we know of: ask for metadata."""
     lacks_offsets: bool
@@ -115,6 +126,7 @@ class FetchPlan(NamedTuple):
     """One request to one broker, and what its answer may bring."""
 
     node_id: int
+    is_express: bool
     version: int
     request: FetchRequest
     parts: dict[PartitionKey, tuple[PartitionState, int, int]]
@@ -139,7 +151,8 @@ class FetchPlanner:
         self._positions = positions
         self._metadata = metadata
         self._sessions: dict[int, FetchSession] = {}
-        self._under_way: dict[int, FetchPlan] = {}
+        self._under_way: dict[tuple[int, bool], FetchPlan] = {}
+        """By broker and whether it is an express fetch."""
         self._answers = 0
 
     # ---- planning
@@ -147,6 +160,7 @@ class FetchPlanner:
     def survey(self, now: float) -> Survey:
         """Which brokers to ask. Notices what changed in the metadata."""
         nodes: set[int] = set()
+        express_nodes: set[int] = set()
         lacks_leaders = lacks_offsets = False
         wake_at: float | None = None
         with self._positions.lock:
@@ -162,14 +176,20 @@ class FetchPlanner:
                 elif node_id is None:
                     lacks_leaders = True
                 elif self._can_fetch(state, now) and self._has_room(state):
-                    nodes.add(node_id)
+                    if (node_id, False) not in self._under_way:
+                        nodes.add(node_id)
+                    elif (node_id, True) not in self._under_way and self._may_hurry(state, node_id):
+                        express_nodes.add(node_id)
             if self._room_bytes() <= 0 and self._positions.ready:
                 nodes.clear()
-        return Survey(nodes - self._under_way.keys(), lacks_leaders, lacks_offsets, wake_at)
+                express_nodes.clear()
+        return Survey(nodes, express_nodes, lacks_leaders, lacks_offsets, wake_at)
 
-    def plan(self, node_id: int, now: float, newest_version: int) -> FetchPlan | None:
+    def plan(
+        self, node_id: int, now: float, newest_version: int, *, is_express: bool = False
+    ) -> FetchPlan | None:
         """The next request to a broker; None when there is nothing to ask it for."""
-        assert node_id not in self._under_way, f"a fetch from broker {node_id} is under way"
+        assert (node_id, is_express) not in self._under_way, f"a fetch from broker {node_id} is under way"
         with self._positions.lock:
             room_bytes = self._room_bytes()
             if room_bytes <= 0:
@@ -177,16 +197,38 @@ class FetchPlanner:
                     return None
                 room_bytes = LEAST_PARTITION_BYTES  # what is buffered is paused; the others must go on
             chosen, leaves_out = self._choose(node_id, now)
+            if is_express:
+                chosen = [state for state in chosen if self._may_hurry(state, node_id)]
             if not chosen:
                 return None
             uses_topic_ids = newest_version >= FIRST_VERSION_WITH_TOPIC_IDS and all(
                 state.topic_id != ZERO_TOPIC_ID for state in chosen
             )
-            plan = self._build(node_id, newest_version, chosen, uses_topic_ids, leaves_out, room_bytes)
+            wait_ms = self._wait_ms(is_express, leaves_out)
+            version = newest_version
+            if not uses_topic_ids:
+                version = min(version, FIRST_VERSION_WITH_TOPIC_IDS - 1)
+            plan = self._build(node_id, is_express, version, chosen, wait_ms, room_bytes)
             for state in chosen:
                 state.fetching = plan
-        self._under_way[node_id] = plan
+        self._under_way[node_id, is_express] = plan
         return plan
+
+    def _wait_ms(self, is_express: bool, leaves_out: bool) -> int:
+        """How long the broker may wait for records."""
+        if is_express:
+            return 0
+        return min(self._settings.max_wait_ms, BUSY_WAIT_MS) if leaves_out else self._settings.max_wait_ms
+
+    def _may_hurry(self, state: PartitionState, node_id: int) -> bool:
+        """Whether an express fetch makes sense: another one waits there for long, and was not there already
+        when the last express fetch found nothing."""
+        waiting = self._under_way.get((node_id, False))
+        return (
+            waiting is not None
+            and waiting.request.max_wait_ms > BUSY_WAIT_MS
+            and state.hurried_beside is not waiting
+        )
 
     def _choose(self, node_id: int, now: float) -> tuple[list[PartitionState], bool]:
         """The partitions to fetch from a broker, the longest waiting first; whether others are too full."""
@@ -204,13 +246,14 @@ class FetchPlanner:
     def _build(
         self,
         node_id: int,
-        newest_version: int,
+        is_express: bool,
+        version: int,
         chosen: list[PartitionState],
-        uses_topic_ids: bool,
-        leaves_out: bool,
+        wait_ms: int,
         room_bytes: int,
     ) -> FetchPlan:
         settings = self._settings
+        uses_topic_ids = version >= FIRST_VERSION_WITH_TOPIC_IDS
         partition_bytes = self._partition_bytes()
         wanted: dict[PartitionKey, Asked] = {}
         parts: dict[PartitionKey, tuple[PartitionState, int, int]] = {}
@@ -219,22 +262,24 @@ class FetchPlanner:
             key = (name, state.partition.partition)
             wanted[key] = Asked(state.fetch_offset, state.leader_epoch, partition_bytes)
             parts[key] = (state, state.version, state.fetch_offset)
-        session = self._sessions.setdefault(node_id, FetchSession())
-        part_of_session = session.request(wanted, uses_topic_ids)
+        if is_express:
+            session = SessionRequest(NO_SESSION, FINAL_EPOCH, wanted, [])
+        else:
+            session = self._sessions.setdefault(node_id, FetchSession()).request(wanted, uses_topic_ids)
         max_bytes = min(settings.max_bytes, room_bytes)
         request = FetchRequest(
-            max_wait_ms=min(settings.max_wait_ms, BUSY_WAIT_MS) if leaves_out else settings.max_wait_ms,
+            max_wait_ms=wait_ms,
             min_bytes=settings.min_bytes,
             max_bytes=max_bytes,
             isolation_level=1 if settings.is_read_committed else 0,
-            session_id=part_of_session.session_id,
-            session_epoch=part_of_session.epoch,
-            topics=_topics(part_of_session.changed.items()),
-            forgotten_topics_data=_forgotten(part_of_session.forgotten),
+            session_id=session.session_id,
+            session_epoch=session.epoch,
+            topics=_topics(session.changed.items()),
+            forgotten_topics_data=_forgotten(session.forgotten),
             rack_id=settings.rack,
         )
-        version = newest_version if uses_topic_ids else min(newest_version, FIRST_VERSION_WITH_TOPIC_IDS - 1)
-        return FetchPlan(node_id, version, request, parts, min(max_bytes, partition_bytes * len(chosen)))
+        reserved_bytes = min(max_bytes, partition_bytes * len(chosen))
+        return FetchPlan(node_id, is_express, version, request, parts, reserved_bytes)
 
     def _node_for(self, state: PartitionState, now: float) -> int | None:
         """Whom to fetch a partition from; None when its leader is not known."""
@@ -302,9 +347,8 @@ class FetchPlanner:
 
     def answered(self, plan: FetchPlan, response: FetchResponse, now: float, chance: float) -> FetchOutcome:
         """Take an answer in."""
-        session = self._sessions[plan.node_id]
         self._answers += 1
-        if not session.answered(response.error_code, response.session_id):
+        if not self._is_valid(plan, response):
             self._land(plan)
             return FetchOutcome(0, response.error_code in _PASSING, 1)
         endpoints = {
@@ -329,9 +373,19 @@ class FetchPlanner:
         self._land(plan)
         return FetchOutcome(size, needs_metadata, errors)
 
+    def _is_valid(self, plan: FetchPlan, response: FetchResponse) -> bool:
+        """Whether the partitions of an answer count."""
+        if plan.is_express:
+            waiting = self._under_way.get((plan.node_id, False))
+            if not any(data.records for topic in response.responses for data in topic.partitions):
+                for state, _, _ in plan.parts.values():
+                    state.hurried_beside = waiting
+            return response.error_code == ErrorCode.NONE
+        return self._sessions[plan.node_id].answered(response.error_code, response.session_id)
+
     def failed(self, plan: FetchPlan, now: float, chance: float) -> None:
         """No answer came: the broker is gone, or hung up."""
-        self._sessions[plan.node_id].failed()
+        self._lose_session(plan)
         with self._positions.lock:
             for state, version, _ in plan.parts.values():
                 if self._positions.is_current(state, version):
@@ -345,7 +399,7 @@ class FetchPlanner:
         """A broker cannot be asked at all: whatever would be fetched from it waits, or fails for good."""
         with self._positions.lock:
             for state in self._positions.states.values():
-                if self._node_for(state, now) != node_id or state.retry_at > now:
+                if self._node_for(state, now) != node_id or not self._can_fetch(state, now):
                     continue
                 if state.preferred_replica == node_id:
                     state.preferred_replica = UNKNOWN
@@ -357,11 +411,15 @@ class FetchPlanner:
 
     def abandoned(self, plan: FetchPlan) -> None:
         """The request was not sent after all."""
-        self._sessions[plan.node_id].failed()
+        self._lose_session(plan)
         self._land(plan)
 
+    def _lose_session(self, plan: FetchPlan) -> None:
+        if not plan.is_express:
+            self._sessions[plan.node_id].failed()
+
     def _land(self, plan: FetchPlan) -> None:
-        self._under_way.pop(plan.node_id, None)
+        self._under_way.pop((plan.node_id, plan.is_express), None)
         with self._positions.lock:
             for state, _, _ in plan.parts.values():
                 if state.fetching is plan:

@@ -22,6 +22,9 @@ from klamm.protocol.apis import ApiKey
 FETCH_LANE = "fetch"
 """The connections that fetches wait on at brokers; nothing else may queue behind them."""
 
+EXPRESS_LANE = "express"
+"""The connections of fetches that do not wait; made when they are first needed."""
+
 
 class Fetcher:
     """Runs on one loop, from `start` to `close`. `on_news` is called when a poll has something to return."""
@@ -38,7 +41,8 @@ class Fetcher:
             "fetch.max.wait.ms"
         )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[tuple[int, bool], asyncio.Task[None]] = {}
+        """By broker and whether it does express fetches."""
         self._finding: asyncio.Task[None] | None = None
         self._is_kicked = False
         self._timer: asyncio.TimerHandle | None = None
@@ -73,8 +77,9 @@ class Fetcher:
         assert self._loop is not None
         survey = self._planner.survey(self._loop.time())
         for node_id in survey.nodes:
-            if node_id not in self._tasks:
-                self._tasks[node_id] = self._spawn(self._fetch_from(node_id), f"klamm-fetch-{node_id}")
+            self._begin(node_id, is_express=False)
+        for node_id in survey.express_nodes:
+            self._begin(node_id, is_express=True)
         if survey.lacks_offsets and self._finding is None:
             self._finding = self._spawn(self._find(), "klamm-positions")
         if survey.lacks_leaders:
@@ -82,6 +87,11 @@ class Fetcher:
         self._stop_timer()
         if survey.wake_at is not None:
             self._timer = self._loop.call_at(survey.wake_at, self.kick)
+
+    def _begin(self, node_id: int, *, is_express: bool) -> None:
+        if (node_id, is_express) not in self._tasks:
+            work = self._fetch_from(node_id, is_express)
+            self._tasks[node_id, is_express] = self._spawn(work, f"klamm-fetch-{node_id}")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         assert self._loop is not None
@@ -103,15 +113,16 @@ class Fetcher:
             self._on_news()  # a position that somebody waits for, or an error
             self.kick()
 
-    async def _fetch_from(self, node_id: int) -> None:
+    async def _fetch_from(self, node_id: int, is_express: bool) -> None:
         network = self._network
+        lane = EXPRESS_LANE if is_express else FETCH_LANE
         try:
             while not self._is_closed:
-                connection = await network.connection(node_id, FETCH_LANE)
+                connection = await network.connection(node_id, lane)
                 if not connection.writable:
                     await connection.drained()
                 version = connection.version(ApiKey.FETCH)
-                plan = self._planner.plan(node_id, self._now(), version)
+                plan = self._planner.plan(node_id, self._now(), version, is_express=is_express)
                 if plan is None:
                     return
                 try:
@@ -133,7 +144,7 @@ class Fetcher:
         except Exception:
             self._logger.exception("fetching from broker %d failed", node_id)
         finally:
-            del self._tasks[node_id]
+            del self._tasks[node_id, is_express]
             self.kick()
 
     def _take(self, plan: FetchPlan, response: Any) -> None:

@@ -108,6 +108,7 @@ class PartitionState:
         "finished",
         "finished_epoch",
         "high_watermark",
+        "hurried_beside",
         "is_drained_first",
         "is_paused",
         "last_stable_offset",
@@ -151,6 +152,8 @@ class PartitionState:
         self.topic_id: bytes = ZERO_TOPIC_ID
         self.fetching: Any = None
         """The plan whose answer will bring this partition something."""
+        self.hurried_beside: Any = None
+        """The fetch that waited at the broker when an express fetch found nothing of this partition."""
         self.high_watermark = UNKNOWN
         self.last_stable_offset = UNKNOWN
         self.log_start_offset = UNKNOWN
