@@ -25,8 +25,8 @@ CLIENTS = (CONFLUENT, AIO, PLAIN)
 RECORD_SIZES = (100, 1024)
 BUFFER_MB = 32
 BUFFER_BYTES = BUFFER_MB << 20
-# Beside the records themselves: the frames that are being built and sent, and what the allocator keeps of memory
-# that is free again.
+# Beside the records themselves: the frames that are being built and sent, and what the allocator keeps of
+# memory that is free again.
 ALLOWANCE_MB = 16
 GROWTH = "grown by MB"  # resident memory, at most, above what it was after a warm-up
 COUNTED = "counted MB"  # by the producer itself, at most
