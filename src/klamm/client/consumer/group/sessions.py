@@ -1,0 +1,268 @@
+"""A group's life as Python control flow: a session is one round of it, a claim is one partition within it.
+
+    async for session in consumer.sessions():              # one turn per rebalance
+        async with session, asyncio.TaskGroup() as tasks:
+            for claim in session.claims:
+                tasks.create_task(work(claim))             # async for record in claim: ...
+
+When a rebalance is due every claim ends: with on_revoke="drain" a worker finishes the record it has and its
+loop ends; with "cancel" a task that has a record in work is cancelled. One that takes longer than
+`drain_timeout` to finish is cancelled as well. Tasks that just wait for a record are never cancelled, their
+loops end. What is finished is committed (with automatic commits) before a partition is given up; the record
+in work of a cancelled task is not finished, and is handed out again.
+
+How that goes together with the user's own cancelling: workers are cancelled one by one, as tasks, which a
+TaskGroup takes for the end of a task and no failure. If the task that runs the `async with` is itself a
+worker it is cancelled, too, and the `async with` swallows that, as asyncio.timeout does; a cancellation that
+the user asked for is counted by the task, and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from klamm.client.consumer.group.claim_reader import ClaimReader
+from klamm.client.consumer.group.session_life import MOST_SECONDS_BETWEEN_LOOKS, SessionLife, drain_seconds
+from klamm.client.errors import ClientMisused
+from klamm.client.results import Record, TopicPartition
+
+if TYPE_CHECKING:
+    from klamm.client.consumer.engine import ConsumerEngine
+
+CANCEL_SECONDS = 5.0
+"""How long a cancelled worker may take to clean up before the session goes on without it."""
+
+
+class Claim:
+    """One partition within a session: `async for record in claim`, in one task. Ends when it is revoked."""
+
+    def __init__(self, session: Session, reader: ClaimReader) -> None:
+        self.topic: str = reader.partition.topic
+        self.partition: int = reader.partition.partition
+        self._session = session
+        self._reader = reader
+        self._task: asyncio.Task[object] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Claim {self._reader.partition}{' ended' if self.ended else ''}>"
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self._reader.partition
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more is handed out, because a rebalance is due or the session was left."""
+        return self._reader.is_ended
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        """The next record; the one before is finished."""
+        record = self._reader.next_at_hand()
+        if record is None:
+            record = await self._next_run()
+        return record
+
+    async def poll(self, max_records: int | None = None, timeout: float | None = None) -> list[Record]:
+        """Several records at once; those before are finished. Nothing when the claim has ended, or when
+        `timeout` seconds are over: `while records := await claim.poll(): ...`"""
+        await self._come_back()
+        records = self._reader.take(max_records)
+        if not records and timeout != 0:
+            loop = asyncio.get_running_loop()
+            deadline = None if timeout is None else loop.time() + timeout
+            while not records and not self.ended:
+                left = None if deadline is None else deadline - loop.time()
+                if left is not None and left <= 0:
+                    break
+                await self._session._life.wait_for_news(self._reader, left)
+                records = self._reader.take(max_records)
+        self._session._count(len(records))
+        return records
+
+    def done(self, record: Record) -> None:
+        """Count `record`, and all before it, as finished without asking for the next."""
+        self._reader.done(record)
+
+    async def commit(self) -> None:
+        """Commit what is finished of this partition, and wait for that."""
+        await self._session._commit([self])
+
+    async def _next_run(self) -> Record:
+        await self._come_back()
+        while True:
+            self._session._count(self._reader.read())
+            record = self._reader.next_at_hand()
+            if record is not None:
+                return record
+            if self.ended:
+                raise StopAsyncIteration
+            await self._session._life.wait_for_news(self._reader)
+
+    async def _come_back(self) -> None:
+        """The worker asks for more: what it had is finished, and it may be another task than before."""
+        self._session._life.check_entered()
+        self._reader.finish()
+        self._session._returned.set()
+        self._task = asyncio.current_task()
+        await asyncio.sleep(0)  # let the loop go on, however fast records are worked off
+
+    def _worker(self) -> asyncio.Task[object] | None:
+        """The task that last asked for a record, if it still runs."""
+        return self._task if self._task is not None and not self._task.done() else None
+
+
+class Session:
+    """One round of a group's life: the partitions that this member has until the next rebalance."""
+
+    def __init__(self, engine: ConsumerEngine, drain_seconds: float) -> None:
+        self._engine = engine
+        self._life = SessionLife(
+            engine, drain_seconds, on_overtime=self._cancel_workers, on_close=self._stop_workers
+        )
+        self.claims: tuple[Claim, ...] = tuple(Claim(self, reader) for reader in self._life.readers)
+        self._returned = asyncio.Event()
+        """Set when a worker came back for more: it may have been the last with a record in work."""
+        self._task: asyncio.Task[object] | None = None
+        self._cancelling_before = 0
+        self._has_cancelled = False
+        self._has_cancelled_own_task = False
+
+    def __repr__(self) -> str:
+        names = ", ".join(str(claim.topic_partition) for claim in self.claims)
+        return f"<Session of generation {self.generation}: {names or 'no partitions'}>"
+
+    @property
+    def generation(self) -> int:
+        """The number of the group's rebalance that this session follows."""
+        return self._life.generation
+
+    @property
+    def ended(self) -> bool:
+        """Whether a rebalance is due, or the session was left: its claims hand out nothing more."""
+        return self._life.is_over
+
+    async def commit(self) -> None:
+        """Commit what is finished of all claims, and wait for that."""
+        await self._commit(self.claims)
+
+    async def __aenter__(self) -> Self:
+        self._life.enter()
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancelling_before = self._task.cancelling()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """Wait for workers that no TaskGroup waited for, then end. Swallows our own cancellation only."""
+        is_ours = self._take_back_cancellation() and kind is asyncio.CancelledError
+        self._life.end()
+        try:
+            await self._stop_workers(at_once=not (kind is None or is_ours))
+        finally:
+            await self._life.exit()
+        return is_ours
+
+    # ---- inside
+
+    def _count(self, records: int) -> None:
+        self._engine.counters.records_received += records
+
+    async def _commit(self, claims: tuple[Claim, ...] | list[Claim]) -> None:
+        _, commits = self._engine.need_group("commit() without a group")
+        finished = {claim.topic_partition: claim._reader.finished() for claim in claims}
+        await commits.commit({partition: one for partition, one in finished.items() if one is not None})
+
+    def _workers(self) -> set[asyncio.Task[object]]:
+        """Tasks other than our own that have a record in work."""
+        own = asyncio.current_task()
+        found = {claim._worker() for claim in self.claims if claim._reader.is_busy}
+        return {task for task in found if task is not None and task is not own}
+
+    async def _stop_workers(self, at_once: bool = False) -> None:
+        """Wait for the others, as long as they may take; whoever is left then is cancelled."""
+        if not at_once:
+            await self._wait_for_workers(self._life.drain_seconds)
+        self._cancel_workers()
+        await self._wait_for_workers(CANCEL_SECONDS)
+
+    async def _wait_for_workers(self, seconds: float) -> None:
+        """Wait until nobody has a record in work, except us."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while (workers := self._workers()) and loop.time() < deadline:
+            self._returned.clear()
+            returned = loop.create_task(self._returned.wait())
+            await asyncio.wait(
+                {*workers, returned}, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED
+            )
+            returned.cancel()
+
+    def _cancel_workers(self) -> None:
+        """Cancel tasks that have a record in work; `_take_back_cancellation` knows that it was us."""
+        for task in self._workers():
+            self._has_cancelled = True
+            self._has_cancelled_own_task |= task is self._task
+            task.cancel("the claim that this task works on was revoked")
+
+    def _take_back_cancellation(self) -> bool:
+        """Whether a CancelledError that arrives here comes from us alone, be it through gather."""
+        assert self._task is not None
+        if self._has_cancelled_own_task:
+            self._task.uncancel()
+            self._has_cancelled_own_task = False
+        return self._has_cancelled and self._task.cancelling() <= self._cancelling_before
+
+
+class Sessions:
+    """The sessions of a consumer, one after the other, until it is closed."""
+
+    def __init__(
+        self,
+        engine: ConsumerEngine,
+        on_revoke: str,
+        drain_timeout: float | None,
+        start: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._engine = engine
+        self._start = start
+        self._drain_seconds = drain_seconds(engine, on_revoke, drain_timeout)
+        self._session: Session | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Session:
+        """Take part in the rebalance that is due, or wait for one if the session before was left early."""
+        engine = self._engine
+        if engine.is_leaving:
+            raise StopAsyncIteration
+        await self._start()
+        if not await next_round(engine, self._session is not None):
+            raise StopAsyncIteration
+        self._session = Session(engine, self._drain_seconds)
+        return self._session
+
+
+async def next_round(engine: ConsumerEngine, is_after_another: bool) -> bool:
+    """Wait for a rebalance to be due, take part in it, and say whether there is a session to have."""
+    group, _ = engine.need_group("sessions() without a group")
+    if not engine.subscription.is_by_topic:
+        raise ClientMisused("sessions() without a subscription", advice="Call subscribe() first")
+    loop = asyncio.get_running_loop()
+    while is_after_another and not engine.is_leaving and not engine.is_rebalance_due:
+        group.polled(loop.time())
+        await engine.wait_for_rebalance(MOST_SECONDS_BETWEEN_LOOKS)
+    if not engine.is_leaving:
+        await engine.join(None)
+    return not engine.is_leaving
