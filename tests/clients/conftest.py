@@ -12,13 +12,23 @@ from tests.clients.confluent import ConfluentClient
 from tests.clients.contract import Client, Member, wait_until
 from tests.clients.kafka_python import KafkaPythonClient
 from tests.clients.kcat import KcatClient
+from tests.clients.klamm_faces import KlammAioClient, KlammPlainClient
 from tests.clients.remote import JavaClient, KafkaJsClient
 from tests.conftest import cannot_run
 from tests.peers.kafka_jars import PeerMissing
 
 CLIENTS: dict[str, Callable[[str], Client]] = {
     kind.name: kind
-    for kind in (ConfluentClient, KafkaPythonClient, AioClient, KcatClient, KafkaJsClient, JavaClient)
+    for kind in (
+        ConfluentClient,
+        KafkaPythonClient,
+        AioClient,
+        KcatClient,
+        KafkaJsClient,
+        JavaClient,
+        KlammPlainClient,
+        KlammAioClient,
+    )
 }
 
 

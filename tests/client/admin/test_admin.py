@@ -46,8 +46,8 @@ def admin(face, bootstrap):
 
 @pytest.fixture
 def filled(bootstrap, new_topic):
-    """A topic whose ten records are a second apart."""
-    topic = new_topic()
+    """A topic whose ten records are a second apart, of years ago, hence without retention."""
+    topic = new_topic(1, {"retention.ms": -1})
     with WireConnection(bootstrap) as connection:
         for number in range(10):
             records = number_records([(b"key", b"value")], START_MS + number * 1000)
