@@ -141,7 +141,7 @@ class _Gathered:
         start, end = position + HEADER_SIZE, position + header.size
         is_compressed = header.attributes & COMPRESSION_MASK
         if is_compressed:
-            payload = open_payload(fetched.data[position:end])
+            payload = open_payload(fetched.data[position:end], header=header)
             start, end = 0, len(payload)
         if self._bytes + end - start > _MAX_COLUMN_BYTES:
             self.is_enough = True

@@ -79,76 +79,92 @@ def encode_columns(
     rows = batch.num_rows
     if not rows:
         return []
-    keys = _bytes_column(batch, key, "key", rows)
-    values = _bytes_column(batch, value, "value", rows)
-    timestamps = _timestamps(batch, timestamp, rows, now_ms)
-    pairs = _headers_column(batch, headers)
+    columns = _Columns(
+        _bytes_column(batch, key, "key", rows),
+        _bytes_column(batch, value, "value", rows),
+        _timestamps(batch, timestamp, rows, now_ms),
+        _headers_column(batch, headers),
+    )
     state = np.zeros(packing.STATE_FIELDS, np.int64)
-
     chosen = _partitions(batch, partition, rows, partitions_count)
     if key is not None:
+        method = METHODS[partitioner]
         status = packing.hash_keys(
-            METHODS[partitioner], partitions_count, *keys, packing.CRC32_TABLE, chosen, state
+            method, partitions_count, *columns.keys, packing.CRC32_TABLE, chosen, state
         )
         _check(status, state, key)
-
-    header_sizes = np.ones(rows, np.int64)
-    if pairs is not None:
-        status = packing.measure_headers(*pairs.parts, header_sizes, state)
-        _check(status, state, headers)
-    else:
-        pairs = _Headers(_NO_ENDS, _NO_BYTES, 0, _NO_COLUMN, _NO_COLUMN)
-
-    batch_of, body_sizes = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    partitions, counts, sizes = np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty(rows, np.int64)
-    base_timestamps, max_timestamps = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    header_sizes = np.ones(rows, np.int64)  # a count of 0
+    if columns.headers is not _NO_HEADERS:
+        _check(packing.measure_headers(*columns.headers.parts, header_sizes, state), state, headers)
+    plan = _Plan(rows)
     batches = packing.plan_batches(
-        *keys,
-        *values,
-        timestamps,
+        *columns.keys,
+        *columns.values,
+        columns.timestamps,
         header_sizes,
         chosen,
         np.array(range(partitions_count) if rotation is None else rotation, np.int64),
         max(batch_size - HEADER_SIZE, 0),
         np.full(partitions_count, -1, np.int64),
-        batch_of,
-        body_sizes,
-        partitions,
-        counts,
-        sizes,
-        base_timestamps,
-        max_timestamps,
+        plan.batch_of,
+        plan.body_sizes,
+        plan.partitions,
+        plan.counts,
+        plan.sizes,
+        plan.base_timestamps,
+        plan.max_timestamps,
         state,
     )
     _check(batches, state, key, value)
+    return plan.write(batches, columns)
 
-    ends = np.cumsum(sizes[:batches])
-    output = np.empty(int(ends[-1]), np.uint8)
-    packing.write_records(
-        *keys,
-        *values,
-        timestamps,
-        *pairs.parts,  # type: ignore[arg-type]  # mypy loses count of the arguments
-        batch_of,
-        body_sizes,
-        base_timestamps,
-        ends - sizes[:batches],
-        np.zeros(batches, np.int64),
-        output,
-    )
-    payloads = output.data
-    return [
-        EncodedRecords(place, payloads[end - size : end], count, base, newest)
-        for place, size, end, count, base, newest in zip(
-            partitions[:batches].tolist(),
-            sizes[:batches].tolist(),
-            ends.tolist(),
-            counts[:batches].tolist(),
-            base_timestamps[:batches].tolist(),
-            max_timestamps[:batches].tolist(),
-            strict=True,
+
+class _Columns(NamedTuple):
+    """What is sent, each column in the form that kernels take."""
+
+    keys: _Bytes
+    values: _Bytes
+    timestamps: Array
+    headers: _Headers
+
+
+class _Plan:
+    """Which row goes into which batch, and what the batches are like. There are fewer batches than rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.batch_of = np.empty(rows, np.int64)
+        self.body_sizes = np.empty(rows, np.int64)
+        self.partitions = np.empty(rows, np.int64)
+        self.counts = np.empty(rows, np.int64)
+        self.sizes = np.empty(rows, np.int64)
+        self.base_timestamps = np.empty(rows, np.int64)
+        self.max_timestamps = np.empty(rows, np.int64)
+
+    def write(self, batches: int, columns: _Columns) -> list[EncodedRecords]:
+        """All payloads, one after the other in one buffer."""
+        sizes = self.sizes[:batches]
+        ends = np.cumsum(sizes)
+        output = np.empty(int(ends[-1]), np.uint8)
+        packing.write_records(
+            *columns.keys,
+            *columns.values,
+            columns.timestamps,
+            *columns.headers.parts,  # type: ignore[arg-type]  # mypy loses count of the arguments
+            self.batch_of,
+            self.body_sizes,
+            self.base_timestamps,
+            ends - sizes,
+            np.zeros(batches, np.int64),
+            output,
         )
-    ]
+        payloads = output.data
+        fields = (self.partitions, self.sizes, ends, self.counts, self.base_timestamps, self.max_timestamps)
+        return [
+            EncodedRecords(partition, payloads[end - size : end], count, base, newest)
+            for partition, size, end, count, base, newest in zip(
+                *(field[:batches].tolist() for field in fields), strict=True
+            )
+        ]
 
 
 # ---- columns into one form
@@ -224,6 +240,7 @@ def _view(buffer: pa.Buffer | None, kind: Any) -> Array:
 _NO_BYTES = _view(None, np.uint8)
 _NO_ENDS = _view(None, np.int64)
 _NO_COLUMN = _Bytes(_NO_ENDS, _NO_BYTES, _NO_BYTES, 0)
+_NO_HEADERS = _Headers(_NO_ENDS, _NO_BYTES, 0, _NO_COLUMN, _NO_COLUMN)
 
 
 def _timestamps(batch: pa.RecordBatch | pa.Table, name: str | None, rows: int, now_ms: int) -> Array:
@@ -274,14 +291,14 @@ def _integers(column: Any, name: str, missing: int) -> Array:
     return numbers
 
 
-def _headers_column(batch: pa.RecordBatch | pa.Table, name: str | None) -> _Headers | None:
+def _headers_column(batch: pa.RecordBatch | pa.Table, name: str | None) -> _Headers:
     if name is None:
-        return None
+        return _NO_HEADERS
     column = _in_one(_column(batch, name))
     kind = column.type
     types = pa.types
     if types.is_null(kind):
-        return None
+        return _NO_HEADERS
     if types.is_map(kind):
         names, values = column.keys, column.items
     elif (types.is_list(kind) or types.is_large_list(kind)) and _has_pairs(kind.value_type):

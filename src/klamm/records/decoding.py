@@ -18,6 +18,7 @@ from klamm.records.batch import (
     COMPRESSION_MASK,
     HEADER_SIZE,
     LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
     BatchHeader,
     Buffer,
     CorruptBatch,
@@ -45,10 +46,12 @@ class DecodedRecords(NamedTuple):
     headers: list[Headers]
 
 
-def open_payload(batch: Buffer, limit: int = DECOMPRESSED_LIMIT_BYTES) -> memoryview:
-    """The records of one whole batch, decompressed if need be."""
-    header = parse_header(batch)
-    payload = memoryview(batch)[HEADER_SIZE : header.size]
+def open_payload(
+    batch: Buffer, limit: int = DECOMPRESSED_LIMIT_BYTES, header: BatchHeader | None = None
+) -> memoryview:
+    """The records of one whole batch, decompressed if need be. Its header need not be parsed twice."""
+    header = header or parse_header(batch)
+    payload = memoryview(batch)[HEADER_SIZE : header.batch_length + LOG_OVERHEAD]
     codec = header.attributes & COMPRESSION_MASK
     if codec and header.records_count:  # compaction leaves empty batches that keep their codec
         return memoryview(decompress(codec, payload, limit))
@@ -64,32 +67,37 @@ def decode_batch(
     The tuples are made without calling the class, which would cost as much as all the rest.
     """
     header = parse_header(batch)
-    decoded = decode_records(header, open_payload(batch))
+    decoded = _decode_columns(header, open_payload(batch, header=header))
     kind = TIMESTAMP_TYPES[header.attributes & LOG_APPEND_TIME_FLAG != 0]
     epoch = header.partition_leader_epoch
-    fields: Iterable[tuple[Any, ...]] = zip(
-        repeat(topic), repeat(partition), *decoded, repeat(kind), repeat(epoch), strict=False
-    )
+    constants = repeat(kind), repeat(epoch)
+    fields: Iterable[tuple[Any, ...]] = zip(repeat(topic), repeat(partition), *decoded, *constants)
     records = list(map(tuple.__new__, repeat(record_class), fields))
     if from_offset > header.base_offset:
-        return records[_count_before(decoded.offsets, from_offset) :]
+        return records[_count_before(decoded[0], from_offset) :]
     return records
 
 
 def decode_records(header: BatchHeader, payload: Buffer) -> DecodedRecords:
     """The records of an opened payload."""
+    return DecodedRecords(*_decode_columns(header, payload))
+
+
+def _decode_columns(
+    header: BatchHeader, payload: Buffer
+) -> tuple[Sequence[int], Sequence[int], list[bytes | None], list[bytes | None], list[Headers]]:
     count = header.records_count
     if count < 0 or count > len(payload):
         raise CorruptBatch(f"the batch says {count} records, but has {len(payload)} bytes of them")
     try:
-        columns = _decode_fields(payload if isinstance(payload, bytes) else bytes(payload), count)
+        fields = _decode_fields(payload if type(payload) is bytes else bytes(payload), count)
     except IndexError:
         raise CorruptBatch("a record ends before its fields do") from None
     except UnicodeDecodeError as error:
         raise CorruptBatch(f"the name of a record header is not UTF-8: {error}") from None
-    offset_deltas, timestamp_deltas, keys, values, headers = columns
+    offset_deltas, timestamp_deltas, keys, values, headers = fields
     offsets = _absolute_offsets(header, offset_deltas)
-    return DecodedRecords(offsets, _absolute_timestamps(header, timestamp_deltas), keys, values, headers)
+    return offsets, _absolute_timestamps(header, timestamp_deltas), keys, values, headers
 
 
 def _decode_fields(

@@ -14,21 +14,24 @@ from typing import NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import (
+    ATTRIBUTES_POSITION,
     COMPRESSION_MASK,
     CONTROL_FLAG,
     HEADER_SIZE,
+    LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     CorruptBatch,
-    compute_crc,
     parse_header,
 )
 from klamm.records.compression import Codec
+from klamm.records.crc import crc32c
 from klamm.records.decoding import decode_records, open_payload
 
 _MAX_OFFSET = 2**63 - 1
+_LAST_CODEC = int(Codec.ZSTD)
 _ABORT_MARKER = b"\x00\x00"
 """The type in a control record's key, after its version."""
 
@@ -57,23 +60,25 @@ def walk_batches(fetched: FetchedRecords) -> Iterator[tuple[BatchHeader, int, bo
     """All whole batches with where they begin, and whether they have records to hand out."""
     data = memoryview(fetched.data)
     from_offset = fetched.from_offset
+    checks_crcs = fetched.check_crcs
     aborted = sorted(fetched.aborted or (), key=lambda entry: entry[1], reverse=True)
     aborting: set[int] = set()
-    for header, position in _whole_batches(data):
-        attributes = header.attributes
-        last_offset = header.last_offset
-        if fetched.check_crcs and last_offset >= from_offset:
-            _check_crc(header, data[position : position + header.size])
+    for header, position, end, last_offset in _whole_batches(data):
+        is_wanted = last_offset >= from_offset
+        if is_wanted and checks_crcs:
+            crc = crc32c(data[position + ATTRIBUTES_POSITION : end])
+            if crc != header.crc:
+                raise _wrong_crc(header, crc)
         while aborted and aborted[-1][1] <= last_offset:
             aborting.add(aborted.pop()[0])
-        has_records = last_offset >= from_offset and header.records_count != 0
+        attributes = header.attributes
         if attributes & CONTROL_FLAG:
-            has_records = False
-            if aborting and _is_abort_marker(header, data[position : position + header.size]):
+            is_wanted = False
+            if aborting and _is_abort_marker(header, data[position:end]):
                 aborting.discard(header.producer_id)
-        elif attributes & TRANSACTIONAL_FLAG and header.producer_id in aborting:
-            has_records = False
-        yield header, position, has_records
+        elif (attributes & TRANSACTIONAL_FLAG and header.producer_id in aborting) or not header.records_count:
+            is_wanted = False
+        yield header, position, is_wanted
 
 
 def end_offset(fetched: FetchedRecords) -> int:
@@ -84,46 +89,46 @@ def end_offset(fetched: FetchedRecords) -> int:
 def end_position(fetched: FetchedRecords) -> tuple[int, int]:
     """`end_offset`, and the leader epoch of the last whole batch; -1 if there is none."""
     offset, epoch = fetched.from_offset, -1
-    for header, _ in _whole_batches(memoryview(fetched.data)):
-        offset = max(offset, header.last_offset + 1)
+    for header, _, _, last_offset in _whole_batches(memoryview(fetched.data)):
+        offset = max(offset, last_offset + 1)
         epoch = header.partition_leader_epoch
     return offset, epoch
 
 
-def _whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, int]]:
-    """Headers, and where their batches begin."""
+def _whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, int, int, int]]:
+    """Headers, where their batches begin and end, and their last offsets."""
     size = len(data)
     position = 0
     previous_offset = -1
     while size - position >= HEADER_SIZE:
         header = parse_header(data, position)
-        if header.magic != MAGIC:
-            raise _wrong_magic(header.magic)
-        if header.size < HEADER_SIZE:
+        base_offset, length, _, magic, _, attributes, last_offset_delta, *_ = header
+        if magic != MAGIC:
+            raise _wrong_magic(magic)
+        end = position + length + LOG_OVERHEAD
+        if end < position + HEADER_SIZE:
             raise CorruptBatch(f"a batch says it has {header.size} bytes, fewer than its header")
-        end = position + header.size
         if end > size:
             return
-        if header.base_offset <= previous_offset or header.last_offset_delta < 0:
-            raise CorruptBatch(f"the batch at offset {header.base_offset} follows offset {previous_offset}")
-        previous_offset = header.last_offset
-        if previous_offset >= _MAX_OFFSET:
-            raise CorruptBatch(f"the batch at offset {header.base_offset} ends beyond the largest offset")
-        if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
-            raise CorruptBatch(f"the batch at offset {header.base_offset} has an unknown compression")
-        yield header, position
+        if base_offset <= previous_offset or last_offset_delta < 0:
+            raise CorruptBatch(f"the batch at offset {base_offset} follows offset {previous_offset}")
+        last_offset = base_offset + last_offset_delta
+        if last_offset >= _MAX_OFFSET:
+            raise CorruptBatch(f"the batch at offset {base_offset} ends beyond the largest offset")
+        if attributes & COMPRESSION_MASK > _LAST_CODEC:
+            raise CorruptBatch(f"the batch at offset {base_offset} has an unknown compression")
+        yield header, position, end, last_offset
+        previous_offset = last_offset
         position = end
     if size - position > MAGIC_POSITION and data[position + MAGIC_POSITION] < MAGIC:
         raise _wrong_magic(data[position + MAGIC_POSITION])
 
 
-def _check_crc(header: BatchHeader, batch: memoryview) -> None:
-    crc = compute_crc(batch)
-    if crc != header.crc:
-        raise CorruptBatch(
-            f"the CRC of the batch at offset {header.base_offset} is {crc:#010x}, "
-            f"its header says {header.crc:#010x}"
-        )
+def _wrong_crc(header: BatchHeader, crc: int) -> CorruptBatch:
+    return CorruptBatch(
+        f"the CRC of the batch at offset {header.base_offset} is {crc:#010x}, "
+        f"its header says {header.crc:#010x}"
+    )
 
 
 def _is_abort_marker(header: BatchHeader, batch: memoryview) -> bool:
