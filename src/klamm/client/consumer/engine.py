@@ -23,6 +23,7 @@ from klamm.client.consumer.group.coordinator import GroupCoordinator
 from klamm.client.consumer.group.session_life import SessionLife
 from klamm.client.consumer.hand_out import HandOut
 from klamm.client.consumer.offsets import OffsetLookup
+from klamm.client.consumer.partition_state import UNKNOWN, PartitionState
 from klamm.client.consumer.position_finder import PositionFinder
 from klamm.client.consumer.positions import Positions
 from klamm.client.consumer.start import parse_start
@@ -96,6 +97,8 @@ class ConsumerEngine:
         self.session: SessionLife | None = None
         """The session that the user is in, if any."""
         self._is_subscription_new = False
+        self._parked: tuple[int, list[PartitionState]] = (UNKNOWN, [])
+        """What was given up in this rebalance, and the generation in which it was ours."""
         self._waiters: set[asyncio.Future[None]] = set()
         self._joined = asyncio.Event()
         """Set after each `join`, for the task that watches for the next rebalance."""
@@ -209,19 +212,30 @@ class ConsumerEngine:
             await self.commits.commit_finished()
         if self.subscription.listeners.on_revoked is not None:
             await self.call_listener(self.subscription.listeners.on_revoked, partitions)
-        self.positions.assign(self.positions.assignment() - partitions)
+        # With an eager strategy most come back at the end of the rebalance. Nobody else had them then, so
+        # there is no need to fetch everything again.
+        assert self.group is not None
+        self._parked = self.group.generation, self.positions.park(partitions)
 
     async def partitions_lost(self, partitions: set[TopicPartition]) -> None:
+        self._unpark(set())
         self.positions.assign(self.positions.assignment() - partitions)
         listener = self.subscription.listeners.for_loss()
         if listener is not None and partitions:
             await self.call_listener(listener, partitions)
 
     async def partitions_assigned(self, partitions: set[TopicPartition]) -> None:
+        self._unpark(partitions)
         self.positions.assign(self.positions.assignment() | partitions)
         self.network.want_topics({partition.topic for partition in partitions})
         if self.subscription.listeners.on_assigned is not None:
             await self.call_listener(self.subscription.listeners.on_assigned, partitions)
+
+    def _unpark(self, partitions: set[TopicPartition]) -> None:
+        assert self.group is not None
+        (generation, parked), self._parked = self._parked, (UNKNOWN, [])
+        is_next = self.group.generation == generation + 1
+        self.positions.unpark(parked, partitions if is_next else set())
 
     # ---- polls
 
@@ -267,13 +281,16 @@ class ConsumerEngine:
             if timer is not None:
                 timer.cancel()
 
-    def _tell_news(self) -> None:
+    def _tell_news(self) -> bool:
+        """Wake whoever waits for something to return; whether that is a task of this loop."""
         for waiter in self._waiters:
             _wake(waiter)
         if self.session is not None:
             self.session.news_came()
-        if self.on_news is not None:
-            self.on_news()
+        if self.on_news is not None and self._loop is not None:
+            # Not at once: a thread that wakes while the loop is busy has to wait for the interpreter.
+            self._loop.call_soon(self.on_news)
+        return bool(self._waiters) or self.session is not None
 
     def _kick(self) -> None:
         """From any thread: fetching may go on. One wake-up of the loop at a time is enough."""

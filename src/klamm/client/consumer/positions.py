@@ -16,7 +16,7 @@ in the user's thread while its loop fetches; records are decoded without holding
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import length_hint
 from types import TracebackType
 from typing import Protocol
@@ -74,6 +74,34 @@ class Positions:
             for partition in wanted:
                 if partition not in self.states:
                     self.states[partition] = PartitionState(partition, self._next_version())
+        self.on_change()
+
+    def park(self, partitions: Iterable[TopicPartition]) -> list[PartitionState]:
+        """Take partitions out, but keep those that could come back as they are: nothing of them is in work,
+        and the group's committed offset is where they stand. They keep what is buffered; see `unpark`."""
+        parked = []
+        with self.lock:
+            for state in [self.states.pop(each) for each in partitions if each in self.states]:
+                if self._is_at_rest(state):
+                    state.version = self._next_version()
+                    state.fetching = None
+                    self.ready.pop(state, None)
+                    parked.append(state)
+                else:
+                    self._forget(state)
+        self.on_change()
+        return parked
+
+    def unpark(self, parked: Iterable[PartitionState], wanted: Collection[TopicPartition]) -> None:
+        """Have parked partitions back that are wanted again; the others are forgotten."""
+        with self.lock:
+            for state in parked:
+                if state.partition in wanted and state.partition not in self.states:
+                    self.states[state.partition] = state
+                    if state.head() is not None:
+                        self.ready[state] = None
+                else:
+                    self._forget(state)
         self.on_change()
 
     def assignment(self) -> set[TopicPartition]:
@@ -286,6 +314,15 @@ class Positions:
     def _next_version(self) -> int:
         self._versions += 1
         return self._versions
+
+    def _is_at_rest(self, state: PartitionState) -> bool:
+        return (
+            state.need is Need.NOTHING
+            and state.position == state.finished == state.committed
+            and state not in self.readings
+            and state not in self.failed
+            and not state.is_paused
+        )
 
     def _forget(self, state: PartitionState) -> None:
         """Drop what is buffered, and have answers that are on their way dropped."""
