@@ -14,6 +14,8 @@ _RESERVED_TOPIC_IDS = frozenset({bytes(16), bytes(15) + b"\x01"})
 
 
 class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
     topic: str
     partition: int
 

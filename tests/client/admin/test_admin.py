@@ -26,7 +26,6 @@ from klamm import (
     TopicPartition,
     UnknownTopic,
 )
-from klamm.client.admin.admin import ALL_RECORDS
 from klamm.client.admin.types import ConfigType
 from klamm.records.builder import build_batch, number_records
 from klamm.testing.wire import WireConnection
@@ -381,7 +380,7 @@ def test_records_are_deleted_up_to_an_offset(admin, filled):
         admin.delete_records({filled: 11, ("nowhere", 0): 1})
     assert isinstance(failed.value.errors[filled], OffsetOutOfRange)
     assert isinstance(failed.value.errors[TopicPartition("nowhere", 0)], UnknownTopic)
-    assert admin.delete_records({filled: ALL_RECORDS}) == {filled: 10}
+    assert admin.delete_records({filled: -1}) == {filled: 10}
 
 
 # ---- brokers

@@ -1,12 +1,8 @@
 """`klamm.aio.Admin`: what an administrator does, as calls. `klamm.Admin` is the same for plain threads.
 
-The rule for calls about several things: a method whose name is in the singular is about one and raises its
-error. One in the plural asks about all at once and returns a dict from each to its result; when any failed it
-raises BatchFailed, whose `results` has those that succeeded and whose `errors` has the error of each other.
-Calls that ask every broker (`list_groups`, `describe_log_dirs`) count brokers the same way.
-
-Every call takes `timeout` in seconds, `default_api_timeout_ms` if it is not given. Within it a call looks for
-leaders, coordinators and the controller anew when they moved, and asks again when a connection broke.
+The methods here check their arguments; what is asked of whom, and again, is in a module per noun beside this
+one. Calls that ask every broker (`list_groups`, `describe_log_dirs`) count brokers as items, as others count
+topics.
 """
 
 from __future__ import annotations
@@ -55,11 +51,16 @@ from klamm.client.results import CommittedOffset, OffsetAndTime, TopicPartition
 from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
 
 KIND = "admin"
-ALL_RECORDS = -1
 
 
 class Admin:
     """Administers a cluster: topics, settings, groups, offsets, records, log directories.
+
+    A method whose name is in the singular is about one thing and raises its error. One in the plural asks
+    about all at once and returns a dict from each to its result; when any failed it raises BatchFailed, whose
+    `results` has those that succeeded and whose `errors` has the error of each other. Every call takes
+    `timeout` in seconds (`default_api_timeout_ms` if it is not given), within which it tries again when
+    leaders, coordinators or the controller moved.
 
     `bootstrap` names one or more brokers ("host:port,host:port", or a list); `config` is a mapping or a file
     with Kafka's names; options are in docs/CLIENT_CONFIGURATION.md. `ssl_context` replaces the ssl options.
@@ -424,7 +425,7 @@ class Admin:
     async def delete_records(
         self, before: Mapping[PartitionT, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete the records before an offset, by partition; ALL_RECORDS (-1) deletes all there are.
+        """Delete the records before an offset, by partition; -1 deletes all there are.
 
         Returns where each partition begins now. An offset behind the end is OffsetOutOfRange, in BatchFailed.
         """

@@ -35,6 +35,12 @@ from klamm.config.client_config import Bootstrap, ConfigGiven
 class Admin(PlainFace):
     """Administers a cluster: topics, settings, groups, offsets, records, log directories.
 
+    A method whose name is in the singular is about one thing and raises its error. One in the plural asks
+    about all at once and returns a dict from each to its result; when any failed it raises BatchFailed, whose
+    `results` has those that succeeded and whose `errors` has the error of each other. Every call takes
+    `timeout` in seconds (`default_api_timeout_ms` if it is not given), within which it tries again when
+    leaders, coordinators or the controller moved.
+
     `bootstrap` names one or more brokers ("host:port,host:port", or a list); `config` is a mapping or a file
     with Kafka's names; options are in docs/CLIENT_CONFIGURATION.md. `ssl_context` replaces the ssl options.
     """
