@@ -12,21 +12,25 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from klamm.client.arguments import TimeLike, as_name
 from klamm.client.errors import BufferFull, ClientError, ClientMisused, TimedOut
 from klamm.client.plain.face import PlainFace, documented_by
 from klamm.client.producer.arguments import BytesLike, HeadersGiven
 from klamm.client.producer.batches import Outcome
-from klamm.client.producer.delivery import BatchDelivery
+from klamm.client.producer.delivery import BatchDelivery, SentRange
+from klamm.client.producer.delivery import RangesDelivery as BaseRangesDelivery
+from klamm.client.producer.engine import Engine
 from klamm.client.producer.options import ProducerOptions
 from klamm.client.producer.partitioners import Partitioner
 from klamm.client.producer.producer import Producer as AsyncProducer
-from klamm.client.producer.sender import Sender
 from klamm.client.producer.settings import producer_config
 from klamm.client.results import SentRecord
 from klamm.config.client_config import Bootstrap, ConfigGiven
+
+if TYPE_CHECKING:
+    import pyarrow
 
 WAIT_FOREVER = -1.0
 """How a lock calls a wait without an end."""
@@ -84,6 +88,30 @@ class Delivery(BatchDelivery):
         return outcome
 
 
+class RangesDelivery(BaseRangesDelivery):
+    """Many records on their way: `producer.send_arrow(...).result()`."""
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None) -> list[SentRange]:
+        """Where the records went; waits for that. Raises their error, or TimedOut after `timeout` seconds."""
+        self._wait(timeout)
+        return self._sent()
+
+    def exception(self, timeout: float | None = None) -> ClientError | None:
+        """The error that the records ended in, if they did; waits as `result` does."""
+        self._wait(timeout)
+        return self._error()
+
+    def _wait(self, timeout: float | None) -> None:
+        if self.done():
+            return
+        ring = Ring()
+        self._add_waiter(ring)
+        if not ring.wait(timeout):
+            raise TimedOut("waiting for records that were sent as columns", timeout or 0.0)
+
+
 @documented_by(AsyncProducer)
 class Producer(PlainFace):
     """Sends records to topics.
@@ -94,7 +122,7 @@ class Producer(PlainFace):
     producer. `ssl_context` replaces the ssl options.
     """
 
-    _client: Sender[Delivery]
+    _client: Engine[Delivery]
 
     def __init__(
         self,
@@ -108,10 +136,11 @@ class Producer(PlainFace):
         settings, chooser = producer_config(bootstrap, config, partitioner, options)
         # Reentrant, because a partitioner of the user's, or a finalizer, may send while it is held.
         self._lock = threading.RLock()
-        sender = Sender(settings, Delivery, lock=self._lock, partitioner=chooser, ssl_context=ssl_context)
-        self._accumulator = sender.accumulator
-        self._append = sender.accumulator.append
-        super().__init__(sender)
+        engine = Engine(settings, Delivery, lock=self._lock, partitioner=chooser, ssl_context=ssl_context)
+        self._accumulator = engine.accumulator
+        self._append = engine.accumulator.append
+        self._sender = engine.sender
+        super().__init__(engine)
         self._thread.call_soon(setattr, _thread_marks, "is_client", True)
 
     def close(self, timeout: float | None = None) -> None:
@@ -140,12 +169,41 @@ class Producer(PlainFace):
         try:
             with self._lock:
                 delivery = self._append(topic, value, key, headers, partition, timestamp)
-                if not self._accumulator.wake_wanted or self._client.wake_pending:
+                if not self._accumulator.wake_wanted or self._sender.wake_pending:
                     return delivery
-                self._client.wake_pending = True
+                self._sender.wake_pending = True
         except BufferFull as full:
             return self._send_later(full, topic, value, key, headers, partition, timestamp)
-        self._thread.call_soon(self._client.pump)
+        self._thread.call_soon(self._sender.pump)
+        return delivery
+
+    def send_arrow(
+        self,
+        batch: pyarrow.RecordBatch | pyarrow.Table,
+        topic: str,
+        value: str | None = "value",
+        key: str | None = None,
+        headers: str | None = None,
+        timestamp: str | None = None,
+        partition: str | None = None,
+    ) -> RangesDelivery:
+        """Take the rows of a pyarrow RecordBatch or Table for sending. Needs klamm[arrow].
+
+        `value`, `key` and so on name columns: binary or string for values and keys, timestamps or whole
+        milliseconds, lists of structs with key and value for headers. What is returned ends in a list of
+        SentRange(partition, base_offset, records), or a typed error; the rest may be written then. No Python
+        object is made per row. Waits until all rows are queued.
+
+        Raises ClientMisused for columns that cannot be sent.
+        """
+        from klamm.client.producer.columns import ColumnFeed, ColumnNames
+
+        self._guard.check()
+        names = ColumnNames(value, key, headers, timestamp, partition)
+        client = self._client
+        feed = ColumnFeed(batch, names, client.settings, client.partitioner, as_name(topic, "topic"))
+        delivery = RangesDelivery()
+        self._run(client.feed(feed, delivery))
         return delivery
 
     def _send_later(self, full: BufferFull, *record: Any) -> Delivery:
@@ -155,8 +213,8 @@ class Producer(PlainFace):
             with suppress(BufferFull), self._lock:  # others were faster
                 self._guard.check()
                 delivery = self._append(*record)
-                self._client.wake_pending = True
-                self._thread.call_soon(self._client.pump)
+                self._sender.wake_pending = True
+                self._thread.call_soon(self._sender.pump)
                 return delivery
         raise full
 
@@ -166,7 +224,7 @@ class Producer(PlainFace):
             if self._client.has_room():
                 return seconds > 0
             self._client.make_room(ring)
-        self._thread.call_soon(self._client.pump)
+        self._thread.call_soon(self._sender.pump)
         try:
             return ring.wait(seconds)
         finally:
@@ -183,5 +241,4 @@ class Producer(PlainFace):
         self._run(self._client.flush(timeout))
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        known = self._run(self._client.topic(as_name(topic, "topic"), timeout))
-        return [each.index for each in known.partitions]
+        return self._run(self._client.partitions_for(as_name(topic, "topic"), timeout))

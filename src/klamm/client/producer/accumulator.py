@@ -44,7 +44,7 @@ from klamm.client.producer.schedule import Schedule
 from klamm.client.producer.sequences import PartitionSequences, ProducerIdentity
 from klamm.client.producer.settings import ProducerSettings
 from klamm.model.errors import ErrorCode
-from klamm.records.batch import HEADER_SIZE
+from klamm.records.batch import HEADER_SIZE, Buffer
 from klamm.records.decoding import Headers
 
 HELD_SPAN_S = 1.0
@@ -161,7 +161,13 @@ class Accumulator(Generic[DeliveryT]):
         return self._delivery(batch, index)
 
     def append_encoded(
-        self, topic: str, partition: int, payload: bytes, count: int, base_timestamp: int, max_timestamp: int
+        self,
+        topic: str,
+        partition: int,
+        payload: Buffer,
+        count: int,
+        base_timestamp: int,
+        max_timestamp: int,
     ) -> Batch:
         """Take records that are encoded already, as a batch of their own. The topic is known.
 
@@ -170,7 +176,10 @@ class Accumulator(Generic[DeliveryT]):
         memory = len(payload) + HEADER_SIZE
         if not self.has_room(memory):
             raise self._closed or self._buffer_full(topic)
-        queue = self.topics[topic].queues[partition]
+        queues = self.topics[topic].queues
+        if partition >= len(queues):
+            raise _no_partition(topic, partition, len(queues))
+        queue = queues[partition]
         self._close_open(queue)
         batch = self._new_batch(queue, self._clock(), self.ledger.new_number())
         batch.is_open = False
@@ -272,13 +281,17 @@ class Accumulator(Generic[DeliveryT]):
 
     # ---- topics
 
-    def topic_known(self, topic: str, has_leader: Sequence[bool], looked_up: bool = False) -> None:
+    def topic_known(
+        self, topic: str, has_leader: Sequence[bool], *, looked_up: bool = False, is_wanted: bool = False
+    ) -> None:
         """Metadata says which partitions a topic has, and which of them have a leader.
 
         `looked_up` says that it was asked for because of records that are held: those for a partition that
-        is not there even so have failed.
+        is not there even so have failed. A topic that nobody sent to is passed over unless it `is_wanted`.
         """
         buffer = self.topics.get(topic) or self.holding.get(topic)
+        if buffer is None and is_wanted:
+            buffer = TopicBuffer(topic, self._batch_bytes)
         if buffer is None or not has_leader:
             return
         is_new = not buffer.queues

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.client.errors import BrokerError, ClientError
-from klamm.records.batch import HEADER_SIZE, NO_PRODUCER_ID
+from klamm.records.batch import HEADER_SIZE, NO_PRODUCER_ID, Buffer
 from klamm.records.builder import assemble_batch, stamp_producer
 from klamm.records.compression import Codec
 from klamm.records.decoding import Headers
@@ -113,7 +113,7 @@ class Batch:
         self.timestamps: list[int] = []
         """Kept for the deliveries. Of records that came encoded, only the first."""
         self.headers: list[Headers] | None = None
-        self.payload: bytes | None = None
+        self.payload: Buffer | None = None
         """Records that came encoded already."""
         self.max_timestamp = -1
         self.count = 0

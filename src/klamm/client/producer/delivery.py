@@ -84,15 +84,30 @@ class RangesDelivery:
     When some of its batches failed it ends in the error of the first that did; the others may be written.
     """
 
-    __slots__ = ("_batches", "_place")
+    __slots__ = ("_batches", "_failure", "_feed_waiters", "_is_fed", "_place")
 
-    def __init__(self, batches: list[Batch]) -> None:
-        self._batches = batches
+    def __init__(self) -> None:
+        self._batches: list[Batch] = []
         self._place = 0
+        self._is_fed = False
+        self._failure: ClientError | None = None
+        self._feed_waiters: list[Waiter] = []
+
+    def feed(self, batch: Batch) -> None:
+        """More of the records are in a batch now."""
+        self._batches.append(batch)
+
+    def end_feed(self, failure: ClientError | None = None) -> None:
+        """All records are in batches now, or the rest of them cannot be."""
+        self._is_fed = True
+        self._failure = failure
+        waiters, self._feed_waiters = self._feed_waiters, []
+        for waiter in waiters:
+            self._add_waiter(waiter)
 
     def done(self) -> bool:
         """Whether all records were acknowledged or have failed."""
-        return self._undone() is None
+        return self._undone() is None and self._is_fed
 
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call `callback(delivery)` when all records are done, at once if they are."""
@@ -114,14 +129,16 @@ class RangesDelivery:
     def _add_waiter(self, waiter: Waiter) -> None:
         """Waits for one batch after the other, so that parts of a split one are waited for, too."""
         batch = self._undone()
-        if batch is None:
+        if batch is not None:
+            batch.add_waiter(0, lambda: self._add_waiter(waiter))
+        elif self._is_fed:
             waiter()
         else:
-            batch.add_waiter(0, lambda: self._add_waiter(waiter))
+            self._feed_waiters.append(waiter)
 
     def _error(self) -> ClientError | None:
         errors = [batch.outcome.error for batch in self._batches if batch.outcome is not None]
-        return next((error for error in errors if error is not None), None)
+        return next((error for error in errors if error is not None), self._failure)
 
     def _sent(self) -> list[SentRange]:
         error = self._error()

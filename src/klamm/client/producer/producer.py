@@ -7,19 +7,23 @@ import ssl
 from collections.abc import Generator
 from contextlib import nullcontext
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from klamm.client.arguments import TimeLike, as_name
 from klamm.client.errors import ClientError, ClientMisused
 from klamm.client.producer.arguments import BytesLike, HeadersGiven
-from klamm.client.producer.delivery import BatchDelivery
+from klamm.client.producer.delivery import BatchDelivery, SentRange
+from klamm.client.producer.delivery import RangesDelivery as BaseRangesDelivery
+from klamm.client.producer.engine import Engine
 from klamm.client.producer.options import ProducerOptions
 from klamm.client.producer.partitioners import Partitioner
-from klamm.client.producer.sender import Sender
 from klamm.client.producer.settings import producer_config
 from klamm.client.producer.waking import Wakeable
 from klamm.client.results import SentRecord
 from klamm.config.client_config import Bootstrap, ConfigGiven
+
+if TYPE_CHECKING:
+    import pyarrow
 
 
 class Delivery(BatchDelivery):
@@ -52,6 +56,31 @@ class Delivery(BatchDelivery):
         return self._error(outcome)
 
 
+class RangesDelivery(BaseRangesDelivery):
+    """Many records on their way: `ranges = await producer.send_arrow(...)`."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, list[SentRange]]:
+        if not self.done():
+            waiter = Wakeable(asyncio.get_running_loop())
+            self._add_waiter(waiter)
+            yield from waiter.future
+        return self._sent()
+
+    def result(self, timeout: float | None = None) -> list[SentRange]:
+        """Where the records went. Raises their error, and ClientMisused while they are on their way."""
+        if not self.done():
+            raise not_done()
+        return self._sent()
+
+    def exception(self, timeout: float | None = None) -> ClientError | None:
+        """The error that the records ended in, if they did. Raises ClientMisused on their way."""
+        if not self.done():
+            raise not_done()
+        return self._error()
+
+
 def not_done() -> ClientMisused:
     return ClientMisused("nobody has acknowledged this yet", advice="Await it, or ask `done()` first")
 
@@ -76,25 +105,25 @@ class Producer:
     ) -> None:
         settings, chooser = producer_config(bootstrap, config, partitioner, options)
         # Everything happens on one loop, so there is nothing to lock.
-        self._sender = Sender(
+        self._engine = Engine(
             settings, Delivery, lock=nullcontext(), partitioner=chooser, ssl_context=ssl_context
         )
-        self._guard = self._sender._guard
-        self._accumulator = self._sender.accumulator
+        self._guard = self._engine._guard
+        self._accumulator = self._engine.accumulator
         self._append = self._accumulator.append
 
     # ---- life
 
     async def start(self) -> None:
         """Begin. `async with` does it, and so does the first call. Nothing is connected before that."""
-        await self._sender.start()
+        await self._engine.start()
 
     async def close(self, timeout: float | None = None) -> None:
         """Send what is here and end. What is not acknowledged after `timeout` seconds fails.
 
         Idempotent; every other call raises ClientClosed afterwards.
         """
-        await self._sender.close(timeout)
+        await self._engine.close(timeout)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -114,7 +143,7 @@ class Producer:
 
     def counters(self) -> dict[str, float]:
         """What this client has counted so far, by name."""
-        return self._sender.counters()
+        return self._engine.counters()
 
     # ---- sending
 
@@ -139,14 +168,46 @@ class Producer:
             self._guard.check()
         delivery = self._append(topic, value, key, headers, partition, timestamp)
         if self._accumulator.wake_wanted:
-            self._sender.wake()
+            self._guard.started = True
+            self._engine.sender.wake_or_pump()
+        return delivery
+
+    def send_arrow(
+        self,
+        batch: pyarrow.RecordBatch | pyarrow.Table,
+        topic: str,
+        value: str | None = "value",
+        key: str | None = None,
+        headers: str | None = None,
+        timestamp: str | None = None,
+        partition: str | None = None,
+    ) -> RangesDelivery:
+        """Take the rows of a pyarrow RecordBatch or Table for sending. Needs klamm[arrow].
+
+        `value`, `key` and so on name columns: binary or string for values and keys, timestamps or whole
+        milliseconds, lists of structs with key and value for headers. What is returned ends in a list of
+        SentRange(partition, base_offset, records), or a typed error; the rest may be written then. No Python
+        object is made per row. The rows are queued as room allows; `await drain()` waits until they are, and
+        only then is it certain that records sent later come behind them.
+
+        Raises ClientMisused for columns that cannot be sent, and BufferFull when much waits already.
+        """
+        from klamm.client.producer.columns import ColumnFeed, ColumnNames
+
+        self._guard.check()
+        names = ColumnNames(value, key, headers, timestamp, partition)
+        engine = self._engine
+        feed = ColumnFeed(batch, names, engine.settings, engine.partitioner, as_name(topic, "topic"))
+        delivery = RangesDelivery()
+        engine.feed_soon(feed, delivery)
         return delivery
 
     async def drain(self) -> None:
         """Wait until there is room for records: at once, unless `buffer_memory` is nearly used up."""
         self._guard.check()
-        if not self._sender.has_room():
-            await self._sender.room()
+        await self._engine.fed()
+        if not self._engine.has_room():
+            await self._engine.room()
             self._guard.check()
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -155,10 +216,9 @@ class Producer:
         Raises TimedOut when that takes longer than `timeout` seconds; the records are on their way still.
         """
         self._guard.check()
-        await self._sender.flush(timeout)
+        await self._engine.flush(timeout)
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
         """The partitions of a topic. Waits for the topic up to `max_block_ms`, or `timeout` seconds."""
         self._guard.check()
-        known = await self._sender.topic(as_name(topic, "topic"), timeout)
-        return [each.index for each in known.partitions]
+        return await self._engine.partitions_for(as_name(topic, "topic"), timeout)

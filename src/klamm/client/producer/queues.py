@@ -106,5 +106,11 @@ class TopicBuffer:
         self.held: deque[HeldBatch] = deque()
         self.sticky = StickyPartition(switch_bytes, 0)
 
+    def rotation(self) -> list[int]:
+        """The partitions that records without a key go round, beginning with the sticky one."""
+        count = len(self.queues)
+        around = [(self.sticky.current + step) % count for step in range(count)]
+        return [index for index in around if self.has_leader[index]] or around
+
     def switch_sticky(self) -> None:
         self.sticky.switch(self.has_leader, [len(queue.waiting) for queue in self.queues])

@@ -62,7 +62,7 @@ class ProduceCall:
             topic_data=list(topics.values()),
         )
 
-    def check_version(self, version: int, address: str) -> None:
+    def check_version(self, version: int, address: BrokerAddress) -> None:
         """Raise if a batch is compressed in a way that brokers of that age do not know."""
         if version < _FIRST_VERSION_WITH_ZSTD and self._codec == Codec.ZSTD:
             raise BrokerError.of(

@@ -56,14 +56,15 @@ class Settling:
     """Settles the batches of one accumulator."""
 
     def __init__(self, accumulator: Accumulator[Any]) -> None:
-        self._accumulator = accumulator
+        self.accumulator = accumulator
         self._ledger = accumulator.ledger
         self._settings = accumulator.settings
 
     def answered(
-        self, batch: Batch, answer: Answer, broker: str, now: float, *, chance: float, moved: bool = False
+        self, batch: Batch, answer: Answer, broker: object, now: float, *, chance: float, moved: bool = False
     ) -> None:
-        """`moved` says that the answer told us of another leader, so that there is nothing to wait for."""
+        """`broker` is who answered, for error texts. `moved` says that the answer told us of another leader,
+        so that there is nothing to wait for."""
         queue = self._off_wire(batch)
         code = answer.error_code
         if code in _WRITTEN:
@@ -82,7 +83,7 @@ class Settling:
                 self._retry(queue, batch, now, chance, at_once=moved)
             else:
                 self._ledger.settle(batch, Outcome(error=error, record_errors=answer.record_errors))
-        self._accumulator.reconsider(queue)
+        self.accumulator.reconsider(queue)
 
     def lost(self, batch: Batch, error: ClientError, now: float, *, chance: float) -> None:
         """There was no answer, and nobody knows whether the batch is written."""
@@ -95,17 +96,17 @@ class Settling:
                 self._retry(queue, batch, now, chance)
             else:
                 self._ledger.settle(batch, Outcome(error=error))
-        self._accumulator.reconsider(queue)
+        self.accumulator.reconsider(queue)
 
     def expire(self, now: float) -> None:
         """Settle what has waited for too long."""
-        for buffer in list(self._accumulator.holding.values()):
+        for buffer in list(self.accumulator.holding.values()):
             while buffer.held and buffer.held[0].deadline <= now:
                 held = buffer.held.popleft()
                 waited = held.deadline - held.created
                 self._ledger.settle(held, Outcome(error=TimedOut(f"waiting for topic {buffer.name}", waited)))
             if not buffer.held:
-                del self._accumulator.holding[buffer.name]
+                del self.accumulator.holding[buffer.name]
         for batch in self._ledger.unsettled():
             if isinstance(batch, HeldBatch):
                 continue
@@ -115,7 +116,7 @@ class Settling:
 
     def next_deadline(self) -> float:
         """When `expire` will have something to do; never is infinite."""
-        deadlines = [each.held[0].deadline for each in self._accumulator.holding.values() if each.held]
+        deadlines = [each.held[0].deadline for each in self.accumulator.holding.values() if each.held]
         oldest = self._ledger.oldest_queued()
         if oldest is not None:
             deadlines.append(oldest.deadline)
@@ -123,8 +124,8 @@ class Settling:
 
     def fail_all(self, error: ClientError) -> None:
         """Settle everything that is left: the producer ends."""
-        for topic in list(self._accumulator.holding):
-            self._accumulator.topic_failed(topic, error)
+        for topic in list(self.accumulator.holding):
+            self.accumulator.topic_failed(topic, error)
         for batch in self._ledger.unsettled():
             self._give_up(batch, error)
 
@@ -134,11 +135,13 @@ class Settling:
             for batch in list(queue.waiting):
                 self._give_up(batch, error)
 
-    def fail_waiting(self, error: ClientError) -> None:
-        """Settle all that is not under way: there is no producer id to be had."""
+    def no_producer_id(self, error: ClientError) -> None:
+        """There is no producer id to be had. If no retry can help, all that is not under way has failed."""
         for batch in self._ledger.unsettled():
             if not batch.on_wire and not isinstance(batch, HeldBatch):
-                self._give_up(batch, error)
+                batch.last_error = error
+                if not error.retriable:
+                    self._give_up(batch, error)
 
     # ---- inside
 
@@ -172,7 +175,7 @@ class Settling:
     ) -> None:
         pause = 0.0 if at_once else self._settings.backoff.pause(batch.attempts, chance)
         batch.retry_at = now + pause
-        self._accumulator.counters.retries += 1
+        self.accumulator.counters.retries += 1
         queue.put_back(batch)
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
@@ -188,7 +191,7 @@ class Settling:
         if not batch.on_wire:
             queue.remove(batch)
         self._ledger.settle(batch, Outcome(error=error))
-        self._accumulator.reconsider(queue)
+        self.accumulator.reconsider(queue)
 
     def _timed_out(self, batch: Batch) -> DeliveryTimedOut:
         batch.close()

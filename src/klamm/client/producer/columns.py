@@ -1,0 +1,117 @@
+"""Records that come as Arrow columns: cut into slices, encoded slice by slice, sent as whole batches.
+
+Needs klamm[arrow]; nothing here is imported before columns are sent. No Python object is made per row, except
+for a partitioner of the user's, who is asked about every key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from klamm.client.errors import ClientMisused, LocalRecordTooLarge
+from klamm.client.producer.partitioners import Partitioner, ask_user
+from klamm.client.producer.settings import ProducerSettings
+from klamm.records.arrow_encoding import ColumnError, EncodedRecords, encode_columns
+from klamm.records.batch import HEADER_SIZE
+from klamm.records.kernels import pyarrow as pa
+
+SLICE_BYTES = 2 * 1024 * 1024
+"""What is encoded in one go, about: it takes a millisecond, in which nothing else runs on the loop."""
+
+SLICE_SHARE = 4
+"""And no more than this part of the buffer's memory, so that encoded rows find room."""
+
+_CHOSEN = "the partitioner's choice"
+
+
+class ColumnNames(NamedTuple):
+    """Which column is what; None for what no row has."""
+
+    value: str | None
+    key: str | None
+    headers: str | None
+    timestamp: str | None
+    partition: str | None
+
+
+class ColumnFeed:
+    """Rows of a RecordBatch or Table on their way into batches."""
+
+    def __init__(
+        self,
+        batch: Any,
+        names: ColumnNames,
+        settings: ProducerSettings,
+        partitioner: Partitioner | None,
+        topic: str,
+    ) -> None:
+        """Raises ClientMisused for columns that are not there or cannot be sent."""
+        if not isinstance(batch, pa.RecordBatch | pa.Table):
+            raise ClientMisused(
+                f"{type(batch).__name__} is neither a pyarrow RecordBatch nor a Table",
+                advice="Make one with pyarrow.RecordBatch.from_pydict or pyarrow.Table.from_pandas",
+            )
+        self.topic = topic
+        self._batch = batch
+        self._names = names
+        self._settings = settings
+        self._partitioner = partitioner
+        self._row = 0
+        row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
+        self._slice_rows = max(min(SLICE_BYTES, settings.buffer_bytes // SLICE_SHARE) // row_bytes, 1)
+        # What is wrong with a column is seen in its first row, while the caller can still be told.
+        self._encode(batch.slice(0, 1), names._replace(partition=None), 1, None, 0)
+
+    def next_batches(
+        self, partitions: int, rotation: Sequence[int], now_ms: int
+    ) -> list[EncodedRecords] | None:
+        """The batches of the next slice; None when there is none."""
+        if self._row >= self._batch.num_rows:
+            return None
+        rows = self._batch.slice(self._row, self._slice_rows)
+        self._row += self._slice_rows
+        names = self._names
+        if self._partitioner is not None:
+            rows, names = self._ask(self._partitioner, rows, partitions)
+        encoded = self._encode(rows, names, partitions, rotation, now_ms)
+        limit = self._settings.max_request_bytes - HEADER_SIZE
+        for batch in encoded:
+            if batch.count == 1 and len(batch.payload) > limit:
+                raise LocalRecordTooLarge(
+                    f"a row for {self.topic} needs {len(batch.payload) + HEADER_SIZE} bytes, more than "
+                    "max_request_size allows",
+                    advice="Send less at once, or raise max_request_size",
+                )
+        return encoded
+
+    def _encode(
+        self, rows: Any, names: ColumnNames, partitions: int, rotation: Sequence[int] | None, now_ms: int
+    ) -> list[EncodedRecords]:
+        try:
+            return encode_columns(
+                rows,
+                **names._asdict(),
+                partitions_count=partitions,
+                batch_size=min(self._settings.batch_bytes, self._settings.max_request_bytes),
+                now_ms=now_ms,
+                partitioner=self._settings.partitioner,
+                rotation=rotation,
+            )
+        except ColumnError as error:
+            raise ClientMisused(f"columns for {self.topic}: {error}") from error
+
+    def _ask(self, partitioner: Partitioner, rows: Any, partitions: int) -> tuple[Any, ColumnNames]:
+        """The rows with a column of partitions that the user's function chose."""
+        count = rows.num_rows
+        keys = [None] * count if self._names.key is None else rows.column(self._names.key).to_pylist()
+        given = self._names.partition
+        chosen = [None] * count if given is None else rows.column(given).to_pylist()
+        for row, key in enumerate(keys):
+            if chosen[row] is None:
+                key = key.encode() if isinstance(key, str) else key
+                chosen[row] = ask_user(partitioner, self.topic, key, partitions)
+        return (
+            rows.append_column(_CHOSEN, pa.array(chosen, pa.int32())),
+            self._names._replace(partition=_CHOSEN),
+        )

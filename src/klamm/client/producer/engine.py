@@ -1,0 +1,231 @@
+"""A producer without a face: what both faces have in common.
+
+It brings the parts together (network, cores, sender) and ends them. The faces differ in how their users wait,
+and in the lock: the plain face's user threads append while the loop's thread sends; with asyncio there is but
+one thread, and nothing to lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+import time
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Generic
+
+from klamm.client.errors import BufferFull, ClientClosed, ClientError, TimedOut
+from klamm.client.guard import ClientGuard
+from klamm.client.logs import client_logger
+from klamm.client.network.network import Network
+from klamm.client.producer.accumulator import Accumulator, DeliveryT
+from klamm.client.producer.batches import RECORD_MEMORY_BYTES, Batch, Waiter
+from klamm.client.producer.delivery import RangesDelivery
+from klamm.client.producer.errands import Errands
+from klamm.client.producer.partitioners import Partitioner
+from klamm.client.producer.sender import Sender
+from klamm.client.producer.settings import ProducerSettings
+from klamm.client.producer.settling import Settling
+from klamm.client.producer.waking import Wakeable
+from klamm.config.client_config import ClientConfig
+from klamm.records.batch import HEADER_SIZE
+
+if TYPE_CHECKING:  # they need klamm[arrow]
+    from klamm.client.producer.columns import ColumnFeed
+    from klamm.records.arrow_encoding import EncodedRecords
+
+ROOM_SHARE = 8
+"""Who waits for room waits until this part of the memory is free: so there is a wait once in a while and not
+one for every record."""
+
+MOST_FEEDS = 8
+"""How many sets of columns may wait for their turn: the rows of all of them are in memory."""
+
+_FEED = "feed columns"
+
+
+class Engine(Generic[DeliveryT]):
+    """See the module. Everything but `counters` and what says so runs on the client's loop."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        delivery_class: type[DeliveryT],
+        *,
+        lock: AbstractContextManager[Any],
+        partitioner: Partitioner | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self.settings = ProducerSettings.of(config)
+        self.partitioner = partitioner
+        self._lock = lock
+        self._network = Network(config, ssl_context=ssl_context)
+        self._guard = ClientGuard("producer", self._network.client_id)
+        self.accumulator = Accumulator(
+            self.settings,
+            delivery_class,
+            clock=time.monotonic,
+            now_ms=_now_ms,
+            first_partition=random.randrange,
+            partitioner=partitioner,
+            counters=self._network.counters,
+        )
+        self._settling = Settling(self.accumulator)
+        self._logger = client_logger("producer", self._network.client_id)
+        self._errands = Errands(self._logger)
+        self.sender = Sender(self._network, self._settling, lock, self._errands, self._logger)
+        memory = self.settings.buffer_bytes
+        self._room_until = memory - min(self.settings.max_request_bytes + RECORD_MEMORY_BYTES, memory // 2)
+        self._room_from = min(self._room_until, memory - memory // ROOM_SHARE)
+        """Those who wait for room go on when no more bytes than these are in use."""
+        self._feeding = asyncio.Lock()
+        """Columns are fed one after the other, so that their rows stay in order."""
+        self._feeds = 0
+
+    # ---- life
+
+    async def start(self) -> None:
+        """Begin. Nothing is connected before it is needed."""
+        self._guard.check()
+        if not self._guard.started:
+            self._guard.started = True
+            await self._network.start()
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Send what is here, for at most `timeout` seconds; what is left then has failed."""
+        if not self._guard.begin_close():
+            return
+        closed = ClientClosed(f"producer {self._network.client_id} was closed before the record was sent")
+        try:
+            if self._guard.started:
+                await self.flush(timeout)
+        except TimedOut as error:
+            self._logger.warning("closed with records unsent: %s", error)
+        finally:
+            with self._lock:
+                self.accumulator.close(closed)
+                self._settling.fail_all(closed)
+            await self._errands.close()
+            self.sender.end()
+            await self._network.close()
+
+    def counters(self) -> dict[str, float]:
+        """What was counted so far, by name. From any thread."""
+        with self._lock:
+            self.accumulator.ledger.count_waiting()
+        return self._network.counters.as_dict()
+
+    async def partitions_for(self, topic: str, timeout: float | None) -> list[int]:
+        """The partitions of a topic, which is waited for."""
+        self._guard.started = True
+        known = await self.sender.lookups.topic(topic, timeout)
+        return [each.index for each in known.partitions]
+
+    # ---- waiting
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send all that is here without lingering, and wait until it is settled."""
+        ledger = self.accumulator.ledger
+        waiter = Wakeable(asyncio.get_running_loop())
+        try:
+            async with asyncio.timeout(timeout):
+                await self.fed()
+                with self._lock:
+                    ledger.add_flush_waiter(self.accumulator.flush(), waiter)
+                self.sender.pump()
+                await waiter.future
+        except TimeoutError:
+            with self._lock:
+                ledger.count_waiting()
+            left = self._network.counters.records_waiting
+            raise TimedOut(f"flushing, with {left} records left,", timeout or 0.0) from None
+        finally:
+            with self._lock:
+                ledger.drop_flush_waiter(waiter)
+
+    def has_room(self) -> bool:
+        """Whether a record of any size that is allowed would be taken."""
+        return self.accumulator.ledger.memory_used <= self._room_until
+
+    def make_room(self, waiter: Waiter, size: int = 0) -> None:
+        """Have `waiter` called when there is room, for `size` bytes at least if so many fit at all.
+
+        Under the lock; a turn must follow.
+        """
+        self.accumulator.flush()  # nothing may linger while others wait for its place
+        most_used = max(min(self._room_from, self.settings.buffer_bytes - size), 0)
+        self.accumulator.ledger.add_room_waiter(most_used, waiter)
+
+    async def room(self, size: int = 0) -> None:
+        """Wait until there is room, as `make_room` says."""
+        waiter = Wakeable(asyncio.get_running_loop())
+        with self._lock:
+            self.make_room(waiter, size)
+        self.sender.pump()
+        try:
+            await waiter.future
+        finally:
+            with self._lock:
+                self.accumulator.ledger.drop_room_waiter(waiter)
+
+    # ---- columns
+
+    def feed_soon(self, feed: ColumnFeed, delivery: RangesDelivery) -> None:
+        """Feed in a task. When MOST_FEEDS wait already, BufferFull."""
+        if len(self._errands.under_way(_FEED)) >= MOST_FEEDS:
+            raise BufferFull(
+                f"{MOST_FEEDS} sets of columns wait to be sent already",
+                advice="Wait with `await producer.drain()`",
+            )
+        self._feeds += 1
+        self._guard.started = True
+        self._errands.start(f"{_FEED} {self._feeds}", self.feed(feed, delivery))
+
+    async def fed(self) -> None:
+        """Wait until all columns that were given so far are in batches."""
+        feeds = self._errands.under_way(_FEED)
+        if feeds:
+            await asyncio.wait(feeds)
+
+    async def feed(self, feed: ColumnFeed, delivery: RangesDelivery) -> None:
+        """Bring the rows of a feed into batches, as room allows. What goes wrong is in the delivery."""
+        failure: ClientError | None = ClientClosed("the rest of the rows was given up")
+        try:
+            async with self._feeding:
+                await self.sender.lookups.want_topic(feed.topic)
+                while await self._feed_slice(feed, delivery):
+                    self.sender.pump()
+                    await asyncio.sleep(0)
+            failure = None
+        except ClientError as error:
+            failure = error
+        finally:
+            delivery.end_feed(failure)
+
+    async def _feed_slice(self, feed: ColumnFeed, delivery: RangesDelivery) -> bool:
+        buffer = self.accumulator.topics[feed.topic]
+        batches = feed.next_batches(len(buffer.queues), buffer.rotation(), _now_ms())
+        for records in batches or ():
+            delivery.feed(await self._append_encoded(feed.topic, records))
+        with self._lock:
+            buffer.switch_sticky()
+        return batches is not None
+
+    async def _append_encoded(self, topic: str, records: EncodedRecords) -> Batch:
+        while True:
+            try:
+                with self._lock:
+                    return self.accumulator.append_encoded(
+                        topic,
+                        records.partition,
+                        records.payload,
+                        records.count,
+                        records.base_timestamp,
+                        records.max_timestamp,
+                    )
+            except BufferFull:
+                await self.room(len(records.payload) + HEADER_SIZE)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,166 @@
+"""Finding out what the sender must know: topics that records wait for, and the producer's id.
+
+A look-up that fails settles the records that waited for it. Metadata that comes for other reasons is taken
+over, too: partitions that were added, leaders that moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from klamm.client.errors import BrokerError, ClientError, TimedOut, UnknownTopic
+from klamm.client.logs import ClientLogger
+from klamm.client.network.metadata import MetadataChange, TopicMetadata
+from klamm.client.network.network import Network
+from klamm.client.producer.accumulator import Accumulator
+from klamm.client.producer.errands import Errands
+from klamm.client.producer.settling import Settling
+from klamm.model.errors import ErrorCode
+from klamm.protocol.messages.k22_init_producer_id import InitProducerIdRequest
+
+LOOKUP_MARGIN = 0.05
+"""A look-up of a topic gives up by this share of the time earlier than the records that wait for it, because
+its error says more than theirs."""
+
+_TRANSACTION_TIMEOUT_MS = 2**31 - 1
+"""Brokers want one even of producers without transactions, and take no notice of it."""
+
+
+class Lookups:
+    """What a producer asks the cluster about. `wake` has the sender look at what is new."""
+
+    def __init__(
+        self,
+        network: Network,
+        settling: Settling,
+        lock: AbstractContextManager[Any],
+        errands: Errands,
+        logger: ClientLogger,
+        wake: Callable[[], None],
+    ) -> None:
+        self._network = network
+        self._settling = settling
+        self._accumulator: Accumulator[Any] = settling.accumulator
+        self._settings = settling.accumulator.settings
+        self._lock = lock
+        self._errands = errands
+        self._logger = logger
+        self._wake = wake
+        network.on_metadata(self._metadata_changed)
+
+    # ---- topics
+
+    def look_up(self, topic: str) -> None:
+        """Find out about a topic that records are held for."""
+        self._errands.start(f"look up {topic}", self._look_up(topic))
+
+    async def topic(self, name: str, timeout: float | None = None) -> TopicMetadata:
+        """A topic as soon as it is known; UnknownTopic when it was not there in time."""
+        patience = self._settings.max_block if timeout is None else timeout
+        try:
+            return await self._network.topic(name, patience)
+        except TimedOut as error:
+            raise _named(error, name, patience) from error
+
+    async def want_topic(self, topic: str) -> None:
+        """See to it that the accumulator knows a topic, be it without all its leaders."""
+        if topic in self._accumulator.topics:
+            return
+        try:
+            await self.topic(topic)
+        except ClientError:
+            known = self._network.metadata.topics.get(topic)
+            if known is None or not known.exists:
+                raise
+        with self._lock:
+            self._take_topic(topic, is_wanted=True)
+
+    def _metadata_changed(self, change: MetadataChange) -> None:
+        """After every refresh: partitions may have come, leaders may have moved."""
+        names = change.added | change.grown | change.recreated | {each.topic for each in change.leaders}
+        with self._lock:
+            for name in names:
+                self._take_topic(name)
+        if names or self._accumulator.schedule.has_leaderless:
+            self._wake()
+
+    def _take_topic(self, name: str, *, looked_up: bool = False, is_wanted: bool = False) -> None:
+        known = self._network.metadata.topics.get(name)
+        if known is not None and known.exists:
+            has_leader = [each.leader >= 0 for each in known.partitions]
+            self._accumulator.topic_known(name, has_leader, looked_up=looked_up, is_wanted=is_wanted)
+
+    async def _look_up(self, topic: str) -> None:
+        is_held = True
+        while is_held:
+            started = time.monotonic()
+            error = await self._ask_about(topic)
+            with self._lock:
+                self._take_topic(topic, looked_up=error is None)
+                if error is not None:
+                    self._accumulator.topic_failed(topic, error, started if error.retriable else math.inf)
+                is_held = topic in self._accumulator.holding  # what came meanwhile has its own time
+            self._wake()
+        if error is not None and topic not in self._accumulator.topics:
+            self._network.drop_topics([topic])
+
+    async def _ask_about(self, topic: str) -> ClientError | None:
+        patience = self._settings.max_block * (1 - LOOKUP_MARGIN)
+        try:
+            if topic in self._accumulator.topics:
+                # A partition is wanted that it did not have when we last looked.
+                async with asyncio.timeout(patience):
+                    await self._network.request_refresh()
+            else:
+                await self._network.topic(topic, patience)
+        except TimedOut as error:
+            return _named(error, topic, self._settings.max_block)
+        except ClientError as error:
+            return error
+        except TimeoutError:
+            return TimedOut(f"looking for the partitions of {topic!r}", patience)
+        return None
+
+    # ---- the producer's id
+
+    def get_producer_id(self) -> None:
+        self._errands.start("get a producer id", self._get_producer_id())
+
+    async def _get_producer_id(self) -> None:
+        try:
+            producer_id = await self._network.retrying(
+                "getting a producer id", self._settings.delivery_timeout, self._ask_producer_id
+            )
+        except ClientError as error:
+            self._logger.warning("no producer id: %s", error)
+            with self._lock:
+                self._settling.no_producer_id(error)
+        else:
+            with self._lock:
+                self._accumulator.identity.producer_id = producer_id
+                self._accumulator.schedule.id_arrived(time.monotonic())
+        self._wake()
+
+    async def _ask_producer_id(self) -> int:
+        answer = await self._network.call_any(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS)
+        )
+        if answer.error_code:
+            raise BrokerError.of(answer.error_code, "getting a producer id")
+        return int(answer.producer_id)
+
+
+def _named(error: TimedOut, topic: str, seconds: float) -> ClientError:
+    """A topic that nobody knows is an UnknownTopic, however long it took to be sure."""
+    if isinstance(error.cause, UnknownTopic):
+        return BrokerError.of(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"looking for topic {topic!r}",
+            f"it was not there within {seconds:g} s",
+        )
+    return error
