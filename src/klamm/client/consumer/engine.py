@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from klamm.client.consumer.commits import Commits
 from klamm.client.consumer.fetch_planner import FetchPlanner, FetchSettings
-from klamm.client.consumer.fetcher import Fetcher
+from klamm.client.consumer.fetcher import Fetcher, Waiting
 from klamm.client.consumer.group.coordinator import GroupCoordinator
 from klamm.client.consumer.group.session_life import SessionLife
 from klamm.client.consumer.hand_out import HandOut
@@ -60,8 +60,8 @@ class ConsumerEngine:
         self.records = HandOut(self.positions)
         self.subscription = Subscription(excludes_internal=config.bool_("exclude.internal.topics"))
         self.call_listener: CallListener = _call_here
-        self.on_news: Callable[[], None] | None = None
-        """Called on the loop when a poll may have something to return; the plain face waits for that."""
+        self.on_news: Callable[[], bool] | None = None
+        """Called on the loop when a poll may have something to return: whether a thread waited for that."""
         self._logger = client_logger("consumer", self.client_id)
         settings = FetchSettings.of(config)
         self.lookup = OffsetLookup(self.network, is_read_committed=settings.is_read_committed)
@@ -208,14 +208,16 @@ class ConsumerEngine:
     # ---- the group's owner: inside `join` only
 
     async def partitions_revoked(self, partitions: set[TopicPartition]) -> None:
-        if self.commits is not None:
-            await self.commits.commit_finished()
-        if self.subscription.listeners.on_revoked is not None:
-            await self.call_listener(self.subscription.listeners.on_revoked, partitions)
-        # With an eager strategy most come back at the end of the rebalance. Nobody else had them then, so
-        # there is no need to fetch everything again.
-        assert self.group is not None
-        self._parked = self.group.generation, self.positions.park(partitions)
+        assert self.group is not None and self.commits is not None
+        self._unpark(set())
+        await self.commits.commit_finished()
+        try:
+            if self.subscription.listeners.on_revoked is not None:
+                await self.call_listener(self.subscription.listeners.on_revoked, partitions)
+        finally:
+            # With an eager strategy most come back at the end of the rebalance. Nobody else had them then, so
+            # there is no need to fetch everything again.
+            self._parked = self.group.generation, self.positions.park(partitions)
 
     async def partitions_lost(self, partitions: set[TopicPartition]) -> None:
         self._unpark(set())
@@ -281,16 +283,16 @@ class ConsumerEngine:
             if timer is not None:
                 timer.cancel()
 
-    def _tell_news(self) -> bool:
-        """Wake whoever waits for something to return; whether that is a task of this loop."""
+    def _tell_news(self) -> Waiting:
+        """Wake whoever waits for something to return, and say who that is."""
         for waiter in self._waiters:
             _wake(waiter)
         if self.session is not None:
             self.session.news_came()
-        if self.on_news is not None and self._loop is not None:
-            # Not at once: a thread that wakes while the loop is busy has to wait for the interpreter.
-            self._loop.call_soon(self.on_news)
-        return bool(self._waiters) or self.session is not None
+        if self.on_news is not None and self.on_news():
+            self.positions.owe_change()
+            return Waiting.THREAD
+        return Waiting.TASK if self._waiters or self.session is not None else Waiting.NOBODY
 
     def _kick(self) -> None:
         """From any thread: fetching may go on. One wake-up of the loop at a time is enough."""

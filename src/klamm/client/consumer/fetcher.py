@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from enum import Enum
 from typing import Any
 
 from klamm.client.consumer.fetch_planner import FetchPlan, FetchPlanner
@@ -26,11 +27,22 @@ EXPRESS_LANE = "express"
 """The connections of fetches that do not wait; made when they are first needed."""
 
 
+class Waiting(Enum):
+    """Who waits for records."""
+
+    NOBODY = "nobody"
+    TASK = "a task of this loop"
+    THREAD = "a thread, which will kick when it has them"
+
+
 class Fetcher:
-    """Runs on one loop, from `start` to `close`. `on_news` is called when a poll has something to return."""
+    """Runs on one loop, from `start` to `close`.
+
+    `on_news` is called when a poll has something to return; it says who waits for that.
+    """
 
     def __init__(
-        self, network: Network, planner: FetchPlanner, finder: PositionFinder, on_news: Callable[[], None]
+        self, network: Network, planner: FetchPlanner, finder: PositionFinder, on_news: Callable[[], Waiting]
     ) -> None:
         self._network = network
         self._planner = planner
@@ -45,6 +57,8 @@ class Fetcher:
         """By broker and whether it does express fetches."""
         self._finding: asyncio.Task[None] | None = None
         self._is_kicked = False
+        self._resting: list[asyncio.Future[None]] = []
+        """Tasks that let a thread go first, until the next kick."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -75,6 +89,10 @@ class Fetcher:
         if self._is_closed:
             return
         assert self._loop is not None
+        for resting in self._resting:
+            if not resting.done():
+                resting.set_result(None)
+        self._resting.clear()
         survey = self._planner.survey(self._loop.time())
         for node_id in survey.nodes:
             self._begin(node_id, is_express=False)
@@ -134,7 +152,9 @@ class Fetcher:
                 except BaseException:
                     self._planner.abandoned(plan)
                     raise
-                self._take(plan, response)
+                waiting = self._take(plan, response)
+                if waiting is not Waiting.NOBODY:
+                    await self._let_go_first(waiting)
         except ClientError as error:
             self._logger.debug("cannot fetch from broker %d: %s", node_id, error)
             self._planner.unreachable(node_id, error, self._now(), random.random())
@@ -147,7 +167,8 @@ class Fetcher:
             del self._tasks[node_id, is_express]
             self.kick()
 
-    def _take(self, plan: FetchPlan, response: Any) -> None:
+    def _take(self, plan: FetchPlan, response: Any) -> Waiting:
+        """Take an answer in: who waited for what it brought."""
         outcome = self._planner.answered(plan, response, self._now(), random.random())
         counters = self._network.counters
         counters.fetches += 1
@@ -155,10 +176,20 @@ class Fetcher:
         counters.bytes_received += outcome.size
         if outcome.needs_metadata:
             self._network.request_refresh()
-        if outcome.size or outcome.errors:
-            self._on_news()
         if not outcome.size:
             self.kick()  # a partition may have to be fetched from another broker now
+        return self._on_news() if outcome.size or outcome.errors else Waiting.NOBODY
+
+    async def _let_go_first(self, waiting: Waiting) -> None:
+        """Whoever waits for records gets them before the next fetch is made ready, which takes longer."""
+        if waiting is Waiting.TASK or self._is_kicked:
+            await asyncio.sleep(0)
+            return
+        # A thread that is woken gets the interpreter when this loop rests. It kicks when it has the records.
+        assert self._loop is not None
+        resting: asyncio.Future[None] = self._loop.create_future()
+        self._resting.append(resting)
+        await resting
 
     def _now(self) -> float:
         assert self._loop is not None

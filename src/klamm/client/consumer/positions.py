@@ -303,6 +303,10 @@ class Positions:
         if state.buffered_bytes < self.room_below_bytes <= before or state.is_drained_first:
             self._is_changed = True
 
+    def owe_change(self) -> None:
+        """Have the next hand-out tell of a change, whatever it does: fetching rests until then."""
+        self._is_changed = True
+
     def tell_change(self) -> None:
         """After the lock was let go: fetch more, if there is room for it now."""
         if self._is_changed:

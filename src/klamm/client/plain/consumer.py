@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Unpack
 from klamm.client.arguments import PartitionLike, PartitionT, TimeLike
 from klamm.client.consumer.columns import empty_columns, read_columns
 from klamm.client.consumer.consumer import Consumer as AsyncConsumer
+from klamm.client.consumer.group.session_life import DRAIN
 from klamm.client.consumer.options import ConsumerOptions
 from klamm.client.consumer.partition_state import Reading
 from klamm.client.consumer.start import Start
@@ -23,6 +24,7 @@ from klamm.client.consumer.subscription import Listener, Topics
 from klamm.client.errors import ClientMisused
 from klamm.client.plain.callbacks import CallbackRunner
 from klamm.client.plain.face import PlainFace, documented_by
+from klamm.client.plain.sessions import Session, Sessions
 from klamm.client.results import CommittedOffset, OffsetAndTime, Record, TopicPartition
 from klamm.config.client_config import Bootstrap, ConfigGiven
 
@@ -31,6 +33,35 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT_SECONDS = 3600.0
 """The longest single wait; a poll without a time-out is made of these."""
+
+
+class _News:
+    """How the loop tells the polling thread that there is something to return.
+
+    A lock that is open when there is news: an Event is made of several, and costs several wake-ups.
+    """
+
+    __slots__ = ("_is_expected", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_expected = False
+
+    def expect(self) -> None:
+        """Before looking for what there is: nothing that comes after this is missed by `wait`."""
+        self._lock.acquire(blocking=False)
+        self._is_expected = True
+
+    def wait(self, seconds: float) -> None:
+        self._lock.acquire(timeout=seconds)
+        self._is_expected = False
+
+    def tell(self) -> bool:
+        """On the loop: whether the thread was waiting."""
+        was_expected, self._is_expected = self._is_expected, False
+        if self._lock.locked():  # nobody else opens it
+            self._lock.release()
+        return was_expected
 
 
 @documented_by(AsyncConsumer)
@@ -70,9 +101,10 @@ class Consumer(PlainFace):
         self._records = self._engine.records
         self._callbacks = CallbackRunner()
         self._polling = threading.Lock()
-        self._news = threading.Event()
+        self._session: Session | None = None
+        self._news = _News()
         self._engine.call_listener = self._callbacks.call
-        self._engine.on_news = self._news.set
+        self._engine.on_news = self._news.tell
         super().__init__(client)
 
     def close(self) -> None:
@@ -83,6 +115,7 @@ class Consumer(PlainFace):
             if self._guard.unusable:
                 return
             try:
+                self._leave_session()
                 self._callbacks.run(self._thread, self._client.close())
             finally:
                 self._thread.close()
@@ -104,6 +137,7 @@ class Consumer(PlainFace):
 
     def unsubscribe(self) -> None:
         self._guard.check()
+        self._leave_session()
         self._callbacks.run(self._thread, self._client.unsubscribe())
 
     def assign(self, partitions: Iterable[PartitionLike]) -> None:
@@ -179,6 +213,7 @@ class Consumer(PlainFace):
     def _enter(self) -> None:
         """One poll at a time: what is finished could not be told otherwise."""
         self._guard.check()
+        self._engine.check_no_session()
         if not self._polling.acquire(blocking=False):
             raise ClientMisused(
                 "two polls of one consumer at once", advice="Poll in one thread, or make a consumer for each"
@@ -201,11 +236,27 @@ class Consumer(PlainFace):
         if left <= 0:
             return False
         self._thread.check_not_current()
-        self._news.clear()
+        self._news.expect()
         engine = self._engine
         if not (self._records.has_news() or engine.is_rebalance_due or self._guard.unusable):
             self._news.wait(left)
         return True
+
+    def sessions(self, *, on_revoke: str = DRAIN, drain_timeout: float | None = None) -> Sessions:
+        """The group's life as a loop: `for session in consumer.sessions()`, one turn per rebalance.
+
+        A session has a claim for each partition that is ours until the next rebalance, which ends them all.
+        Workers finish the record they have, for `drain_timeout` seconds at most (by default most of
+        max_poll_interval_ms). Then their loops end, or raise ClaimRevoked with `on_revoke="cancel"`.
+        """
+        self._guard.check()
+        return Sessions(self, on_revoke, drain_timeout)
+
+    def _leave_session(self) -> None:
+        """Before partitions are given up for good: wait for the threads that work on records."""
+        session = self._session
+        if session is not None:
+            session._drain(session._life.drain_seconds)
 
     # ---- commits
 
