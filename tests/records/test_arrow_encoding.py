@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.client.producer.partitioners import KEY_PARTITIONERS
-from klamm.records.arrow import ColumnError, EncodedRecords, encode_columns
+from klamm.records.arrow_encoding import ColumnError, EncodedRecords, encode_columns
 from klamm.records.batch import HEADER_SIZE
 from klamm.records.builder import assemble_batch
 from klamm.records.compression import Codec

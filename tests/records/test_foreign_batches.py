@@ -14,7 +14,8 @@ from tests.records.test_columns import rows_of_columns, rows_of_objects
 from klamm.protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from klamm.protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 from klamm.protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
-from klamm.records.arrow import encode_columns, to_record_batch
+from klamm.records.arrow import to_record_batch
+from klamm.records.arrow_encoding import encode_columns
 from klamm.records.builder import assemble_batch
 from klamm.records.compression import CODEC_NAMES
 from klamm.records.fetched import FetchedRecords, walk_batches

@@ -1,4 +1,4 @@
-"""Fetched records as Arrow columns, and Arrow columns as records to send. Needs klamm[arrow].
+"""Fetched records as Arrow columns. Needs klamm[arrow]; the other way round is in `arrow_encoding.py`.
 
 No Python object is made per record: batches are opened and then read by the kernels of `columns.py`, straight
 into the buffers of the columns. Importing this module compiles the kernels, or loads what was compiled
@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 from klamm.model.errors import KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.records import columns
-from klamm.records.arrow_encoding import ColumnError as ColumnError
-from klamm.records.arrow_encoding import EncodedRecords as EncodedRecords
-from klamm.records.arrow_encoding import encode_columns as encode_columns
 from klamm.records.batch import (
     COMPRESSION_MASK,
     HEADER_SIZE,
@@ -23,9 +20,9 @@ from klamm.records.batch import (
     BatchHeader,
     CorruptBatch,
 )
-from klamm.records.columns import Array
 from klamm.records.decoding import decode_records, open_payload
 from klamm.records.fetched import FetchedRecords, walk_batches
+from klamm.records.kernels import Array
 from klamm.records.kernels import numpy as np
 from klamm.records.kernels import pyarrow as pa
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from klamm.records import packing
 from klamm.records.batch import HEADER_SIZE
-from klamm.records.columns import Array
+from klamm.records.kernels import Array
 from klamm.records.kernels import numpy as np
 from klamm.records.kernels import pyarrow as pa
 
@@ -200,10 +200,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 def _bytes_column(batch: pa.RecordBatch | pa.Table, name: str | None, role: str, rows: int) -> _Bytes:
     if name is None:
         bits = np.zeros((rows + 7) // 8, np.uint8)  # all of them null
-        bits.flags.writeable = False
-        ends = np.zeros(rows + 1, np.int64)
-        ends.flags.writeable = False
-        return _Bytes(ends, _NO_BYTES, bits, 0)
+        return _Bytes(_read_only(np.zeros(rows + 1, np.int64)), _NO_BYTES, _read_only(bits), 0)
     column = _column(batch, name)
     if not _is_bytes(column.type):
         raise ColumnError(
@@ -213,18 +210,33 @@ def _bytes_column(batch: pa.RecordBatch | pa.Table, name: str | None, role: str,
 
 
 def _as_bytes(column: Any) -> _Bytes:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    column = _in_one(column.cast(pa.large_binary()))
+    """What is not a plain column of bytes is cast to one. A slice is never made anew from its beginning."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+    if not _has_ends(column.type):
+        column = column.cast(pa.large_binary())
+    column = _in_one(column)
+    if len(column) == 0:
+        return _NO_ROWS
     bits, ends, data = column.buffers()
+    width = np.int64 if _has_long_ends(column.type) else np.int32
     return _Bytes(
-        _view(ends, np.int64)[column.offset : column.offset + len(column) + 1]
-        if len(column)
-        else np.zeros(1, np.int64),
+        _read_only(
+            _view(ends, width)[column.offset : column.offset + len(column) + 1].astype(np.int64, copy=False)
+        ),
         _view(data, np.uint8),
         _view(bits, np.uint8) if column.null_count else _NO_BYTES,
         column.offset,
     )
+
+
+def _has_ends(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_string(kind) or _has_long_ends(kind))
+
+
+def _has_long_ends(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_binary(kind) or pa.types.is_large_string(kind))
 
 
 def _in_one(column: Any) -> Any:
@@ -232,15 +244,18 @@ def _in_one(column: Any) -> Any:
 
 
 def _view(buffer: pa.Buffer | None, kind: Any) -> Array:
-    array: Array = np.empty(0, kind) if buffer is None else np.frombuffer(buffer, kind)
+    return _read_only(np.empty(0, kind) if buffer is None else np.frombuffer(buffer, kind))
+
+
+def _read_only(array: Array) -> Array:
+    """As the kernels want it: one type for all."""
     array.flags.writeable = False
     return array
 
 
 _NO_BYTES = _view(None, np.uint8)
-_NO_ENDS = _view(None, np.int64)
-_NO_COLUMN = _Bytes(_NO_ENDS, _NO_BYTES, _NO_BYTES, 0)
-_NO_HEADERS = _Headers(_NO_ENDS, _NO_BYTES, 0, _NO_COLUMN, _NO_COLUMN)
+_NO_ROWS = _Bytes(_read_only(np.zeros(1, np.int64)), _NO_BYTES, _NO_BYTES, 0)
+_NO_HEADERS = _Headers(_view(None, np.int64), _NO_BYTES, 0, _NO_ROWS, _NO_ROWS)
 
 
 def _timestamps(batch: pa.RecordBatch | pa.Table, name: str | None, rows: int, now_ms: int) -> Array:
@@ -260,8 +275,7 @@ def _timestamps(batch: pa.RecordBatch | pa.Table, name: str | None, rows: int, n
             raise ColumnError(
                 f"column {name!r} has in row {row} a time before 1970, which records cannot have"
             )
-    values.flags.writeable = False
-    return values
+    return _read_only(values)
 
 
 def _partitions(batch: pa.RecordBatch | pa.Table, name: str | None, rows: int, count: int) -> Array:
@@ -299,24 +313,26 @@ def _headers_column(batch: pa.RecordBatch | pa.Table, name: str | None) -> _Head
     types = pa.types
     if types.is_null(kind):
         return _NO_HEADERS
-    if types.is_map(kind):
-        names, values = column.keys, column.items
-    elif (types.is_list(kind) or types.is_large_list(kind)) and _has_pairs(kind.value_type):
-        fields = dict(zip(kind.value_type.names, column.values.flatten(), strict=True))
-        names, values = fields["key"], fields["value"]
-    else:
+    if not types.is_map(kind) and not (
+        (types.is_list(kind) or types.is_large_list(kind)) and _has_pairs(kind.value_type)
+    ):
         raise _wrong_headers(name, kind)
+    ends = column.offsets.to_numpy().astype(np.int64)
+    first, last = int(ends[0]), int(ends[-1])
+    if not 0 <= first <= last <= len(column.values):
+        raise ColumnError(f"column {name!r}: the Arrow array is malformed; its validate(full=True) says how")
+    pairs = column.values.slice(first, last - first).flatten()
+    is_name_first = types.is_map(kind) or kind.value_type.names[0] == "key"
+    names, values = pairs if is_name_first else reversed(pairs)
     if not _is_bytes(names.type) or not _is_bytes(values.type):
         raise _wrong_headers(name, kind)
     try:
         names = names.cast(pa.large_string())
     except pa.ArrowInvalid as error:
         raise ColumnError(f"column {name!r} has a header whose name is not UTF-8: {error}") from None
-    bits = column.buffers()[0] if column.null_count else None
-    ends = column.offsets.cast(pa.int64())
     return _Headers(
-        _view(ends.buffers()[1], np.int64)[ends.offset : ends.offset + len(ends)],
-        _view(bits, np.uint8),
+        _read_only(ends - first),
+        _view(column.buffers()[0] if column.null_count else None, np.uint8),
         column.offset,
         _as_bytes(names),
         _as_bytes(values),

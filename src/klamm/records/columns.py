@@ -13,7 +13,7 @@ the passes after it stand on what it wrote, over the same bytes.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 from klamm.records.kernels import (
     BYTES,
@@ -22,12 +22,11 @@ from klamm.records.kernels import (
     INT64_TABLE,
     INT64S,
     READ_ONLY_BYTES,
+    Array,
     inlined,
     kernel,
 )
 from klamm.records.kernels import numpy as np
-
-Array: TypeAlias = "np.ndarray[Any, Any]"
 
 # The columns of the table that describes batches to `scan_batches`.
 START = 0

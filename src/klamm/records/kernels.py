@@ -9,7 +9,7 @@ what it kept is still right.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 try:
     import numba
@@ -21,6 +21,7 @@ except ImportError as error:
         name=error.name,
     ) from error
 
+Array: TypeAlias = "numpy.ndarray[Any, Any]"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 BYTES = numba.types.Array(numba.uint8, 1, "C")

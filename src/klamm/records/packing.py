@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from klamm.records.columns import Array
 from klamm.records.kernels import (
     BYTES,
     INT32S,
@@ -24,6 +23,7 @@ from klamm.records.kernels import (
     READ_ONLY_BYTES,
     READ_ONLY_INT64S,
     READ_ONLY_UINT32S,
+    Array,
     inlined,
     kernel,
 )
