@@ -12,9 +12,7 @@ from typing import NamedTuple
 
 from klamm.config.rows import ConfigError
 
-_ADDRESS = re.compile(
-    r"(?:\[(?P<v6>[0-9a-fA-F:.]+(?:%\w+)?)\]|(?P<name>[^\s:/\[\],@]+)):(?P<port>\d{1,5})"
-)
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+(?:%\w+)?)\]|(?P<name>[^\s:/\[\],@]+)):(?P<port>\d{1,5})")
 
 
 class BrokerAddress(NamedTuple):

@@ -143,7 +143,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def writable(self) -> bool:
         """Whether `drained` would return at once."""
         return not (
-            self._is_paused
+            self.closed
+            or self._is_paused
             or self.in_flight >= MAX_IN_FLIGHT_REQUESTS
             or (self._throttled_until and self._throttled_until > self._loop.time())
         )

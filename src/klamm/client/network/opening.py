@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import ssl
 from dataclasses import dataclass
+from typing import Any
 
 from klamm.client.counters import ClientCounters
 from klamm.client.errors import BrokerError, ConnectionFailed, TimedOut, TlsFailed
@@ -88,17 +90,11 @@ async def _dial(connection: BrokerConnection, settings: ConnectionSettings, step
     """Connect to the first of the host's addresses that takes it."""
     address = connection.address
     loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConnectionFailed(
-            f"the name {address.host} of {address} cannot be resolved: {error.strerror or error}",
-            advice="Look at the name, or at advertised.listeners of the broker",
-        ) from None
+    found = await _resolve(address)
     problem: OSError | None = None
     share = settings.setup_seconds / len(found)
-    for family, kind, protocol, _, target in found:
-        sock = socket.socket(family, kind, protocol)
+    for family, target in found:
+        sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             _prepare(sock, settings)
             async with asyncio.timeout(share):
@@ -118,6 +114,24 @@ async def _dial(connection: BrokerConnection, settings: ConnectionSettings, step
         f"no connection to {address}: {_reason(problem)}",
         advice="Look whether the broker runs and the address is right",
     )
+
+
+async def _resolve(address: BrokerAddress) -> list[tuple[int, tuple[Any, ...]]]:
+    """The families and socket addresses of a host. One that is an address itself needs no looking up."""
+    with contextlib.suppress(ValueError):
+        number = ipaddress.ip_address(address.host)
+        family = socket.AF_INET if number.version == 4 else socket.AF_INET6
+        return [(family, (address.host, address.port))]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM
+        )
+    except OSError as error:
+        raise ConnectionFailed(
+            f"the name {address.host} of {address} cannot be resolved: {error.strerror or error}",
+            advice="Look at the name, or at advertised.listeners of the broker",
+        ) from None
+    return [(each[0], each[4]) for each in found]
 
 
 def _prepare(sock: socket.socket, settings: ConnectionSettings) -> None:

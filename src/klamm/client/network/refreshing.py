@@ -128,6 +128,9 @@ class MetadataRefresher:
                     self._wake.set()
                 else:
                     _end(waiting, error)
+            except asyncio.CancelledError:
+                self._waiting = waiting + self._waiting  # `close` tells them
+                raise
             except Exception as error:  # a callback of ours; never leave the waiters alone
                 self._fruitless += 1
                 self._logger.exception("metadata could not be taken over")
@@ -164,9 +167,11 @@ class MetadataRefresher:
             )
         )
         if response.error_code != ErrorCode.NONE:
+            error = BrokerError.of(response.error_code, "asking for metadata")
             if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
                 self._metadata.forget_brokers()
-            raise BrokerError.of(response.error_code, "asking for metadata")
+                error.retriable = True  # from the addresses that the user gave
+            raise error
         cluster_id = self._metadata.cluster_id
         change = self._metadata.apply(response, clock(), all_topics=wants_all)
         if cluster_id is not None and self._metadata.cluster_id != cluster_id:
