@@ -15,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from math import inf
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 import uvloop
@@ -31,8 +33,9 @@ CLOSE_TIMEOUT_S = 10.0
 CANCEL_TIMEOUT_S = 5.0
 """How long an interrupted caller waits for its cancelled coroutine, so that it leaves things tidy."""
 
-IDLE_WAIT_S = 3600.0
-"""The longest single wait on a lock; waits without a limit are made of these."""
+WAIT_SLICE_S = 1.0
+"""The longest single wait on a lock; longer ones are made of these. A Ctrl-C that comes in the moment before
+a wait does not end it, and is seen after this long."""
 
 
 class LoopThread(ForkAware):
@@ -76,7 +79,8 @@ class LoopThread(ForkAware):
 
     def is_current(self) -> bool:
         """Whether the caller is on the loop's own thread."""
-        return threading.get_ident() == self._thread.ident
+        # Not by its number, which the system gives to another thread when this one has ended.
+        return threading.current_thread() is self._thread
 
     def check_not_current(self) -> None:
         """Raise ClientMisused on the loop's own thread, where waiting would wait for ever."""
@@ -187,10 +191,10 @@ class _Call(Generic[T]):
 
     def wait(self, timeout: float | None) -> bool:
         """In the caller's thread: whether the task was done in time. Signals interrupt it."""
-        if timeout is not None:
-            return self._done.acquire(timeout=max(0.0, timeout))
-        while not self._done.acquire(timeout=IDLE_WAIT_S):
-            pass
+        deadline = monotonic() + (inf if timeout is None else timeout)
+        while not self._done.acquire(timeout=min(max(deadline - monotonic(), 0.0), WAIT_SLICE_S)):
+            if monotonic() >= deadline:
+                return False
         return True
 
     def succeeded(self) -> bool:
