@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from klamm.client.errors import BatchFailed as BatchFailed
     from klamm.client.errors import BrokerError as BrokerError
     from klamm.client.errors import BufferFull as BufferFull
+    from klamm.client.errors import ClaimRevoked as ClaimRevoked
     from klamm.client.errors import ClientClosed as ClientClosed
     from klamm.client.errors import ClientError as ClientError
     from klamm.client.errors import ClientForked as ClientForked
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from klamm.client.errors import NotKafka as NotKafka
     from klamm.client.errors import NotSerializable as NotSerializable
     from klamm.client.errors import OffsetOutOfRange as OffsetOutOfRange
+    from klamm.client.errors import PollOverdue as PollOverdue
     from klamm.client.errors import RecordRefused as RecordRefused
     from klamm.client.errors import RecordTooLarge as RecordTooLarge
     from klamm.client.errors import TimedOut as TimedOut
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     from klamm.client.plain.consumer import Consumer as Consumer
     from klamm.client.plain.producer import Delivery as Delivery
     from klamm.client.plain.producer import Producer as Producer
+    from klamm.client.plain.sessions import Claim as Claim
+    from klamm.client.plain.sessions import Session as Session
     from klamm.client.producer.delivery import SentRange as SentRange
     from klamm.client.results import CommittedOffset as CommittedOffset
     from klamm.client.results import OffsetAndTime as OffsetAndTime
@@ -85,15 +89,16 @@ _NAMES_BY_HOME = {
         "TopicDescription VersionRange"
     ),
     "klamm.client.errors": (
-        "AuthenticationFailed AuthorizationFailed BatchFailed BrokerError BufferFull ClientClosed "
-        "ClientError ClientForked ClientMisused ConnectionFailed CorruptRecords DeliveryTimedOut "
-        "FencedMember GroupError NoBrokerReachable NoOffset NotKafka NotSerializable "
-        "OffsetOutOfRange RecordRefused RecordTooLarge TimedOut TlsFailed TopicExists "
+        "AuthenticationFailed AuthorizationFailed BatchFailed BrokerError BufferFull ClaimRevoked "
+        "ClientClosed ClientError ClientForked ClientMisused ConnectionFailed CorruptRecords "
+        "DeliveryTimedOut FencedMember GroupError NoBrokerReachable NoOffset NotKafka NotSerializable "
+        "OffsetOutOfRange PollOverdue RecordRefused RecordTooLarge TimedOut TlsFailed TopicExists "
         "UnknownTopic UnsupportedRequest"
     ),
     "klamm.client.plain.admin": "Admin",
     "klamm.client.plain.consumer": "Consumer",
     "klamm.client.plain.producer": "Delivery Producer",
+    "klamm.client.plain.sessions": "Claim Session",
     "klamm.client.producer.delivery": "SentRange",
     "klamm.client.results": "CommittedOffset OffsetAndTime Record SentRecord TopicPartition",
     "klamm.config.rows": "ConfigError",

@@ -15,14 +15,18 @@ from klamm import _load
 if TYPE_CHECKING:
     from klamm.client.admin.admin import Admin as Admin
     from klamm.client.consumer.consumer import Consumer as Consumer
+    from klamm.client.consumer.group.sessions import Claim as Claim
+    from klamm.client.consumer.group.sessions import Session as Session
     from klamm.client.producer.producer import Delivery as Delivery
     from klamm.client.producer.producer import Producer as Producer
 
 _HOMES = {
     "Admin": "klamm.client.admin.admin",
+    "Claim": "klamm.client.consumer.group.sessions",
     "Consumer": "klamm.client.consumer.consumer",
     "Delivery": "klamm.client.producer.producer",
     "Producer": "klamm.client.producer.producer",
+    "Session": "klamm.client.consumer.group.sessions",
 }
 
 __all__ = list(_HOMES)

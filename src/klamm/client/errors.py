@@ -14,6 +14,7 @@
     ├── NoOffset                   no committed offset and `start="none"`
     ├── CorruptRecords             fetched bytes that are not records
     ├── BatchFailed                some items of a call about several failed; has .results and .errors
+    ├── ClaimRevoked               a claim's partition was taken away (plain sessions, on_revoke="cancel")
     ├── ClientClosed  ClientForked ClientMisused
     └── (ConfigError is config.rows')
     PollOverdue                    a warning: the consumer did not poll in time, and left its group
@@ -285,6 +286,10 @@ class ClientForked(ClientError):
 
 class ClientMisused(ClientError):
     """A call that does not fit: `subscribe` after `assign`, `commit` without a group."""
+
+
+class ClaimRevoked(ClientError):
+    """A claim that is iterated over was taken away, with `on_revoke="cancel"`."""
 
 
 class PollOverdue(UserWarning):

@@ -40,13 +40,13 @@ def drain_seconds(engine: ConsumerEngine, on_revoke: str, drain_timeout: float |
         raise ClientMisused(f"on_revoke={on_revoke!r} is refused", advice=f'Say "{DRAIN}" or "{CANCEL}"')
     longest = engine.config.seconds("max.poll.interval.ms")
     if drain_timeout is None:
-        return longest * DRAIN_SHARE if on_revoke == DRAIN else 0.0
+        return longest * DRAIN_SHARE
     if not 0 <= drain_timeout < longest:
         raise ClientMisused(
             f"drain_timeout={drain_timeout} is refused: a rebalance waits for {longest:g} s at most",
             advice="Give a shorter one, or raise max_poll_interval_ms",
         )
-    return drain_timeout if on_revoke == DRAIN else 0.0
+    return drain_timeout
 
 
 class SessionLife:

@@ -25,7 +25,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from klamm.client.consumer.group.claim_reader import ClaimReader
-from klamm.client.consumer.group.session_life import MOST_SECONDS_BETWEEN_LOOKS, SessionLife, drain_seconds
+from klamm.client.consumer.group.session_life import (
+    DRAIN,
+    MOST_SECONDS_BETWEEN_LOOKS,
+    SessionLife,
+    drain_seconds,
+)
 from klamm.client.errors import ClientMisused
 from klamm.client.results import Record, TopicPartition
 
@@ -236,7 +241,8 @@ class Sessions:
     ) -> None:
         self._engine = engine
         self._start = start
-        self._drain_seconds = drain_seconds(engine, on_revoke, drain_timeout)
+        seconds = drain_seconds(engine, on_revoke, drain_timeout)
+        self._drain_seconds = seconds if on_revoke == DRAIN else 0.0
         self._session: Session | None = None
 
     def __aiter__(self) -> Self:
