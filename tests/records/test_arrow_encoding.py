@@ -35,9 +35,9 @@ def encode(table: pa.RecordBatch | pa.Table, **arguments: object) -> list[Encode
     return encode_columns(table, **{**DEFAULTS, **arguments})  # type: ignore[arg-type]
 
 
-def read(encoded: EncodedRecords, codec: int = 0) -> list[Record]:
-    """What a consumer would read, if the batch were sent as the producer does it."""
-    batch = assemble_batch(
+def assembled(encoded: EncodedRecords, codec: int = 0) -> bytearray:
+    """The batch as the producer sends it."""
+    return assemble_batch(
         encoded.payload,
         records_count=encoded.count,
         base_offset=0,
@@ -47,7 +47,11 @@ def read(encoded: EncodedRecords, codec: int = 0) -> list[Record]:
         base_timestamp=encoded.base_timestamp,
         max_timestamp=encoded.max_timestamp,
     )
-    records = list(iter_records(batch))
+
+
+def read(encoded: EncodedRecords, codec: int = 0) -> list[Record]:
+    """What a consumer would read."""
+    records = list(iter_records(assembled(encoded, codec)))
     assert encoded.max_timestamp == max(record.timestamp for record in records)
     assert [record.offset for record in records] == list(range(encoded.count))
     return records

@@ -9,6 +9,7 @@ import aiokafka
 import confluent_kafka
 import pyarrow as pa
 import pytest
+from tests.records.test_arrow_encoding import assembled
 from tests.records.test_columns import rows_of_columns, rows_of_objects
 
 from klamm.protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -16,7 +17,6 @@ from klamm.protocol.messages.k01_fetch import FetchPartition, FetchRequest, Fetc
 from klamm.protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from klamm.records.arrow import to_record_batch
 from klamm.records.arrow_encoding import encode_columns
-from klamm.records.builder import assemble_batch
 from klamm.records.compression import CODEC_NAMES
 from klamm.records.fetched import FetchedRecords, walk_batches
 from klamm.testing import Broker
@@ -136,16 +136,7 @@ def test_librdkafka_reads_what_was_columns(codec: str) -> None:
         topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
         wire.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
         for one in encoded:
-            batch = assemble_batch(
-                one.payload,
-                records_count=one.count,
-                base_offset=0,
-                last_offset_delta=one.count - 1,
-                leader_epoch=-1,
-                attributes=CODEC_NAMES[codec],
-                base_timestamp=one.base_timestamp,
-                max_timestamp=one.max_timestamp,
-            )
+            batch = assembled(one, CODEC_NAMES[codec])
             data = [
                 TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])
             ]

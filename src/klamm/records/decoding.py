@@ -124,7 +124,7 @@ def _decode_fields(
             if byte < 0x80:
                 number += (byte - 1) << 7
             else:
-                number, position = _long_varint(data, position - 2)
+                number, position = read_zigzag(data, position - 2)
         end = position + (number >> 1)
         if number & 1 or end > size:
             raise CorruptBatch("a record is longer than its batch")
@@ -137,7 +137,7 @@ def _decode_fields(
             if byte < 0x80:
                 number += (byte - 1) << 7
             else:
-                number, position = _long_varint(data, position - 2)
+                number, position = read_zigzag(data, position - 2)
         timestamp_deltas[index] = number
 
         number = data[position]
@@ -148,7 +148,7 @@ def _decode_fields(
             if byte < 0x80:
                 number += (byte - 1) << 7
             else:
-                number, position = _long_varint(data, position - 2)
+                number, position = read_zigzag(data, position - 2)
         offset_deltas[index] = number
 
         number = data[position]
@@ -159,7 +159,7 @@ def _decode_fields(
             if byte < 0x80:
                 number += (byte - 1) << 7
             else:
-                number, position = _long_varint(data, position - 2)
+                number, position = read_zigzag(data, position - 2)
         if not number & 1:  # an odd number is negative: no key
             start = position
             position += number >> 1
@@ -173,7 +173,7 @@ def _decode_fields(
             if byte < 0x80:
                 number += (byte - 1) << 7
             else:
-                number, position = _long_varint(data, position - 2)
+                number, position = read_zigzag(data, position - 2)
         if not number & 1:
             start = position
             position += number >> 1
@@ -191,18 +191,18 @@ def _decode_fields(
 
 
 def _decode_headers(data: bytes, position: int, record_end: int) -> tuple[Headers, int]:
-    number, position = _long_varint(data, position)
+    number, position = read_zigzag(data, position)
     count = number >> 1
     if number & 1 or count > record_end - position:
         raise CorruptBatch("a record says it has fewer than no headers, or more than bytes")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        number, position = _long_varint(data, position)
+        number, position = read_zigzag(data, position)
         name_end = position + (number >> 1)
         if number & 1 or name_end > record_end:
             raise CorruptBatch("a record header has no name, or one longer than its record")
         name = data[position:name_end].decode()
-        number, position = _long_varint(data, name_end)
+        number, position = read_zigzag(data, name_end)
         if number & 1:
             headers.append((name, None))
         else:
@@ -214,7 +214,7 @@ def _decode_headers(data: bytes, position: int, record_end: int) -> tuple[Header
     return tuple(headers), position
 
 
-def _long_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_zigzag(data: bytes, position: int) -> tuple[int, int]:
     """A number of any length, still in zigzag form, and where it ends."""
     number = shift = 0
     while True:
@@ -233,7 +233,7 @@ def _long_varint(data: bytes, position: int) -> tuple[int, int]:
 
 def decode_varint(data: bytes, position: int) -> tuple[int, int]:
     """A signed number of any length, and where it ends. Past the end of `data` it raises IndexError."""
-    number, position = _long_varint(data, position)
+    number, position = read_zigzag(data, position)
     return (number >> 1) ^ -(number & 1), position
 
 

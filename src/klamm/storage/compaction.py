@@ -39,6 +39,8 @@ from klamm.records.batch import (
 )
 from klamm.records.builder import assemble_batch
 from klamm.records.compression import decompress
+from klamm.records.decoding import read_zigzag
+from klamm.records.encoding import encode_varint
 
 SHORT_KEY_BYTES = 47
 """Keys up to here are their own identity: with the object around it, 80 bytes."""
@@ -48,7 +50,6 @@ MAP_ENTRY_BYTES = 192
 which doubles when it is full."""
 
 _NEVER_TOUCHED = CONTROL_FLAG | TRANSACTIONAL_FLAG
-_MAX_VARINT_SHIFT = 63
 
 KeyIdentity: TypeAlias = bytes | int
 ScannedRecord: TypeAlias = tuple[int, int, int, int, bytes | None, bool]
@@ -260,16 +261,6 @@ def _after_varint(payload: bytes, position: int) -> int:
     return position + 1
 
 
-def encode_varint(number: int) -> bytes:
-    zigzag = (number << 1) ^ (number >> 63)
-    output = bytearray()
-    while zigzag > 0x7F:
-        output.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    output.append(zigzag)
-    return bytes(output)
-
-
 def scan_records(payload: bytes, records_count: int) -> list[ScannedRecord]:
     """The records of an opened payload as byte ranges; CorruptBatch if they contradict themselves.
 
@@ -288,7 +279,7 @@ def scan_records(payload: bytes, records_count: int) -> list[ScannedRecord]:
                 high = payload[position]
                 position += 1
                 if high > 0x7F:
-                    number, position = _long_varint(payload, start)
+                    number, position = read_zigzag(payload, start)
                 else:
                     number += (high << 7) - 0x80
             end = position + (number >> 1)
@@ -301,7 +292,7 @@ def scan_records(payload: bytes, records_count: int) -> list[ScannedRecord]:
                 high = payload[position]
                 position += 1
                 if high > 0x7F:
-                    number, position = _long_varint(payload, position - 2)
+                    number, position = read_zigzag(payload, position - 2)
                 else:
                     number += (high << 7) - 0x80
             timestamp_delta = (number >> 1) ^ -(number & 1)
@@ -311,7 +302,7 @@ def scan_records(payload: bytes, records_count: int) -> list[ScannedRecord]:
                 high = payload[position]
                 position += 1
                 if high > 0x7F:
-                    number, position = _long_varint(payload, position - 2)
+                    number, position = read_zigzag(payload, position - 2)
                 else:
                     number += (high << 7) - 0x80
             offset_delta = (number >> 1) ^ -(number & 1)
@@ -321,7 +312,7 @@ def scan_records(payload: bytes, records_count: int) -> list[ScannedRecord]:
                 high = payload[position]
                 position += 1
                 if high > 0x7F:
-                    number, position = _long_varint(payload, position - 2)
+                    number, position = read_zigzag(payload, position - 2)
                 else:
                     number += (high << 7) - 0x80
             key = None
@@ -337,17 +328,3 @@ def scan_records(payload: bytes, records_count: int) -> list[ScannedRecord]:
     if end != size:
         raise CorruptBatch(f"{size - end} bytes follow the batch's last record")
     return records
-
-
-def _long_varint(payload: bytes, position: int) -> tuple[int, int]:
-    """A number of more than two bytes, still in zigzag, and where it ends."""
-    number = shift = 0
-    while True:
-        byte = payload[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, position
-        shift += 7
-        if shift > _MAX_VARINT_SHIFT:
-            raise CorruptBatch("a number in a record is longer than 64 bits")
