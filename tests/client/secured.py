@@ -10,7 +10,6 @@ certificate does not name.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -28,8 +27,9 @@ LISTENERS = {
     "LOGIN": "SASL_PLAINTEXT",
     "LOGINTLS": "SASL_SSL",
     "BRIEF": "SASL_PLAINTEXT",
+    "ONLYPLAIN": "SASL_PLAINTEXT",
 }
-"""BRIEF's logins last BRIEF_LOGIN_MS; MUTUAL wants the client's certificate."""
+"""BRIEF's logins last BRIEF_LOGIN_MS; MUTUAL wants the client's certificate; ONLYPLAIN takes no SCRAM."""
 
 BRIEF_LOGIN_MS = 3000
 """Kafka refuses to renew a login that is younger than a second."""
@@ -95,8 +95,11 @@ class SecuredKafka:
         scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
         for name in (name.lower() for name, protocol in LISTENERS.items() if "SASL" in protocol):
             prefix = f"listener.name.{name}"
-            yield f"{prefix}.sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
             yield f"{prefix}.plain.sasl.jaas.config", f'{plain} required user_{USER}="{PASSWORD}";'
+            if name == "onlyplain":
+                yield f"{prefix}.sasl.enabled.mechanisms", "PLAIN"
+                continue
+            yield f"{prefix}.sasl.enabled.mechanisms", "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"
             for mechanism in ("scram-sha-256", "scram-sha-512"):
                 yield f"{prefix}.{mechanism}.sasl.jaas.config", f"{scram} required;"
         for mechanism in ("plain", "scram-sha-256", "scram-sha-512"):
@@ -153,9 +156,3 @@ class Certificates:
             [self._openssl, *arguments], cwd=self.directory, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
-
-
-@contextlib.contextmanager
-def temporary(directory: Path) -> Iterator[SecuredKafka]:
-    with SecuredKafka(directory) as kafka:
-        yield kafka

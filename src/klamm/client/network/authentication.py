@@ -74,7 +74,7 @@ def _refused_handshake(
     handshake: SaslHandshakeResponse, connection: BrokerConnection, credentials: SaslCredentials
 ) -> AuthenticationFailed:
     if handshake.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-        offered = ", ".join(handshake.mechanisms) or "none"
+        offered = ", ".join(sorted(handshake.mechanisms)) or "none"
         return AuthenticationFailed(
             f"{connection.address} does not take {credentials.mechanism}; it offers: {offered}",
             code=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
