@@ -75,6 +75,8 @@ class Sender:
         self._timer_at = math.inf
         self._expiry_at = math.inf
         """When the first batch runs out of time."""
+        self._next_try_at = math.inf
+        """When a broker may be tried again that batches wait for, as the latest turn found it."""
 
     # ---- turns
 
@@ -108,6 +110,7 @@ class Sender:
             if now >= self._expiry_at:
                 self._settling.expire(now)
             schedule.tick(now)
+            self._next_try_at = math.inf
             while schedule.has_ready:
                 taken = schedule.drain(
                     now, self._network.metadata.leader, self._may_take, self._settings.max_request_bytes
@@ -121,7 +124,7 @@ class Sender:
                     calls.append((broker, batches))
             lookups, accumulator.lookups = accumulator.lookups, set()
             self._expiry_at = self._settling.next_deadline()
-            next_at = min(schedule.next_due(), self._expiry_at)
+            next_at = min(schedule.next_due(), self._expiry_at, self._next_try_at)
         for broker, batches in calls:
             self._send(broker, batches)
         for topic in lookups:
@@ -180,7 +183,9 @@ class Sender:
         if connection is not None and connection.writable:
             broker.connection = connection
             return True
-        if time.monotonic() >= broker.not_before:
+        if time.monotonic() < broker.not_before:
+            self._next_try_at = min(self._next_try_at, broker.not_before)
+        else:
             broker.is_busy = True
             self._errands.start(f"connect to {node}", self._make_ready(broker))
         return False
@@ -208,7 +213,6 @@ class Sender:
             if not error.retriable:
                 self._settling.fail_queues([batch.in_queue for batch in heads], error)
         self._network.request_refresh()
-        asyncio.get_running_loop().call_later(pause, self.pump)
 
     def _send(self, broker: _Broker, batches: list[Batch]) -> None:
         connection = broker.connection
