@@ -124,12 +124,16 @@ class Fetcher:
     async def _find(self) -> None:
         try:
             await self._finder.run()
+        except asyncio.CancelledError:
+            self._is_closed = True
+            raise
         except Exception:
             self._logger.exception("looking for offsets failed")
         finally:
             self._finding = None
-            self._on_news()  # a position that somebody waits for, or an error
-            self.kick()
+            if not self._is_closed:
+                self._on_news()  # a position that somebody waits for, or an error
+                self.kick()
 
     async def _fetch_from(self, node_id: int, is_express: bool) -> None:
         network = self._network
@@ -161,6 +165,9 @@ class Fetcher:
             if not self._is_closed:
                 network.request_refresh()
                 self._on_news()
+        except asyncio.CancelledError:
+            self._is_closed = True  # or the loop ends without us; either way nothing is started any more
+            raise
         except Exception:
             self._logger.exception("fetching from broker %d failed", node_id)
         finally:
