@@ -22,9 +22,10 @@ LISTENING = "0A"
 
 NOT_OF_CLIENTS = (
     *("klamm-broker", "klamm-store", "klamm-worker", "klamm-opener", "klamm-flush", "klamm-recovery"),
-    *("klamm-closing", "asyncio_"),
+    *("klamm-closing", "uvloop_", "asyncio_"),
 )
-"""Threads of the broker in this process, and those that asyncio's loop keeps for looking up names."""
+"""Threads of the broker in this process, and those that asyncio's loop keeps for looking up names. The loops
+of plain clients need none: uvloop looks up names by itself."""
 
 
 def client_threads() -> set[threading.Thread]:
