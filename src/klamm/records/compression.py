@@ -41,6 +41,9 @@ _LZ4_HEADER = bytes.fromhex("04224d18604082")
 _LZ4_BLOCK_BYTES = 64 * 1024
 _LZ4_STORED_FLAG = 0x80000000
 _LZ4_END_MARK = bytes(4)
+_LZ4_MORE_FIELDS = 0x09
+"""The flags of a content size and of a dictionary id."""
+_LZ4_BLOCK_CHECKSUMS = 0x10
 _GZIP_LEVEL = 6
 _ZSTD_LEVEL = 3
 _LZ4_LEVEL = 9
@@ -130,13 +133,13 @@ def _compress_lz4(data: memoryview, level: int | None) -> bytes:
 
 
 def _decompress_growing(codec: int, data: Buffer, limit: int) -> bytearray:
-    """These formats need not say their size: try a buffer, double it while it is too small."""
+    """These formats need not say their size: try a likely one, double it while it is too small."""
     decompress_into = {
         Codec.GZIP: cramjam.gzip.decompress_into,
         Codec.LZ4: cramjam.lz4.decompress_into,
         Codec.ZSTD: cramjam.zstd.decompress_into,
     }[Codec(codec)]
-    size = min(limit, max(4096, 4 * len(data)))
+    size = min(limit, max(4096, _likely_size(codec, memoryview(data)) or 4 * len(data)))
     while True:
         output = bytearray(size)
         try:
@@ -150,6 +153,43 @@ def _decompress_growing(codec: int, data: Buffer, limit: int) -> bytearray:
         else:
             del output[written:]
             return output
+
+
+def _likely_size(codec: int, data: memoryview) -> int:
+    """What the data says it opens to, or may open to at most; 0 if it does not say. It need not be true."""
+    if codec == Codec.GZIP:
+        return int.from_bytes(data[-4:], "little")
+    if codec == Codec.ZSTD:
+        return _zstd_size(data)
+    return _lz4_size(data)
+
+
+def _zstd_size(data: memoryview) -> int:
+    if len(data) < 5:
+        return 0
+    flags = data[4]
+    is_single_segment = flags >> 5 & 1
+    length = (is_single_segment, 2, 4, 8)[flags >> 6]
+    start = 5 + (1 - is_single_segment) + (0, 1, 2, 4)[flags & 3]
+    size = int.from_bytes(data[start : start + length], "little")
+    return size + 256 if length == 2 else size
+
+
+def _lz4_size(data: memoryview) -> int:
+    """As many full blocks as there are. Headers with more than the usual fields are not worth reading."""
+    if len(data) < len(_LZ4_HEADER) or data[4] & _LZ4_MORE_FIELDS:
+        return 0
+    block_bytes = 1 << (2 * (data[5] >> 4 & 7) + 8)
+    checksum_bytes = 4 if data[4] & _LZ4_BLOCK_CHECKSUMS else 0
+    position = len(_LZ4_HEADER)
+    blocks = 0
+    while position + 4 <= len(data):
+        (length,) = _INT32_LE.unpack_from(data, position)
+        if not length:
+            break
+        position += 4 + (length & ~_LZ4_STORED_FLAG) + checksum_bytes
+        blocks += 1
+    return blocks * block_bytes
 
 
 def _too_large(limit: int) -> CorruptBatch:

@@ -233,7 +233,10 @@ def read_zigzag(data: bytes, position: int) -> tuple[int, int]:
 
 def decode_varint(data: bytes, position: int) -> tuple[int, int]:
     """A signed number of any length, and where it ends. Past the end of `data` it raises IndexError."""
-    number, position = read_zigzag(data, position)
+    number = data[position]
+    position += 1
+    if number >= 0x80:
+        number, position = read_zigzag(data, position - 1)
     return (number >> 1) ^ -(number & 1), position
 
 
