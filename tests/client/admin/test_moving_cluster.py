@@ -53,6 +53,7 @@ from klamm.protocol.messages.k75_describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from tests.client.admin.fake_cluster import FakeCluster
+from tests.client.network.fake_broker import HANG_UP
 
 ORDERS = TopicPartition("orders", 0)
 QUICKLY = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 5, "reconnect_backoff_ms": 1}
@@ -127,7 +128,7 @@ async def test_a_topic_whose_first_answer_was_lost_counts_as_created(cluster, ad
 
     def lose_the_first(broker, request):
         answer = create(broker, request)
-        return None if len(cluster.requests(CreateTopicsRequest)) == 1 else answer
+        return HANG_UP if len(cluster.requests(CreateTopicsRequest)) == 1 else answer
 
     cluster.handlers[ApiKey.CREATE_TOPICS] = lose_the_first
     assert (await admin.create_topic("orders")).name == "orders"
@@ -138,7 +139,7 @@ async def test_one_that_was_there_before_does_not(cluster, admin):
     cluster.leaders["orders", 0] = 1
     create = create_at_the_controller(cluster)
     cluster.handlers[ApiKey.CREATE_TOPICS] = lambda broker, request: (
-        None if len(cluster.requests(CreateTopicsRequest)) == 1 else create(broker, request)
+        HANG_UP if len(cluster.requests(CreateTopicsRequest)) == 1 else create(broker, request)
     )
     with pytest.raises(TopicExists):
         await admin.create_topic("orders")
@@ -294,7 +295,7 @@ async def test_a_coordinator_that_is_gone_is_replaced(cluster, admin):
         if broker == 2:
             cluster.stop(2)
             cluster.coordinator = 1
-            return None
+            return HANG_UP
         return describe(broker, request)
 
     cluster.handlers[ApiKey.DESCRIBE_GROUPS] = die

@@ -61,10 +61,14 @@ class FakeBroker:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def stop(self) -> None:
+    def stop_listening(self) -> None:
+        """Take no new connections."""
         if self._server is not None:
             self._server.close()
             self._server = None
+
+    async def stop(self) -> None:
+        self.stop_listening()
         self.cut()
         await asyncio.gather(*[task for task in self._tasks if task is not None], return_exceptions=True)
 
