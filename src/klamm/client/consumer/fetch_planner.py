@@ -325,6 +325,7 @@ class FetchPlanner:
             and state.fetching is None
             and state.error is None
             and state.retry_at <= now
+            and state not in self._positions.held
         )
 
     def _has_room(self, state: PartitionState) -> bool:

@@ -48,7 +48,10 @@ class HandOut:
             for state in positions.handed:
                 state.finished, state.finished_epoch = state.position, state.epoch
             positions.handed.clear()
+            if positions.held:
+                positions.let_go()
             error = self._next_failure() if positions.failed else None
+        positions.tell_change()
         if error is not None:
             positions.on_change()
             raise error
@@ -98,6 +101,8 @@ class HandOut:
         reading = None
         with positions.lock:
             state = positions.get(partition)
+            if state in positions.held:
+                positions.let_go()
             error = state.failure() if state in positions.failed and not state.is_paused else None
             if error is not None:
                 positions.acknowledge(state)

@@ -11,11 +11,11 @@ from enum import Enum
 from typing import Any
 
 from klamm.client.consumer.start import StartPolicy
-from klamm.client.errors import BrokerError, ClientError, CorruptRecords
+from klamm.client.errors import ClientError, CorruptRecords
 from klamm.client.results import Record, TopicPartition
 from klamm.model.errors import KafkaError
 from klamm.model.ids import ZERO_TOPIC_ID
-from klamm.records.batch import CorruptBatch, parse_header
+from klamm.records.batch import parse_header
 from klamm.records.fetched import FetchedRecords, data_batches
 
 UNKNOWN = -1
@@ -203,9 +203,7 @@ class PartitionState:
         what = f"{self.partition} cannot be read at offset {self.position}: {failure}"
         after = _offset_behind(head, self.position)
         advice = f"Skip it with seek({self.partition!r}, {after})"
-        if isinstance(failure, CorruptBatch):
-            return CorruptRecords(what, code=failure.code, advice=advice)
-        return BrokerError(what, code=failure.code, advice=advice)
+        return CorruptRecords(what, code=failure.code, advice=advice)
 
 
 class Reading:

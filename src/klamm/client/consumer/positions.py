@@ -60,6 +60,9 @@ class Positions:
         """Partitions with an error that some poll has to raise."""
         self.handed: set[PartitionState] = set()
         """Partitions whose records the latest poll handed out."""
+        self.held: set[PartitionState] = set()
+        """Partitions that are not fetched until the next poll, because the last one raised that they cannot be
+        read."""
         self.readings: dict[PartitionState, Reading] = {}
         """What is being iterated over: by the consumer's own loop, or by the claims of a session."""
 
@@ -262,12 +265,21 @@ class Positions:
             raise error
 
     def acknowledge(self, state: PartitionState) -> None:
-        """An error is raised; under the lock. What a fetch said may be otherwise next time, but what is
-        buffered stays broken."""
-        if state.error is not None:
-            state.error = None
-            if state.head() is None:
-                self.failed.discard(state)
+        """An error is raised; under the lock. It may be otherwise next time: what cannot be read may have
+        been damaged on the way, and is fetched again when the user comes back for more."""
+        state.error = None
+        if state.head() is None:
+            self.failed.discard(state)
+        else:
+            self._forget(state)
+            state.fetch_offset, state.fetch_epoch = state.position, state.epoch
+            state.is_drained_first = False
+            self.held.add(state)
+
+    def let_go(self) -> None:
+        """The user comes back for more, after an error: fetch again what could not be read. Under the lock."""
+        self.held.clear()
+        self._is_changed = True
 
     # ---- commits
 
@@ -336,6 +348,7 @@ class Positions:
         self.ready.pop(state, None)
         self.failed.discard(state)
         self.handed.discard(state)
+        self.held.discard(state)
         state.error = None
         state.fetching = None
 
