@@ -27,6 +27,9 @@ LOOKUP_MARGIN = 0.05
 """A look-up of a topic gives up by this share of the time earlier than the records that wait for it, because
 its error says more than theirs."""
 
+LEAST_MARGIN_S = 0.25
+"""And by so much at least: the network itself takes a bit longer than it was told."""
+
 _TRANSACTION_TIMEOUT_MS = 2**31 - 1
 """Brokers want one even of producers without transactions, and take no notice of it."""
 
@@ -110,7 +113,8 @@ class Lookups:
             self._network.drop_topics([topic])
 
     async def _ask_about(self, topic: str) -> ClientError | None:
-        patience = self._settings.max_block * (1 - LOOKUP_MARGIN)
+        max_block = self._settings.max_block
+        patience = max_block - max(max_block * LOOKUP_MARGIN, min(LEAST_MARGIN_S, max_block / 2))
         try:
             if topic in self._accumulator.topics:
                 # A partition is wanted that it did not have when we last looked.
