@@ -61,8 +61,7 @@ class Positions:
         self.handed: set[PartitionState] = set()
         """Partitions whose records the latest poll handed out."""
         self.held: set[PartitionState] = set()
-        """Partitions that are not fetched until the next poll, because the last one raised that they cannot be
-        read."""
+        """Partitions that are not fetched until the next poll: the last one raised that they are broken."""
         self.readings: dict[PartitionState, Reading] = {}
         """What is being iterated over: by the consumer's own loop, or by the claims of a session."""
 
@@ -277,19 +276,24 @@ class Positions:
             self.held.add(state)
 
     def let_go(self) -> None:
-        """The user comes back for more, after an error: fetch again what could not be read. Under the lock."""
+        """The user comes back for more: fetch again what could not be read. Under the lock."""
         self.held.clear()
         self._is_changed = True
 
     # ---- commits
 
     def committable(self) -> dict[TopicPartition, CommittedOffset]:
-        """Finished positions that are not known to be committed."""
+        """Finished positions that are not known to be committed.
+
+        A commit by hand of records in work says that they are finished: it is not taken back.
+        """
         found = {}
         with self.lock:
             for state in self.states.values():
                 offset, epoch = self._finished(state)
-                if offset >= 0 and offset != state.committed:
+                position = self._position(state)
+                is_ahead = position is not None and offset <= state.committed <= position.offset
+                if offset >= 0 and not is_ahead:
                     found[state.partition] = CommittedOffset(offset, leader_epoch=epoch)
         return found
 

@@ -56,6 +56,7 @@ class Claim:
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """The partition, of which `topic` and `partition` are the parts."""
         return self._reader.partition
 
     @property
@@ -123,7 +124,10 @@ class Claim:
 
 
 class Session:
-    """One round of a group's life: the partitions that this member has until the next rebalance."""
+    """One round of a group's life: the partitions that this member has until the next rebalance.
+
+    `claims` has one for each. Work on them inside of `async with session`, which ends when they have ended.
+    """
 
     def __init__(self, engine: ConsumerEngine, drain_seconds: float) -> None:
         self._engine = engine
