@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from klamm.client.plain.consumer import Consumer as Consumer
     from klamm.client.plain.producer import Delivery as Delivery
     from klamm.client.plain.producer import Producer as Producer
+    from klamm.client.plain.producer import RangesDelivery as RangesDelivery
     from klamm.client.plain.sessions import Claim as Claim
     from klamm.client.plain.sessions import Session as Session
     from klamm.client.producer.delivery import SentRange as SentRange
@@ -97,7 +98,7 @@ _NAMES_BY_HOME = {
     ),
     "klamm.client.plain.admin": "Admin",
     "klamm.client.plain.consumer": "Consumer",
-    "klamm.client.plain.producer": "Delivery Producer",
+    "klamm.client.plain.producer": "Delivery Producer RangesDelivery",
     "klamm.client.plain.sessions": "Claim Session",
     "klamm.client.producer.delivery": "SentRange",
     "klamm.client.results": "CommittedOffset OffsetAndTime Record SentRecord TopicPartition",

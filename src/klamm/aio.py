@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from klamm.client.consumer.group.sessions import Session as Session
     from klamm.client.producer.producer import Delivery as Delivery
     from klamm.client.producer.producer import Producer as Producer
+    from klamm.client.producer.producer import RangesDelivery as RangesDelivery
 
 _HOMES = {
     "Admin": "klamm.client.admin.admin",
@@ -26,6 +27,7 @@ _HOMES = {
     "Consumer": "klamm.client.consumer.consumer",
     "Delivery": "klamm.client.producer.producer",
     "Producer": "klamm.client.producer.producer",
+    "RangesDelivery": "klamm.client.producer.producer",
     "Session": "klamm.client.consumer.group.sessions",
 }
 

@@ -13,7 +13,7 @@ from klamm.config.client_config import KEYS_BY_KIND
 PAIRS = [(getattr(klamm.aio, name), getattr(klamm, name)) for name in ("Producer", "Consumer", "Admin")]
 
 # What waits in one face and refuses in the other says so.
-DIFFERENT_WORDS = {"start", "close", "send", "send_arrow"}
+DIFFERENT_WORDS = {"start", "close", "send", "send_arrow", "sessions"}
 
 
 def public(client):

@@ -24,15 +24,13 @@ from klamm.client.consumer.subscription import Listener, Topics
 from klamm.client.errors import ClientMisused
 from klamm.client.plain.callbacks import CallbackRunner
 from klamm.client.plain.face import PlainFace, documented_by
+from klamm.client.plain.runner import WAIT_SLICE_S
 from klamm.client.plain.sessions import Session, Sessions
 from klamm.client.results import CommittedOffset, OffsetAndTime, Record, TopicPartition
 from klamm.config.client_config import Bootstrap, ConfigGiven
 
 if TYPE_CHECKING:
     import pyarrow
-
-LONGEST_WAIT_SECONDS = 3600.0
-"""The longest single wait; a poll without a time-out is made of these."""
 
 
 class _News:
@@ -232,7 +230,7 @@ class Consumer(PlainFace):
 
     def _wait(self, deadline: float | None) -> bool:
         """Wait for something to return; False when the time is over."""
-        left = LONGEST_WAIT_SECONDS if deadline is None else deadline - monotonic()
+        left = WAIT_SLICE_S if deadline is None else min(deadline - monotonic(), WAIT_SLICE_S)
         if left <= 0:
             return False
         self._thread.check_not_current()

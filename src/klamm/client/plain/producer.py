@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from klamm.client.arguments import TimeLike, as_name
 from klamm.client.errors import BufferFull, ClientError, ClientMisused, TimedOut
 from klamm.client.plain.face import PlainFace, documented_by
+from klamm.client.plain.runner import acquire_within
 from klamm.client.producer.arguments import BytesLike, HeadersGiven
 from klamm.client.producer.batches import Outcome
 from klamm.client.producer.delivery import BatchDelivery, SentRange
@@ -31,9 +32,6 @@ from klamm.config.client_config import Bootstrap, ConfigGiven
 
 if TYPE_CHECKING:
     import pyarrow
-
-WAIT_FOREVER = -1.0
-"""How a lock calls a wait without an end."""
 
 _thread_marks = threading.local()
 """`is_client` is set on the threads of clients, where callbacks run and nothing may wait."""
@@ -59,8 +57,7 @@ class Ring:
 
     def wait(self, timeout: float | None) -> bool:
         """Whether it rang within `timeout` seconds."""
-        seconds = WAIT_FOREVER if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
-        return self._lock.acquire(timeout=seconds)
+        return acquire_within(self._lock, timeout)
 
 
 class Delivery(BatchDelivery):

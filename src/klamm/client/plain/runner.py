@@ -38,6 +38,15 @@ WAIT_SLICE_S = 1.0
 a wait does not end it, and is seen after this long."""
 
 
+def acquire_within(lock: threading.Lock, timeout: float | None) -> bool:
+    """Whether the lock could be taken within `timeout` seconds. Signals interrupt it, whenever they come."""
+    deadline = monotonic() + (inf if timeout is None else timeout)
+    while not lock.acquire(timeout=min(max(deadline - monotonic(), 0.0), WAIT_SLICE_S)):
+        if monotonic() >= deadline:
+            return False
+    return True
+
+
 class LoopThread(ForkAware):
     """A daemon thread that runs `loop`, an event loop of its own."""
 
@@ -191,11 +200,7 @@ class _Call(Generic[T]):
 
     def wait(self, timeout: float | None) -> bool:
         """In the caller's thread: whether the task was done in time. Signals interrupt it."""
-        deadline = monotonic() + (inf if timeout is None else timeout)
-        while not self._done.acquire(timeout=min(max(deadline - monotonic(), 0.0), WAIT_SLICE_S)):
-            if monotonic() >= deadline:
-                return False
-        return True
+        return acquire_within(self._done, timeout)
 
     def succeeded(self) -> bool:
         """Whether the task ended by itself, be it at the last moment."""

@@ -49,6 +49,7 @@ class Claim:
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """The partition, of which `topic` and `partition` are the parts."""
         return self._reader.partition
 
     @property
@@ -132,7 +133,10 @@ class Claim:
 
 
 class Session:
-    """One round of a group's life: the partitions that this member has until the next rebalance."""
+    """One round of a group's life: the partitions that this member has until the next rebalance.
+
+    `claims` has one for each. Work on them inside of `with session`, which ends when they have ended.
+    """
 
     def __init__(self, consumer: Consumer, drain_seconds: float, is_cancelling: bool) -> None:
         self._consumer = consumer
