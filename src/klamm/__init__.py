@@ -111,10 +111,12 @@ _HOMES = {name: home for home, names in _NAMES_BY_HOME.items() for name in names
 __all__ = [*_MODULES, *_HOMES]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(_MODULES[name])
-    return _load(name, _HOMES, globals())
+if not TYPE_CHECKING:  # or they would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        if name in _MODULES:
+            return import_module(_MODULES[name])
+        return _load(name, _HOMES, globals())
 
 
 def __dir__() -> list[str]:

@@ -34,5 +34,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 
-def __getattr__(name: str) -> Any:
-    return _load(name, _HOMES, globals())
+if not TYPE_CHECKING:  # or they would take any name for one of ours
+
+    def __getattr__(name: str) -> Any:
+        return _load(name, _HOMES, globals())
