@@ -75,6 +75,7 @@ class Batch:
         "keys",
         "last_error",
         "max_timestamp",
+        "may_be_written",
         "memory",
         "moved",
         "number",
@@ -125,6 +126,8 @@ class Batch:
         self.attempts = 0
         self.retry_at = 0.0
         self.on_wire = False
+        self.may_be_written = False
+        """It was sent and nobody said what became of it."""
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = -1
         self.sequence = NO_SEQUENCE

@@ -12,6 +12,9 @@ each of the last five when it comes again. What this module keeps:
   anew from 0. That is safe: batches after one that is not written are not written either, and stragglers of
   the old epoch are refused.
 
+- The first batch of an epoch goes alone. A broker that has never heard of a producer takes any sequence: were
+  the first one refused for a passing reason and the second taken, their order would be lost.
+
 The epoch is raised here and not asked for, as KIP-360 has it for producers without transactions. Brokers know
 epochs per partition, so other partitions go on undisturbed. When epochs are used up a new id is needed.
 """
@@ -45,12 +48,22 @@ class ProducerIdentity:
 class PartitionSequences:
     """The numbers of one partition."""
 
-    __slots__ = ("_identity", "epoch", "next_sequence", "numbered", "producer_id", "renumbering")
+    __slots__ = (
+        "_identity",
+        "is_begun",
+        "epoch",
+        "next_sequence",
+        "numbered",
+        "producer_id",
+        "renumbering",
+    )
 
     def __init__(self, identity: ProducerIdentity) -> None:
         self._identity = identity
         self.producer_id = NO_PRODUCER_ID
         self.epoch = 0
+        self.is_begun = False
+        """Whether the broker has a batch of this epoch."""
         self.next_sequence = 0
         self.numbered: list[Batch] = []
         """Batches that have a number and are not settled, in order; the dead ones have an outcome."""
@@ -74,6 +87,8 @@ class PartitionSequences:
         if batch.sequence >= 0:
             # It is sent again. One at a time, until all those before it are settled.
             return on_wire == 0
+        if not self.is_begun and on_wire:
+            return False
         # While there may be a hole, a new number might be refused for no fault of its own.
         return not self._has_hole()
 
@@ -88,6 +103,7 @@ class PartitionSequences:
     def written(self, batch: Batch) -> None:
         """The broker has it, so there is no hole before it."""
         if batch in self.numbered:
+            self.is_begun = True
             place = self.numbered.index(batch)
             self.numbered[: place + 1] = [one for one in self.numbered[:place] if one.outcome is None]
 
@@ -142,6 +158,7 @@ class PartitionSequences:
 
     def _number_anew(self) -> None:
         self.renumbering = False
+        self.is_begun = False
         self.numbered = [one for one in self.numbered if one.outcome is None]
         self.next_sequence = 0
         for batch in self.numbered:

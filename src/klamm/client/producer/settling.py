@@ -5,7 +5,8 @@ Rules, as in Kafka's own producer:
   is over or `retries` are used up. Where the answer names the new leader there is no pause.
 - No answer at all is treated the same way: with idempotence the broker recognises a batch that it has.
 - DUPLICATE_SEQUENCE_NUMBER says just that, so it is a success, if without an offset.
-- MESSAGE_TOO_LARGE has a batch of several records sent as two halves; only a single record fails for it.
+- MESSAGE_TOO_LARGE has a batch of several records sent as two halves, which get the numbers of the whole; a
+  single record fails for it. So does a batch that may be written already: its halves would not be recognised.
 - Errors about the sequence are sorted out in sequences.py.
 - A batch whose time is up is settled at once, even while it is under way; its memory is given back when the
   request has ended.
@@ -73,7 +74,7 @@ class Settling:
             self._ledger.settle(batch, Outcome(answer.base_offset, answer.log_append_time_ms))
         elif batch.outcome is not None:
             self._ledger.settle(batch, batch.outcome)
-        elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
+        elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.may_be_written:
             self._split(queue, batch)
         else:
             what = f"producing {batch.count} records to {batch.topic}-{batch.partition} on {broker}"
@@ -88,6 +89,7 @@ class Settling:
     def lost(self, batch: Batch, error: ClientError, now: float, *, chance: float) -> None:
         """There was no answer, and nobody knows whether the batch is written."""
         queue = self._off_wire(batch)
+        batch.may_be_written = True
         if batch.outcome is not None:
             self._ledger.settle(batch, batch.outcome)
         else:
@@ -164,8 +166,7 @@ class Settling:
             if error.code == ErrorCode.UNKNOWN_PRODUCER_ID:
                 sequences.state_lost()
                 return True
-            if error.code == ErrorCode.INVALID_PRODUCER_EPOCH and batch.attempts == 1:
-                # It is not written. Had it been sent before, in an answerless attempt, it might be.
+            if error.code == ErrorCode.INVALID_PRODUCER_EPOCH and not batch.may_be_written:
                 sequences.state_lost()
                 return True
         return error.retriable
