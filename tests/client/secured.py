@@ -31,7 +31,7 @@ LISTENERS = {
 }
 """BRIEF's logins last BRIEF_LOGIN_MS; MUTUAL wants the client's certificate; ONLYPLAIN takes no SCRAM."""
 
-BRIEF_LOGIN_MS = 3000
+BRIEF_LOGIN_MS = 2000
 """Kafka refuses to renew a login that is younger than a second."""
 
 WAYS = {

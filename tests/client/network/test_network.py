@@ -26,7 +26,7 @@ from klamm.config.rows import ConfigError
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 from klamm.protocol.apis import ApiKey
-from klamm.protocol.messages.k03_metadata import MetadataRequest
+from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorResponse
 from klamm.protocol.messages.k16_list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
@@ -266,18 +266,17 @@ async def test_the_given_addresses_are_tried_again_when_all_known_brokers_are_go
 
 async def test_a_broker_that_sends_us_back_to_the_start() -> None:
     """KIP-1102: REBOOTSTRAP_REQUIRED."""
-    async with FakeBroker(1) as broker, network_to(broker.bootstrap) as network:
+    async with FakeBroker(1) as start, FakeBroker(2) as astray, network_to(start.bootstrap) as network:
+        start.answers[ApiKey.METADATA] = lambda request, version: start.metadata(brokers=[astray])
         await network.request_refresh()
-        answers = iter([ErrorCode.REBOOTSTRAP_REQUIRED])
+        await network.connection(2)
 
-        def metadata(request: object, version: int) -> Any:
-            response = broker.metadata()
-            response.error_code = next(answers, ErrorCode.NONE)
-            return response
+        def lost(request: object, version: int) -> MetadataResponse:
+            return MetadataResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
 
-        broker.answers[ApiKey.METADATA] = metadata
+        astray.answers[ApiKey.METADATA] = lost
         await network.request_refresh()
-        assert broker.count(ApiKey.METADATA) == 3
+        assert (astray.count(ApiKey.METADATA), start.count(ApiKey.METADATA)) == (1, 2)
 
 
 async def test_nobody_anywhere() -> None:
@@ -517,7 +516,9 @@ async def test_closing_while_it_connects() -> None:
             )
         ]
         await until(lambda: broker.open_connections > 0, "it connects")
+        started = time.monotonic()
         await network.close()
+        assert time.monotonic() - started < 5, "it does not wait until connecting has failed"
         for each in waiting:
             with pytest.raises(ClientError):
                 await each
