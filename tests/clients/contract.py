@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PATIENCE_SECONDS = 20.0
@@ -80,6 +80,14 @@ class GroupDescription:
 
     state: str
     members: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+
+class Handover(NamedTuple):
+    """Partitions that a member took or gave up, and when, in milliseconds since 1970."""
+
+    time_ms: int
+    is_taken: bool
+    partitions: frozenset[int]
 
 
 class Member(ABC):

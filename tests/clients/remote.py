@@ -36,6 +36,7 @@ from tests.clients.contract import (
     AdminClient,
     ClientError,
     GroupDescription,
+    Handover,
     Member,
     Received,
     Record,
@@ -155,6 +156,11 @@ class RemoteMember(Member):
 
     def revoked(self) -> frozenset[int]:
         return frozenset(self._state()["revoked"])
+
+    def handovers(self) -> Sequence[Handover]:
+        """What it took and gave up, in order. Java tells."""
+        rows = self._state()["handovers"]
+        return [Handover(time_ms, is_taken, frozenset(partitions)) for time_ms, is_taken, partitions in rows]
 
     def commit(self, offsets: Mapping[int, int] | None = None) -> None:
         chosen = None if offsets is None else [[number, offset] for number, offset in offsets.items()]

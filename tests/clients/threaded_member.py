@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
-from tests.clients.contract import PATIENCE_SECONDS, Member, Received
+from tests.clients.contract import PATIENCE_SECONDS, Handover, Member, Received
 
 
 class ThreadedMember(Member):
@@ -20,6 +21,7 @@ class ThreadedMember(Member):
         self._assignment: frozenset[int] = frozenset()
         self._assignments_seen = 0
         self._revoked: set[int] = set()
+        self._handovers: list[Handover] = []
         self._commands: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]] = queue.SimpleQueue()
         self._leaving = threading.Event()
         self._failure: BaseException | None = None
@@ -44,13 +46,22 @@ class ThreadedMember(Member):
     def _close(self) -> None: ...
 
     def note_assigned(self, assignment: frozenset[int]) -> None:
+        self._note(True, assignment - self._assignment)
         self._assignment = assignment
         self._assignments_seen += 1
 
     def note_revoked(self, revoked: frozenset[int]) -> None:
+        self._note(False, revoked)
         self._assignment -= revoked
         if not self._leaving.is_set():
             self._revoked |= revoked
+
+    def _note(self, is_taken: bool, partitions: frozenset[int]) -> None:
+        self._handovers.append(Handover(time.time_ns() // 1_000_000, is_taken, partitions))
+
+    def handovers(self) -> Sequence[Handover]:
+        """What it took and gave up, in order; when it is left it gives up everything."""
+        return list(self._handovers)
 
     def assignment(self) -> frozenset[int]:
         self._check()
@@ -90,6 +101,7 @@ class ThreadedMember(Member):
                     self._received.extend(self._poll())
             finally:
                 self._leaving.set()
+                self._note(False, self._assignment)
                 self._close()
         except BaseException as failure:  # told to the test by _check
             self._failure = failure

@@ -250,7 +250,8 @@ public class Adapter {
             settings.put("group.instance.id", request.get("instance_id").asText());
         }
         int handle = LAST_HANDLE.incrementAndGet();
-        Member member = new Member(settings, request.get("topic").asText());
+        boolean commits = request.path("commits_when_revoked").asBoolean(false);
+        Member member = new Member(settings, request.get("topic").asText(), commits);
         MEMBERS.put(handle, member);
         member.start();
         return handle;
@@ -264,18 +265,21 @@ public class Adapter {
     static class Member extends Thread implements ConsumerRebalanceListener {
         private final Properties settings;
         private final String topic;
+        private final boolean commitsWhenRevoked;
         private final List<Map<String, Object>> received = new ArrayList<>();
         private final Set<Integer> assignment = new TreeSet<>();
         private final Set<Integer> revoked = new TreeSet<>();
+        private final List<List<Object>> handovers = new ArrayList<>();
         private final ConcurrentLinkedQueue<CommitTask> commits = new ConcurrentLinkedQueue<>();
         private KafkaConsumer<byte[], byte[]> consumer;
         private int assignmentsSeen;
         private volatile boolean leaving;
         private volatile RuntimeException failure;
 
-        Member(Properties settings, String topic) {
+        Member(Properties settings, String topic, boolean commitsWhenRevoked) {
             this.settings = settings;
             this.topic = topic;
+            this.commitsWhenRevoked = commitsWhenRevoked;
             setDaemon(true);
         }
 
@@ -294,6 +298,9 @@ public class Adapter {
                         }
                     }
                 }
+                if (commitsWhenRevoked) {
+                    consumer.commitSync(PATIENCE);
+                }
                 consumer.close();
             } catch (RuntimeException error) {
                 failure = error;
@@ -304,16 +311,26 @@ public class Adapter {
         public synchronized void onPartitionsAssigned(Collection<TopicPartition> partitions) {
             partitions.forEach(one -> assignment.add(one.partition()));
             assignmentsSeen++;
+            note(true, partitions);
         }
 
         @Override
         public synchronized void onPartitionsRevoked(Collection<TopicPartition> partitions) {
+            if (commitsWhenRevoked && !leaving) {
+                consumer.commitSync(PATIENCE);
+            }
+            note(false, partitions);
             for (TopicPartition one : partitions) {
                 assignment.remove(one.partition());
                 if (!leaving) {
                     revoked.add(one.partition());
                 }
             }
+        }
+
+        private void note(boolean isTaken, Collection<TopicPartition> partitions) {
+            List<Integer> numbers = partitions.stream().map(one -> one.partition()).collect(Collectors.toList());
+            handovers.add(List.of(System.currentTimeMillis(), isTaken, numbers));
         }
 
         synchronized Map<String, Object> state(int since) {
@@ -324,7 +341,8 @@ public class Adapter {
                 "received", new ArrayList<>(received.subList(since, received.size())),
                 "assignment", new ArrayList<>(assignment),
                 "assignments_seen", assignmentsSeen,
-                "revoked", new ArrayList<>(revoked));
+                "revoked", new ArrayList<>(revoked),
+                "handovers", new ArrayList<>(handovers));
         }
 
         Object commit(JsonNode offsets) throws Exception {

@@ -12,6 +12,7 @@ import asyncio
 import random
 import warnings
 from collections.abc import Collection, Mapping
+from contextvars import Context
 from typing import Any, Protocol
 
 from klamm.client.consumer.group.actions import (
@@ -285,7 +286,9 @@ class GroupCoordinator:
         self._changed.set()
         self._wake.set()
         if self._task is None and self._membership.phase is not Phase.OUT:
-            self._task = asyncio.create_task(self._run(), name=f"klamm-group-{self.group_id}")
+            # A context of its own: we may be in a call with a deadline, which is none of the task's.
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._run(), name=f"klamm-group-{self.group_id}", context=Context())
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
