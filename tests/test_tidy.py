@@ -63,6 +63,7 @@ CORES = (
     "client/network/backoff.py",
     "client/network/metadata.py",
     "client/network/receiving.py",
+    "client/network/versions.py",
     "client/consumer/start.py",
     "client/consumer/subscription.py",
     "client/consumer/partition_state.py",

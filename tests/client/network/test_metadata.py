@@ -36,7 +36,7 @@ def test_what_a_first_answer_tells() -> None:
     assert cache.leader("a", 2) is None
     assert cache.leader("b", 0) is None
     assert cache.name_of(b"t" * 16) == "a"
-    assert cache.topics["a"].has_all_leaders
+    assert cache.topics["a"].has_leader
 
 
 def test_no_news() -> None:

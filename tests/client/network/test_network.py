@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from klamm.client.errors import (
 )
 from klamm.client.network.metadata import MetadataChange
 from klamm.client.network.network import Network, Versioned
+from klamm.client.network.opening import SOFTWARE_NAME, SOFTWARE_VERSION
 from klamm.config.client_config import ClientConfig
 from klamm.config.rows import ConfigError
 from klamm.model.errors import ErrorCode
@@ -79,7 +82,7 @@ async def test_a_topic_that_is_not_there(klamm_broker: Broker) -> None:
 
 async def test_a_producer_creates_topics_by_asking_for_them(klamm_broker: Broker) -> None:
     async with network_to(klamm_broker.bootstrap, kind="producer") as network:
-        assert (await network.topic("made-by-asking", 10.0)).has_all_leaders
+        assert (await network.topic("made-by-asking", 10.0)).has_leader
 
 
 async def test_changes_show_up(klamm_broker: Broker) -> None:
@@ -307,7 +310,7 @@ async def test_one_broker_among_strangers_is_enough() -> None:
         stranger.answers[ApiKey.API_VERSIONS] = lambda request, version: b"HTTP/1.1 400 Bad Request\r\n\r\n"
         broker.answers[ApiKey.METADATA] = lambda request, version: broker.metadata(topic_of("t", [2]))
         async with network_to(stranger.bootstrap, broker.bootstrap) as network:
-            assert (await network.topic("t", 10.0)).has_all_leaders
+            assert (await network.topic("t", 10.0)).has_leader
 
 
 # ---- metadata
@@ -381,14 +384,14 @@ async def test_a_refresh_that_fails_is_tried_again_for_those_who_wait() -> None:
 
 async def test_a_topic_whose_leader_is_being_elected() -> None:
     async with FakeBroker() as broker, network_to(broker.bootstrap, retry_backoff_ms=10) as network:
-        epochs = iter([-1, -1, 1])
+        leaders = iter([-1, -1])
         broker.answers[ApiKey.METADATA] = lambda request, version: broker.metadata(
-            topic_of("t", [1, next(epochs, 1)])
+            topic_of("t", [-1, next(leaders, 1)])
         )
         topic = await network.topic("t", 10.0)
-        assert [each.leader for each in topic.partitions] == [1, 1]
-        broker.answers[ApiKey.METADATA] = lambda request, version: broker.metadata(topic_of("u", [1, -1]))
-        with pytest.raises(TimedOut, match=r"partitions \[1\] have no leader"):
+        assert [each.leader for each in topic.partitions] == [-1, 1], "the one that is there is of use"
+        broker.answers[ApiKey.METADATA] = lambda request, version: broker.metadata(topic_of("u", [-1, -1]))
+        with pytest.raises(TimedOut, match="no partition has a leader"):
             await network.topic("u", 0.2)
 
 
@@ -522,6 +525,26 @@ async def test_closing_while_it_connects() -> None:
         for each in waiting:
             with pytest.raises(ClientError):
                 await each
+
+
+def test_brokers_are_told_the_version_of_the_package() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert (project["name"], project["version"]) == (SOFTWARE_NAME, SOFTWARE_VERSION)
+
+
+async def test_lasting_trouble_is_told_and_not_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        FakeBroker() as broker,
+        network_to(
+            broker.bootstrap, retry_backoff_ms=1, retry_backoff_max_ms=1, client_id="the-client"
+        ) as network,
+    ):
+        failures = iter([HANG_UP] * 10)
+        broker.answers[ApiKey.METADATA] = lambda request, version: next(failures, None) or broker.metadata()
+        await network.request_refresh()
+    told = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert len(told) == 3, "the second, the fourth and the eighth"
+    assert all(each.getMessage().startswith("[the-client] metadata could not be fetched") for each in told)
 
 
 def test_addresses_that_are_none() -> None:

@@ -20,7 +20,6 @@ from typing import Any, cast
 
 from klamm.client.counters import ClientCounters
 from klamm.client.errors import (
-    BrokerError,
     ClientClosed,
     ClientError,
     ConnectionFailed,
@@ -30,13 +29,14 @@ from klamm.client.errors import (
 )
 from klamm.client.network.addresses import BrokerAddress
 from klamm.client.network.receiving import FrameReceiver, describe_stranger
+from klamm.client.network.versions import CommonVersions
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import API_VERSIONS, ApiKey
 from klamm.protocol.codec import decode
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.headers import encode_request_frame, parse_response_header
 from klamm.protocol.messages.k18_api_versions import ApiVersionsResponse
-from klamm.protocol.schema import Message, VersionRange
+from klamm.protocol.schema import Message
 from klamm.security.tls import explain_tls_error
 
 MAX_LOGIN_FRAME_BYTES = 1024 * 1024
@@ -115,7 +115,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._held: deque[tuple[_Pending | None, list[Any]]] | None = None
         """Requests that wait until the login is renewed; None while it stands."""
         self._correlation_id = 0
-        self._served: dict[int, VersionRange] = {}
+        self._versions = CommonVersions()
         self._is_paused = False
         self._is_retired = False
         self._throttled_until = 0.0
@@ -162,21 +162,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def version(self, api_key: int, max_version: int | None = None) -> int:
         """The newest version of a request that both sides know; UnsupportedRequest if there is none."""
-        served = self._served.get(api_key)
-        if served is not None:
-            newest = served.last if max_version is None else min(served.last, max_version)
-            if newest >= served.first:
-                return newest
-        raise BrokerError.of(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"{ApiKey(api_key).title} to {self.address}",
-            "it does not know the request" if served is None else f"it knows versions {served}",
-        )
+        return self._versions.newest(api_key, max_version, self.address)
 
     def supports(self, api_key: int, version: int = 0) -> bool:
         """Whether the broker takes a request in `version` or a newer one that we know."""
-        served = self._served.get(api_key)
-        return served is not None and served.last >= version
+        return self._versions.reaches(api_key, version)
 
     def send(self, request: Message, version: int, timeout: float | None = None) -> asyncio.Future[Any]:
         """Write a request; the future ends in its decoded answer or a typed error.
@@ -236,14 +226,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     # ---- for opening and login
 
     def learn_versions(self, response: ApiVersionsResponse) -> None:
-        """Take what the broker serves; from here on answers may be large."""
-        for served in response.api_keys:
-            ours = _our_versions(served.api_key)
-            if ours is None:
-                continue
-            both = VersionRange(max(ours.first, served.min_version), min(ours.last, served.max_version))
-            if both.first <= both.last:
-                self._served[served.api_key] = both
+        self._versions.learn(response)
 
     def allow_large_answers(self) -> None:
         """The login is done: this is a broker."""
@@ -512,19 +495,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
 _UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
-_KEYS = frozenset(key.value for key in ApiKey)
-
-_THROTTLED = _KEYS - {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+_THROTTLED = frozenset(key.value for key in ApiKey) - {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 """The requests whose answers say how long to wait before the next."""
 
 
 _BEFORE_TRUST = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE})
 """What listeners of every kind answer, also to those who may not go on."""
-
-
-@cache
-def _our_versions(api_key: int) -> VersionRange | None:
-    return API_VERSIONS[ApiKey(api_key)].accepted if api_key in _KEYS else None
 
 
 @cache

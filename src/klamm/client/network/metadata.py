@@ -49,8 +49,9 @@ class TopicMetadata(NamedTuple):
         return bool(self.partitions)
 
     @property
-    def has_all_leaders(self) -> bool:
-        return bool(self.partitions) and all(each.leader >= 0 for each in self.partitions)
+    def has_leader(self) -> bool:
+        """Whether there is a partition that can be used. A topic whose leaders are being elected has none."""
+        return any(each.leader >= 0 for each in self.partitions)
 
 
 @dataclass(slots=True)

@@ -271,9 +271,12 @@ class Network:
         self._refresher.on_change(callback)
 
     async def topic(self, name: str, timeout: float) -> TopicMetadata:
-        """A topic, once it is known and all its partitions have leaders."""
+        """A topic, once it is known and a partition of it can be used.
+
+        Partitions may be without a leader for long, because their brokers are down; the others are of use.
+        """
         known = self.metadata.topics.get(name)
-        if known is not None and known.has_all_leaders:
+        if known is not None and known.has_leader:
             return known
         self.want_topics([name])
         return await self.retrying(f"waiting for topic {name!r}", timeout, lambda: self._look_up(name))
@@ -284,14 +287,11 @@ class Network:
         what = f"looking for topic {name!r}"
         if known is None:
             raise BrokerError.of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)
-        if known.has_all_leaders:
+        if known.has_leader:
             return known
         if not known.exists:
             raise BrokerError.of(known.error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)
-        without = [each.index for each in known.partitions if each.leader < 0]
-        raise BrokerError.of(
-            ErrorCode.LEADER_NOT_AVAILABLE, what, f"partitions {without} have no leader right now"
-        )
+        raise BrokerError.of(ErrorCode.LEADER_NOT_AVAILABLE, what, "no partition has a leader right now")
 
     async def _ask_metadata(self, request: MetadataRequest) -> MetadataResponse:
         response: MetadataResponse = await self.call_any(request)

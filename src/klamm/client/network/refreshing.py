@@ -49,6 +49,9 @@ class MetadataRefresher:
         self._wake = asyncio.Event()
         self._is_urgent = False
         self._fruitless = 0
+        """Questions in a row that brought no news."""
+        self._failures = 0
+        """Questions in a row that were not answered."""
         self._asked_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -121,7 +124,10 @@ class MetadataRefresher:
             except ClientError as error:
                 self.last_error = error
                 self._fruitless += 1
-                level = logging.DEBUG if self._fruitless == 1 else logging.WARNING
+                self._failures += 1
+                # The second, fourth, eighth, … failure in a row: trouble that lasts is told, not repeated.
+                is_worth_telling = self._failures > 1 and self._failures & (self._failures - 1) == 0
+                level = logging.WARNING if is_worth_telling else logging.DEBUG
                 self._logger.log(level, "metadata could not be fetched: %s", error)
                 if error.retriable:
                     self._waiting = [each for each in waiting if not each.done()] + self._waiting
@@ -137,6 +143,7 @@ class MetadataRefresher:
                 _end(waiting, error)
             else:
                 self.last_error = None
+                self._failures = 0
                 _end(waiting, None)
 
     async def _until_due(self, loop: asyncio.AbstractEventLoop) -> None:

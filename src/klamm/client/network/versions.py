@@ -1,0 +1,56 @@
+"""Which version of a request a broker and we have in common. A core."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from klamm.client.errors import BrokerError
+from klamm.client.network.addresses import BrokerAddress
+from klamm.model.errors import ErrorCode
+from klamm.protocol.apis import API_VERSIONS, ApiKey
+from klamm.protocol.messages.k18_api_versions import ApiVersionsResponse
+from klamm.protocol.schema import VersionRange
+
+_KEYS = frozenset(key.value for key in ApiKey)
+
+
+class CommonVersions:
+    """The versions that both sides know, by API key; empty until the broker has told its own."""
+
+    __slots__ = ("_common",)
+
+    def __init__(self) -> None:
+        self._common: dict[int, VersionRange] = {}
+
+    def learn(self, response: ApiVersionsResponse) -> None:
+        """Take what the broker serves, as far as we know it too."""
+        for served in response.api_keys:
+            ours = _our_versions(served.api_key)
+            if ours is None:
+                continue
+            both = VersionRange(max(ours.first, served.min_version), min(ours.last, served.max_version))
+            if both.first <= both.last:
+                self._common[served.api_key] = both
+
+    def newest(self, api_key: int, max_version: int | None, address: BrokerAddress) -> int:
+        """The newest common version up to `max_version`; UnsupportedRequest if there is none."""
+        common = self._common.get(api_key)
+        if common is not None:
+            newest = common.last if max_version is None else min(common.last, max_version)
+            if newest >= common.first:
+                return newest
+        raise BrokerError.of(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"{ApiKey(api_key).title} to {address}",
+            "it does not know the request" if common is None else f"it knows versions {common}",
+        )
+
+    def reaches(self, api_key: int, version: int) -> bool:
+        """Whether a request can be sent in `version` or a newer one."""
+        common = self._common.get(api_key)
+        return common is not None and common.last >= version
+
+
+@cache
+def _our_versions(api_key: int) -> VersionRange | None:
+    return API_VERSIONS[ApiKey(api_key)].accepted if api_key in _KEYS else None
