@@ -256,15 +256,19 @@ class HandOut:
         if failure is not None:
             head.failure = failure
             positions.failed.add(state)
-        elif not records:
-            self._look_ahead(state, head)
+        else:
+            head.batch = None
+            if not records:
+                self._look_ahead(state, head)
         return bool(records)
 
     def _look_ahead(self, state: PartitionState, head: BufferedFetch) -> None:
         positions = self._positions
         head.decoded = []
         head.at = 0
-        head.look_ahead()
+        # After records of the batch before it were put back, the next one is known already.
+        if head.batch is None and head.failure is None:
+            head.look_ahead()
         if head.failure is not None:
             positions.failed.add(state)
         elif head.is_done:
