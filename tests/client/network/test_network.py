@@ -189,7 +189,9 @@ async def test_a_connection_with_a_request_under_way_is_not_idle() -> None:
 
         broker.answers[ApiKey.LIST_GROUPS] = lambda request, version: late()
         waiting = asyncio.ensure_future(network.call(-1, ListGroupsRequest()))
-        await asyncio.sleep(0.06)  # longer than a connection may be idle
+        await until(lambda: broker.count(ApiKey.LIST_GROUPS) == 1, "the request is under way")
+        asked_at = time.monotonic()
+        await until(lambda: time.monotonic() - asked_at > 0.06, "longer than a connection may be idle")
         release.set()
         assert (await waiting).error_code == 0
 
