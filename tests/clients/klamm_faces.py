@@ -127,6 +127,8 @@ class KlammClient(AdminClient):
                 compression_type=codec,
                 acks=acks,
                 enable_idempotence=idempotent,
+                # Without idempotence a batch that is sent again may come behind one sent after it.
+                max_in_flight_requests_per_connection=5 if idempotent else 1,
                 linger_ms=5,
                 max_request_size=10_000_000,
             ) as producer,
