@@ -235,7 +235,8 @@ PRODUCER_KEYS = CLIENT_KEYS | table(
             "max.in.flight.requests.per.connection",
             ConfigType.INT,
             5,
-            "How many batches of one partition may be under way at once.",
+            "How many batches of one partition may be under way at once. With more than 1 and without "
+            "enable.idempotence a batch that is sent again may come behind later ones.",
             minimum=1,
         ),
         ConfigRow(
