@@ -47,6 +47,16 @@ FOLDERS = (
     "cli",
 )
 
+# What a part of the client may import of the others, besides what lies in client/ itself.
+CLIENT_PARTS = {
+    "network": {"network"},
+    "producer": {"network", "producer"},
+    "consumer": {"network", "consumer"},
+    "admin": {"network", "admin"},
+    "plain": {"network", "producer", "consumer", "admin", "plain"},
+}
+CLIENT_REFERENCE = "client/reference.py"  # writes about all of them
+
 # Parts that take events and return changes. They get time and chance from outside, or tests could not
 # steer them.
 CORES = (
@@ -127,6 +137,17 @@ def wrong_imports(source: Source) -> Iterator[str]:
             yield f"{source.path}:{line}: {folder} may not import {module}, which lies below it"
 
 
+def wrong_imports_in_the_client(source: Source) -> Iterator[str]:
+    folder, *below = source.in_package.split("/")
+    if folder != "client" or source.in_package == CLIENT_REFERENCE:
+        return
+    allowed = CLIENT_PARTS.get(below[0], set())
+    for module, line in imported_modules(source):
+        parts = module.split(".")
+        if parts[:2] == ["klamm", "client"] and len(parts) > 2 and parts[2] in CLIENT_PARTS.keys() - allowed:
+            yield f"{source.path}:{line}: {'/'.join(below[:-1]) or 'client'} may not import {module}"
+
+
 def outside_world_in_cores(source: Source) -> Iterator[str]:
     if not source.in_package.startswith(CORES):
         return
@@ -174,6 +195,7 @@ def machine_text(source: Source) -> Iterator[str]:
 
 RULES = (
     wrong_imports,
+    wrong_imports_in_the_client,
     outside_world_in_cores,
     too_many_lines,
     missing_docstring,
@@ -301,6 +323,13 @@ FAULTS = [
     (wrong_imports, "src/klamm/records/x.py", "from klamm import storage\n"),
     (wrong_imports, "src/klamm/records/x.py", "from ..storage import log\n"),
     (wrong_imports, "src/klamm/attic/x.py", "import os\n"),
+    (wrong_imports_in_the_client, "src/klamm/client/x.py", "from klamm.client.network import network\n"),
+    (wrong_imports_in_the_client, "src/klamm/client/producer/x.py", "import klamm.client.plain.runner\n"),
+    (
+        wrong_imports_in_the_client,
+        "src/klamm/client/admin/x.py",
+        "from klamm.client.consumer.start import y\n",
+    ),
     (outside_world_in_cores, "src/klamm/groups/group.py", "import time\n"),
     (outside_world_in_cores, "src/klamm/protocol/messages/k00_produce.py", "from asyncio import sleep\n"),
     (outside_world_in_cores, "src/klamm/cluster/controller.py", "import random as chance\n"),
