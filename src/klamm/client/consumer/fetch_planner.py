@@ -191,6 +191,7 @@ class FetchPlanner:
         """The next request to a broker; None when there is nothing to ask it for."""
         assert (node_id, is_express) not in self._under_way, f"a fetch from broker {node_id} is under way"
         with self._positions.lock:
+            self._positions.room_below_bytes = self._partition_bytes()
             room_bytes = self._room_bytes()
             if room_bytes <= 0:
                 if self._positions.ready:
