@@ -34,7 +34,7 @@ Step = Callable[["ScriptedTopic", ProduceRequest], Any]
 
 
 class ScriptedTopic:
-    """One topic on one or more fake brokers; the first leads all partitions unless `leaders` says otherwise."""
+    """One topic on one or more fake brokers; the first leads all partitions until `leaders` changes."""
 
     def __init__(self, partitions: int = 1, brokers: int = 1) -> None:
         self.brokers = [FakeBroker(node_id) for node_id in range(1, brokers + 1)]

@@ -30,11 +30,11 @@ class IdempotentProducer(RuleBasedStateMachine):
     idempotent = True
     max_in_flight = MAX_IN_FLIGHT
 
-    @initialize(is_known=st.booleans(), linger=st.sampled_from([0.0, 1.0]))
-    def start(self, is_known: bool, linger: float) -> None:
+    @initialize(is_known=st.booleans(), linger=st.sampled_from([0.0, 0.0, 1.0]), is_begun=st.booleans())
+    def start(self, is_known: bool, linger: float, is_begun: bool) -> None:
         self.cores = Cores(
             PARTITIONS if is_known else 0,
-            batch_bytes=400,
+            batch_bytes=200,
             buffer_bytes=BUFFER_BYTES,
             delivery_timeout=DELIVERY_TIMEOUT_S,
             linger=linger,
@@ -46,16 +46,27 @@ class IdempotentProducer(RuleBasedStateMachine):
         self.sent: list[tuple[bytes, Delivery]] = []
         self.wire: list[list[Batch]] = [[] for _ in range(PARTITIONS)]
         self.stragglers: list[tuple[int, bytes]] = []
+        if is_begun:
+            # Each log has a record, so that batches are under way side by side from now on.
+            self.topic_known()
+            for index in range(PARTITIONS):
+                self.send_many(index, [0])
+            self.flush()
+            self.settle()
 
     # ---- the user
 
-    @rule(partition=st.sampled_from([None, 0, 1]), size=st.integers(0, 150))
-    def send(self, partition: int | None, size: int) -> None:
-        value = b"%d " % len(self.sent) + bytes(size)
-        try:
-            self.sent.append((value, self.cores.send(value, partition=partition)))
-        except BufferFull:
-            assert self.cores.ledger.memory_used + len(value) + 200 > BUFFER_BYTES
+    @rule(
+        partition=st.sampled_from([0, 0, 1, None]),
+        sizes=st.lists(st.integers(0, 150), min_size=1, max_size=6),
+    )
+    def send_many(self, partition: int | None, sizes: list[int]) -> None:
+        for size in sizes:
+            value = b"%d " % len(self.sent) + bytes(size)
+            try:
+                self.sent.append((value, self.cores.send(value, partition=partition)))
+            except BufferFull:
+                assert self.cores.ledger.memory_used + len(value) + 200 > BUFFER_BYTES
 
     @rule()
     def flush(self) -> None:
@@ -71,15 +82,16 @@ class IdempotentProducer(RuleBasedStateMachine):
     def leader_lost_or_found(self, index: int) -> None:
         self.cores.leaderless ^= {index}
 
-    @rule()
-    def drain(self) -> None:
-        for batch in self.cores.drain():
-            self.wire[batch.partition].append(batch)
+    @rule(requests=st.integers(1, MAX_IN_FLIGHT + 1))
+    def drain(self, requests: int) -> None:
+        for _ in range(requests):
+            for batch in self.cores.drain():
+                self.wire[batch.partition].append(batch)
 
-    @rule(index=st.integers(0, PARTITIONS - 1))
-    def write_and_answer(self, index: int) -> None:
-        if self.wire[index]:
-            batch = self.wire[index].pop(0)
+    @rule(index=st.integers(0, PARTITIONS - 1), count=st.integers(1, MAX_IN_FLIGHT))
+    def write_and_answer(self, index: int, count: int) -> None:
+        for batch in self.wire[index][:count]:
+            self.wire[index].remove(batch)
             answer = self.logs[index].append(batch.data or b"")
             self.cores.answer(batch, answer.error_code, base_offset=answer.base_offset)
 
@@ -155,14 +167,20 @@ class IdempotentProducer(RuleBasedStateMachine):
         cores.leaderless = set()
         cores.know(PARTITIONS, looked_up=True)
         ticket = cores.accumulator.flush()
-        for _ in range(10 * len(self.sent) + 50):
-            self.drain()
-            for index in range(PARTITIONS):
-                self.write_and_answer(index)
+        self.settle()
         assert all(delivery.done() for _, delivery in self.sent)
         assert cores.ledger.is_flushed(ticket) and cores.ledger.memory_used == 0
         self.logs_are_in_order()
         self.what_is_acknowledged_is_there()
+
+    def settle(self) -> None:
+        """Send and answer until nothing is left, in as many turns as that may take."""
+        for _ in range(10 * len(self.sent) + 20):
+            self.drain(1)
+            for index in range(PARTITIONS):
+                self.write_and_answer(index, MAX_IN_FLIGHT)
+            if not self.cores.ledger.memory_used:
+                return
 
 
 class OneInFlight(IdempotentProducer):
@@ -173,13 +191,13 @@ class OneInFlight(IdempotentProducer):
 
     def check_order(self, numbers: list[int]) -> None:
         seen: set[int] = set()
-        firsts = [number for number in numbers if not (number in seen or seen.add(number))]
+        firsts = [number for number in numbers if not (number in seen or seen.add(number))]  # type: ignore[func-returns-value]
         assert firsts == sorted(firsts), "out of order"
 
 
 MANY = settings(
-    max_examples=150,
-    stateful_step_count=60,
+    max_examples=400,
+    stateful_step_count=40,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
