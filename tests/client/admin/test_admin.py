@@ -164,6 +164,16 @@ def test_growing_says_what_is_wrong(admin, new_topic):
 # ---- settings
 
 
+def wait_for_settings(admin, resource, expected):
+    """Apache Kafka says that settings are altered a moment before they are."""
+
+    def is_so():
+        entries = admin.describe_config(resource)
+        return all(name in entries and entries[name].value == value for name, value in expected.items())
+
+    wait_until(is_so, f"{resource} has {expected}")
+
+
 def test_settings_of_several_resources_are_changed_each_whole(admin, new_topic):
     good, bad = ConfigResource.topic(new_topic()), ConfigResource.topic(new_topic())
     with pytest.raises(BatchFailed) as failed:
@@ -175,6 +185,7 @@ def test_settings_of_several_resources_are_changed_each_whole(admin, new_topic):
         )
     assert list(failed.value.results) == [good]
     assert failed.value.errors[bad].code is ErrorCode.INVALID_CONFIG
+    wait_for_settings(admin, good, {"retention.ms": "4000", "segment.ms": "4000"})
     found = admin.describe_configs([good, bad], ["retention.ms"])
     assert found[good]["retention.ms"].value == "4000"
     assert found[bad]["retention.ms"].is_default
@@ -183,11 +194,9 @@ def test_settings_of_several_resources_are_changed_each_whole(admin, new_topic):
 def test_appending_and_subtracting(admin, new_topic):
     topic = ConfigResource.topic(new_topic(1, {"cleanup.policy": "delete"}))
     admin.alter_config(topic, append={"cleanup.policy": ["compact"]})
-    assert admin.describe_config(topic)["cleanup.policy"].value == "delete,compact"
+    wait_for_settings(admin, topic, {"cleanup.policy": "delete,compact"})
     admin.alter_config(topic, subtract={"cleanup.policy": "delete"}, set={"preallocate": True})
-    entries = admin.describe_config(topic)
-    assert entries["cleanup.policy"].value == "compact"
-    assert entries["preallocate"].value == "true"
+    wait_for_settings(admin, topic, {"cleanup.policy": "compact", "preallocate": "true"})
 
 
 def test_nothing_is_changed_when_only_validating(admin, new_topic):
