@@ -19,12 +19,9 @@ from tests.client.consumer.group.drawn_groups import (
     members_drawn,
     topics_drawn,
 )
+from tests.client.consumer.group.scene import partitions, topics_of
 
 FAST_ENOUGH_SECONDS = 1.0  # it takes a hundredth of it; the machine may be busy
-
-
-def topics_of(**counts: int) -> Topics:
-    return {name: [frozenset()] * count for name, count in counts.items()}
 
 
 def members_of(**topics: str) -> list[GroupMember]:
@@ -124,19 +121,14 @@ def test_nobody_could_take_from_one_with_two_more(members: list[GroupMember], to
 
 
 def test_shares_are_evened_out_along_chains() -> None:
-    """`rich` shares nothing with `poor`, but a third can hand on to `poor` what makes room for it."""
+    """No hand-over alone helps: `poor` may not have what `rich` has. But the third can pass something on."""
     members = members_of(rich="left", middle="left right", poor="right")
-    before = {"rich": ["left"] * 4, "middle": ["right"] * 3, "poor": []}
+    held = {"rich": "left-0 left-1 left-2", "middle": "right-0 right-1", "poor": "right-2"}
     holders = [
-        member._replace(
-            owned=tuple(
-                TopicPartition(topic, number) for number, topic in enumerate(before[member.member_id])
-            ),
-            generation=1,
-        )
+        member._replace(owned=tuple(sorted(partitions(held[member.member_id]))), generation=1)
         for member in members
     ]
-    assert sizes(assign_sticky(holders, topics_of(left=4, right=3))) == [2, 2, 3]
+    assert sizes(assign_sticky(holders, topics_of(left=3, right=3))) == [2, 2, 2]
 
 
 @given(members_drawn(with_racks=True), topics_drawn(with_racks=True), st.integers(0, 100))
@@ -174,25 +166,30 @@ def test_as_little_moves_as_evenness_allows(data: st.DataObject) -> None:
 
 
 def test_the_claim_of_the_later_generation_counts() -> None:
-    partitions = tuple(TopicPartition("t", number) for number in range(2))
+    both = tuple(TopicPartition("t", number) for number in range(2))
     members = [
-        GroupMember("late", frozenset({"t"}), owned=partitions[:1], generation=7),
-        GroupMember("old", frozenset({"t"}), owned=partitions, generation=6),
+        GroupMember("late", frozenset({"t"}), owned=both[:1], generation=7),
+        GroupMember("old", frozenset({"t"}), owned=both, generation=6),
     ]
     assert names(assign_sticky(members, topics_of(t=2))) == {"late": "t-0", "old": "t-1"}
 
 
 def test_two_claims_of_one_generation_are_both_void() -> None:
-    claimed = (TopicPartition("t", 0),)
     members = [
-        GroupMember("a", frozenset({"t"}), owned=claimed, generation=3),
-        GroupMember("b", frozenset({"t"}), owned=claimed, generation=3),
-        GroupMember("c", frozenset({"t"}), generation=3),
+        GroupMember(name, frozenset({"t"}), owned=tuple(partitions(owned)), generation=3)
+        for name, owned in (("a", "t-1"), ("b", ""), ("c", "t-1"))
     ]
-    assignment = assign_sticky(members, topics_of(t=3))
-    assert sizes(assignment) == [1, 1, 1]
+    assert names(assign_sticky(members, topics_of(t=3))) == {"a": "t-0", "b": "t-1", "c": "t-2"}
     held_back = assign_cooperative_sticky(members, topics_of(t=3))
-    assert TopicPartition("t", 0) in held_back["a"], "a holds it, and was given it again"
+    assert names(held_back) == {"a": "t-0", "b": "", "c": "t-2"}, "both have to give it up first"
+
+
+def test_a_claim_of_an_older_generation_holds_nothing_back() -> None:
+    members = [
+        GroupMember("late", frozenset({"t"}), owned=tuple(partitions("t-0")), generation=7),
+        GroupMember("old", frozenset({"t"}), owned=tuple(partitions("t-0")), generation=6),
+    ]
+    assert names(assign_cooperative_sticky(members, topics_of(t=1))) == {"late": "t-0", "old": ""}
 
 
 @given(st.data())
@@ -205,13 +202,12 @@ def test_a_partition_that_changes_owner_is_withheld_for_a_round(data: st.DataObj
     members = [*holding(staying, first, 1), newcomer]
     owners = {one: member.member_id for member in members for one in member.owned}
     second = assign_cooperative_sticky(members, topics)
-    for member_id, partitions in second.items():
-        for one in partitions:
+    for member_id, gained in second.items():
+        for one in gained:
             assert owners.get(one, member_id) == member_id, f"{one} has two owners"
 
     # What stays with its owner stays; the rest is free in the next round, which then is the last.
-    kept = {member: [one for one in partitions] for member, partitions in second.items()}
-    third = assign_cooperative_sticky(holding(members, kept, 2), topics)
+    third = assign_cooperative_sticky(holding(members, second, 2), topics)
     assert_each_has_one_owner(members, topics, third)
     fourth = assign_cooperative_sticky(holding(members, third, 3), topics)
     assert fourth == third

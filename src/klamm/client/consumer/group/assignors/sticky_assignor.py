@@ -43,12 +43,9 @@ def assign_sticky(members: Collection[GroupMember], topics: Topics) -> Assignmen
 def assign_cooperative_sticky(members: Collection[GroupMember], topics: Topics) -> Assignment:
     """As sticky, but what another member still holds is withheld: it is free in the round after this one."""
     assignment = assign_sticky(members, topics)
-    holders: dict[TopicPartition, set[str]] = {}
-    for member in members:
-        for partition in member.owned:
-            holders.setdefault(partition, set()).add(member.member_id)
+    holders = _last_holders(members)
     for member_id, partitions in assignment.items():
-        partitions[:] = [each for each in partitions if member_id in holders.get(each, {member_id})]
+        partitions[:] = [each for each in partitions if holders.get(each, {member_id}) == {member_id}]
     return assignment
 
 
@@ -208,23 +205,25 @@ def _walk_back(came_by: dict[int, tuple[int, _Class]], start: int, end: int) -> 
     return chain
 
 
-def _last_owners(members: list[GroupMember]) -> dict[TopicPartition, int]:
-    """Who held each partition last: the claim of the latest generation counts.
-
-    Two claims of one generation cannot both be true, and we cannot tell which is: then nobody's counts.
-    """
-    claims: dict[TopicPartition, tuple[int, int]] = {}
-    disputed: set[tuple[TopicPartition, int]] = set()
-    for place, member in enumerate(members):
+def _last_holders(members: Collection[GroupMember]) -> dict[TopicPartition, set[str]]:
+    """Who says that it holds a partition: the claims of the latest generation count."""
+    claims: dict[TopicPartition, tuple[int, set[str]]] = {}
+    for member in members:
         generation = -1 if member.generation is None else member.generation
-        for partition in set(member.owned):
-            known, _ = claims.get(partition, (-2, -1))
-            if generation == known:
-                disputed.add((partition, generation))
-            elif generation > known:
-                claims[partition] = (generation, place)
+        for partition in member.owned:
+            known, holders = claims.get(partition, (generation, set()))
+            if generation > known:
+                claims[partition] = (generation, {member.member_id})
+            elif generation == known:
+                claims[partition] = (known, holders | {member.member_id})
+    return {partition: holders for partition, (_, holders) in claims.items()}
+
+
+def _last_owners(members: list[GroupMember]) -> dict[TopicPartition, int]:
+    """Who held each partition last. Two cannot both have held it; we cannot tell who did, so nobody did."""
+    places = {member.member_id: place for place, member in enumerate(members)}
     return {
-        partition: place
-        for partition, (generation, place) in claims.items()
-        if (partition, generation) not in disputed
+        partition: places[next(iter(holders))]
+        for partition, holders in _last_holders(members).items()
+        if len(holders) == 1
     }
