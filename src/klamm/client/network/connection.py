@@ -16,7 +16,7 @@ import asyncio
 import ssl
 from collections import deque
 from functools import cache
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from klamm.client.counters import ClientCounters
 from klamm.client.errors import (
@@ -57,6 +57,16 @@ LONGEST_THROTTLE_SECONDS = 60.0
 _MOST_CORRELATION_ID = 2**31 - 1
 
 
+class AnswerWaiter(Protocol):
+    """Who waits for an answer: a future, or something of its kind. What it is told must not make it raise."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
 class _Pending:
     """A request that has no answer yet."""
 
@@ -65,10 +75,10 @@ class _Pending:
         "correlation_id",
         "dead_at",
         "deadline",
-        "future",
         "sent_at",
         "timeout",
         "version",
+        "waiter",
     )
 
     def __init__(
@@ -76,7 +86,7 @@ class _Pending:
         api_key: int,
         version: int,
         correlation_id: int,
-        future: asyncio.Future[Any],
+        waiter: AnswerWaiter,
         sent_at: float,
         timeout: float,
         longest: float,
@@ -84,7 +94,7 @@ class _Pending:
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
-        self.future = future
+        self.waiter = waiter
         self.sent_at = sent_at
         self.timeout = timeout
         self.deadline = sent_at + timeout
@@ -152,7 +162,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     @property
     def is_suspect(self) -> bool:
         """Whether somebody gave up waiting for an answer that is still owed."""
-        return bool(self._in_flight) and self._in_flight[0].future.done()
+        return bool(self._in_flight) and self._in_flight[0].waiter.done()
 
     def longest_wait(self, now: float) -> tuple[str, float] | None:
         """The request that waits longest, and for how many seconds."""
@@ -173,13 +183,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
         Raises ConnectionFailed when the connection has ended. Does not wait: look at `writable`.
         """
-        pending, chunks = self._prepare(request, version, timeout)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.send_to(future, request, version, timeout)
+        return future
+
+    def send_to(
+        self, waiter: AnswerWaiter, request: Message, version: int, timeout: float | None = None
+    ) -> None:
+        """As `send`. `waiter` is told at once, where a future calls back a turn of the loop later."""
+        pending, chunks = self._prepare(waiter, request, version, timeout)
         if self._held is not None:
             self._held.append((pending, chunks))
         else:
             self._in_flight.append(pending)
             self._write(chunks)
-        return pending.future
 
     def send_without_answer(self, request: Message, version: int) -> None:
         """Write a request that the broker does not answer: a Produce with acks=0."""
@@ -246,14 +263,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def send_first(self, request: Message, version: int, timeout: float) -> asyncio.Future[Any]:
         """Write a request past those that are held back."""
-        pending, chunks = self._prepare(request, version, timeout)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        pending, chunks = self._prepare(future, request, version, timeout)
         self._in_flight.append(pending)
         self._write(chunks)
-        return pending.future
+        return future
 
     # ---- sending
 
-    def _prepare(self, request: Message, version: int, timeout: float | None) -> tuple[_Pending, list[Any]]:
+    def _prepare(
+        self, waiter: AnswerWaiter, request: Message, version: int, timeout: float | None
+    ) -> tuple[_Pending, list[Any]]:
         self._check_open(request)
         chunks = self._encode(request, version)
         assert request.__api_key__ is not None
@@ -262,7 +282,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             request.__api_key__,
             version,
             self._correlation_id,
-            self._loop.create_future(),
+            waiter,
             now,
             self._request_timeout if timeout is None else timeout,
             self._request_timeout,
@@ -373,7 +393,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         version = pending.version
         if pending.api_key == ApiKey.API_VERSIONS and frame[offset : offset + 2] == _UNSUPPORTED:
             version = 0  # the one answer that a broker gives in another version than it was asked in
-        if pending.future.done():
+        if pending.waiter.done():
             response = None  # its waiter gave up
         else:
             response, _ = decode(_response_class(pending.api_key), version, frame, offset)
@@ -387,7 +407,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._counters.request_seconds += now - pending.sent_at
         if pending.api_key in _THROTTLED and response.throttle_time_ms > 0:
             self._throttle(response.throttle_time_ms / 1000, now)
-        pending.future.set_result(response)
+        pending.waiter.set_result(response)
 
     def _throttle(self, seconds: float, now: float) -> None:
         seconds = min(seconds, LONGEST_THROTTLE_SECONDS)
@@ -422,10 +442,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         dead: _Pending | None = None
         for pending in (*self._in_flight, *(each for each, _ in self._held or () if each is not None)):
             due = pending.dead_at
-            if not pending.future.done():
+            if not pending.waiter.done():
                 if pending.deadline <= now:
                     self._counters.requests_failed += 1
-                    pending.future.set_exception(self._timed_out(pending))
+                    pending.waiter.set_exception(self._timed_out(pending))
                 else:
                     due = pending.deadline
             if due <= now:
@@ -470,9 +490,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._in_flight.clear()
         self._held = None
         for pending in waiting:
-            if not pending.future.done():
+            if not pending.waiter.done():
                 self._counters.requests_failed += 1
-                pending.future.set_exception(self._ended(f"{ApiKey(pending.api_key).title} has no answer"))
+                pending.waiter.set_exception(self._ended(f"{ApiKey(pending.api_key).title} has no answer"))
         self._wake_drained()
         if self._transport is None and not self.gone.done():
             self.gone.set_result(None)

@@ -9,11 +9,11 @@ back under it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
 import time
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 from klamm.client.errors import ClientError, ConnectionFailed
@@ -31,6 +31,8 @@ from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k00_produce import ProduceResponse
 
+_log = logging.getLogger("klamm.client.producer")
+
 
 class _Broker:
     """How things stand with one broker."""
@@ -45,6 +47,38 @@ class _Broker:
         """A task waits until it can be written to."""
         self.failures = 0
         self.not_before = 0.0
+
+
+class _AnswerWaiter:
+    """Hands the answer to one request to the sender. What goes wrong there must not end the connection."""
+
+    __slots__ = ("_address", "_broker", "_call", "_is_done", "_sender", "_version")
+
+    def __init__(
+        self, sender: Sender, broker: _Broker, call: ProduceCall, version: int, address: BrokerAddress
+    ) -> None:
+        self._sender = sender
+        self._broker = broker
+        self._call = call
+        self._version = version
+        self._address = address
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, response: ProduceResponse, /) -> None:
+        self._is_done = True
+        try:
+            self._sender.answered(self._broker, self._call, self._version, self._address, response)
+        except Exception:
+            _log.exception("the answer of %s to a Produce could not be taken", self._address)
+
+    def set_exception(self, error: Exception, /) -> None:
+        self._is_done = True
+        if not isinstance(error, ClientError):
+            error = ConnectionFailed(f"the answer could not be read: {error!r}")
+        self._sender.failed(self._broker, self._call.batches, error)
 
 
 class Sender:
@@ -225,14 +259,13 @@ class Sender:
                 connection.send_without_answer(call.request, version)
                 self._written(broker, batches)
                 return
-            future = connection.send(call.request, version)
+            waiter = _AnswerWaiter(self, broker, call, version, connection.address)
+            connection.send_to(waiter, call.request, version)
         except ClientError as error:
-            self._failed(broker, batches, error)
+            self.failed(broker, batches, error)
         except Exception as error:
             self._logger.exception("a request could not be made")
-            self._failed(broker, batches, ClientError(f"a request could not be made: {error!r}"))
-        else:
-            future.add_done_callback(partial(self._answered, broker, call, version, connection.address))
+            self.failed(broker, batches, ClientError(f"a request could not be made: {error!r}"))
 
     def _written(self, broker: _Broker, batches: list[Batch]) -> None:
         """Nobody answers with acks=0."""
@@ -244,7 +277,7 @@ class Sender:
                 self._settling.answered(batch, Answer(ErrorCode.NONE), "", now, chance=0.0)
         self.wake()
 
-    def _failed(self, broker: _Broker, batches: list[Batch], error: ClientError) -> None:
+    def failed(self, broker: _Broker, batches: list[Batch], error: ClientError) -> None:
         """There is no answer, and there will be none."""
         broker.in_flight -= 1
         self._in_flight -= 1
@@ -257,20 +290,15 @@ class Sender:
             self._network.request_refresh()
         self.wake()
 
-    def _answered(
+    def answered(
         self,
         broker: _Broker,
         call: ProduceCall,
         version: int,
         address: BrokerAddress,
-        future: asyncio.Future[ProduceResponse],
+        response: ProduceResponse,
     ) -> None:
-        failure = ConnectionFailed("the request was cancelled") if future.cancelled() else future.exception()
-        if failure is not None:
-            if not isinstance(failure, ClientError):
-                failure = ConnectionFailed(f"the answer could not be read: {failure!r}")
-            self._failed(broker, call.batches, failure)
-            return
+        """Settle what was answered, and send what could not be sent before."""
         broker.in_flight -= 1
         self._in_flight -= 1
         now = time.monotonic()
@@ -279,7 +307,9 @@ class Sender:
         is_stale = False
         with self._lock:
             learn = self._network.metadata.learn_leader
-            for batch, answer, has_moved, stale in call.answers(future.result(), version, learn):
+            for batch, answer, has_moved, stale in call.answers(response, version, learn):
+                if batch not in unnamed:
+                    continue  # a damaged answer speaks of it twice
                 del unnamed[batch]
                 is_stale = is_stale or stale
                 self._settling.answered(batch, answer, address, now, chance=random.random(), moved=has_moved)

@@ -50,8 +50,8 @@ class PartitionSequences:
 
     __slots__ = (
         "_identity",
-        "is_begun",
         "epoch",
+        "is_begun",
         "next_sequence",
         "numbered",
         "producer_id",
@@ -87,10 +87,7 @@ class PartitionSequences:
         if batch.sequence >= 0:
             # It is sent again. One at a time, until all those before it are settled.
             return on_wire == 0
-        if not self.is_begun and on_wire:
-            return False
-        # While there may be a hole, a new number might be refused for no fault of its own.
-        return not self._has_hole()
+        return self.is_begun or on_wire == 0
 
     def number(self, batch: Batch) -> None:
         """Give a batch its sequence, unless it has one. `may_send` was true."""
