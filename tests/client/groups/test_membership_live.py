@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import klamm
+from klamm.client.consumer.group.membership import Phase
 from klamm.client.errors import ClientMisused, FencedMember, GroupError, PollOverdue
-from klamm.client.results import CommittedOffset, TopicPartition
+from klamm.client.results import CommittedOffset, Record, TopicPartition
 from klamm.model.errors import ErrorCode
 from klamm.testing.broker import Broker
 from tests.abuse.broker_process import wait_until
@@ -30,6 +31,7 @@ class Member:
         self.consumer = klamm.Consumer(bootstrap, group=group, start="earliest", **(QUICK | options))
         self.assigned: list[set[TopicPartition]] = []
         self.lost: list[set[TopicPartition]] = []
+        self.records: list[Record] = []
         self.failure: BaseException | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -45,7 +47,7 @@ class Member:
     def _run(self) -> None:
         try:
             while not self._ending.is_set():
-                self.consumer.poll(timeout=SOON_SECONDS)
+                self.records += self.consumer.poll(timeout=SOON_SECONDS)
         except BaseException as failure:
             self.failure = failure
 
@@ -107,6 +109,28 @@ def test_a_pattern_takes_in_topics_that_come_later(bootstrap: str, open_members:
     assert member.consumer.subscription() == {f"{prefix}-a", f"{prefix}-b"}
 
 
+def test_a_cooperative_member_reads_on_while_the_group_waits_for_another(
+    bootstrap: str, open_members: ExitStack
+) -> None:
+    topic, group = make_topic(bootstrap, partitions=4), unique("group")
+
+    def member() -> Member:
+        made = Member(bootstrap, group, partition_assignment_strategy=["cooperative-sticky"])
+        return open_members.enter_context(closing(made.subscribe([topic]).start()))
+
+    reads, sleeps = member(), member()
+    wait_until(lambda: len(reads.numbers) == 2 and len(sleeps.numbers) == 2, "each has two")
+    sleeps.stop()  # it does not poll, and the rebalance has to wait for it
+    newcomer = member()
+    group_of_reads = reads.coordinator
+    wait_until(lambda: group_of_reads._membership.phase is Phase.JOINING, "it has joined again")
+    before = len(reads.records)
+    asyncio.run(send(bootstrap, topic, {number: [b"1"] for number in range(4)}))
+    wait_until(lambda: len(reads.records) == before + 2, "it reads what is its own")
+    assert group_of_reads._membership.phase is Phase.JOINING, "the rebalance is not over"
+    assert not newcomer.numbers
+
+
 def test_a_static_member_comes_back_without_a_rebalance(bootstrap: str, open_members: ExitStack) -> None:
     topic, group = make_topic(bootstrap, partitions=4), unique("group")
 
@@ -116,6 +140,7 @@ def test_a_static_member_comes_back_without_a_rebalance(bootstrap: str, open_mem
 
     stays, returns = member("stays"), member("returns")
     wait_until(lambda: len(stays.numbers) == 2 and len(returns.numbers) == 2, "each has two")
+    wait_until(lambda: len(stays.assigned[-1:]) == 1 and not stays.coordinator.rebalance_due, "and knows it")
     had, generation, rebalances = returns.numbers, stays.coordinator.generation, len(stays.assigned)
     returns.close()
     again = member("returns")

@@ -338,6 +338,19 @@ async def test_a_cancellation_of_the_users_together_with_ours_goes_on(
             await task
 
 
+async def test_a_cancellation_that_nobody_asked_us_for_goes_on(
+    klamm_bootstrap: str, klamm_topic: NewTopic
+) -> None:
+    topic, group = klamm_topic(1), unique("group")
+    cancelled = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+    async with new_consumer(klamm_bootstrap, group, topic) as consumer:
+        session = await anext(consumer.sessions(on_revoke="cancel"))
+        with pytest.raises(asyncio.CancelledError):
+            async with session:
+                await cancelled
+
+
 async def test_an_error_beside_our_cancellation_is_raised(
     klamm_bootstrap: str, klamm_topic: NewTopic
 ) -> None:

@@ -28,7 +28,7 @@ from klamm.client.consumer.position_finder import PositionFinder
 from klamm.client.consumer.positions import Positions
 from klamm.client.consumer.start import parse_start
 from klamm.client.consumer.subscription import Listener, Listeners, Subscription, Topics
-from klamm.client.errors import ClientMisused
+from klamm.client.errors import ClientClosed, ClientMisused
 from klamm.client.logs import client_logger
 from klamm.client.network.backoff import Backoff
 from klamm.client.network.metadata import MetadataChange
@@ -243,6 +243,9 @@ class ConsumerEngine:
 
     def begin_poll(self) -> None:
         """From any thread: what was handed out before is finished. Raises the error of a partition."""
+        if self.is_leaving:
+            # Another task or thread is about to close it; a poll that went on would find nothing for ever.
+            raise ClientClosed(f"consumer {self.client_id} was closed during a poll")
         self.counters.polls += 1
         if self.group is not None:
             self.group.polled(monotonic())
@@ -258,13 +261,13 @@ class ConsumerEngine:
             and (self._is_subscription_new or self.group.rebalance_due)
         )
 
-    async def join(self, timeout: float | None) -> None:
-        """Take part in the group: join, or go on with a rebalance; returns when that is settled, or the time
-        is over."""
+    async def join(self, timeout: float | None, *, until_settled: bool = False) -> None:
+        """Take part in the group: join, or go on with a rebalance; returns when that is settled, the time is
+        over, or there may be something to read meanwhile."""
         assert self.group is not None
         self._is_subscription_new = False
         try:
-            await self.group.ensure_active(timeout)
+            await self.group.ensure_active(timeout, until_settled=until_settled)
         finally:
             self._joined.set()
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 from klamm.client.consumer.group.claim_reader import ClaimReader
 from klamm.client.consumer.group.session_life import CANCEL, SessionLife, drain_seconds
 from klamm.client.consumer.group.sessions import next_round
-from klamm.client.errors import ClaimRevoked
+from klamm.client.errors import ClaimRevoked, ClientClosed
 from klamm.client.results import Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -244,7 +244,13 @@ class Sessions:
         if consumer._engine.is_leaving:
             raise StopIteration
         consumer._guard.check()
-        if not consumer._callbacks.run(consumer._thread, next_round(consumer._engine, self._has_begun)):
+        try:
+            is_there = consumer._callbacks.run(
+                consumer._thread, next_round(consumer._engine, self._has_begun)
+            )
+        except ClientClosed:  # by another thread, just now
+            is_there = False
+        if not is_there:
             raise StopIteration
         self._has_begun = True
         return Session(consumer, self._drain_seconds, self._is_cancelling)

@@ -178,6 +178,21 @@ def test_a_cooperative_member_gives_up_only_what_is_taken_and_joins_again_at_onc
     assert scene.member.is_settled
 
 
+def test_a_cooperative_member_reads_on_while_it_waits_for_the_others() -> None:
+    for strategies, reads_on in ((COOPERATIVE, True), (EAGER, False)):
+        scene = Scene.stable("t-0", *strategies)
+        assert scene.member.may_read_on
+        scene.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
+        assert not scene.member.may_read_on, "first it has to join"
+        scene.poll()
+        assert scene.member.may_read_on == reads_on
+        scene.join()
+        assert scene.member.may_read_on == reads_on
+        scene.sync("t-1")
+        assert not scene.member.may_read_on, "something may be taken from it"
+        scene.poll()
+
+
 def test_a_cooperative_member_takes_what_is_added_without_another_round() -> None:
     scene = Scene.stable("t-0", *COOPERATIVE)
     scene.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)

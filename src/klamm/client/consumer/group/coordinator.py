@@ -115,6 +115,8 @@ class GroupCoordinator:
         self._task: asyncio.Task[None] | None = None
         self._stepping: asyncio.Task[None] | None = None
         self._polls_under_way = 0
+        self._departures = 0
+        """How often the membership was ended; whoever was joining meanwhile must not begin it anew."""
         self._extra_topics: frozenset[str] = frozenset()
         network.on_metadata(self._metadata_came)
 
@@ -123,7 +125,7 @@ class GroupCoordinator:
     @property
     def rebalance_due(self) -> bool:
         """Whether a poll has to go through `ensure_active` first."""
-        return self._membership.phase is not Phase.STABLE or self._membership.needs_poll
+        return not self._membership.may_read_on
 
     @property
     def member_id(self) -> str:
@@ -146,17 +148,21 @@ class GroupCoordinator:
         """The user polls: it lives. `now` is the loop's time."""
         self._membership.polled(now)
 
-    async def ensure_active(self, timeout: float | None) -> None:
+    async def ensure_active(self, timeout: float | None, *, until_settled: bool = False) -> None:
         """Inside a poll: join or join again if that is due, and return when the group is settled.
 
-        Returns also when `timeout` seconds are over; the next poll takes up what is under way.
+        Returns also when `timeout` seconds are over; the next poll takes up what is under way. A cooperative
+        member that keeps partitions does not wait for the others to join, but reads on meanwhile, unless it
+        is to wait `until_settled`.
+
         Raises what the group's coordinator will not forgive, and what the user's callbacks raise.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
+        departures = self._departures
         self._polls_under_way += 1
         try:
-            while True:
+            while departures == self._departures:
                 self._membership.polled(loop.time())
                 self._membership.subscribe(frozenset(self._owner.subscribed_topics()))
                 self._tell_overdue()
@@ -165,7 +171,7 @@ class GroupCoordinator:
                 self._update()
                 if failure is not None:
                     raise failure
-                if self._membership.is_settled:
+                if self._membership.is_settled or (self._membership.may_read_on and not until_settled):
                     return
                 if self._membership.needs_poll:
                     continue  # it came while the steps before it were taken
@@ -181,6 +187,7 @@ class GroupCoordinator:
 
     async def leave(self) -> None:
         """End the membership, if there is one. What was owned is given up without a word to the owner."""
+        self._departures += 1
         await self._end_task()
         request = self._membership.leave("the consumer is closed or unsubscribed")
         self._update()

@@ -155,6 +155,15 @@ class Membership:
         return self.phase in (Phase.STABLE, Phase.OUT) and self._failure is None
 
     @property
+    def may_read_on(self) -> bool:
+        """Whether a poll may hand out records: nothing is due, or others are waited for who take nothing that
+        we have. That is so for cooperative members."""
+        if self.phase is Phase.STABLE:
+            return self._failure is None
+        is_waiting = self.phase in (Phase.JOINING, Phase.LEADING, Phase.SYNCING)
+        return is_waiting and self.settings.is_cooperative and bool(self.owned) and self._failure is None
+
+    @property
     def needs_poll(self) -> bool:
         """Whether something waits for the user to poll."""
         return self.phase in (Phase.PREPARING, Phase.SETTLING) or self._failure is not None

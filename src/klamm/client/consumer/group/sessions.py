@@ -274,5 +274,5 @@ async def next_round(engine: ConsumerEngine, is_after_another: bool) -> bool:
         group.polled(loop.time())
         await engine.wait_for_rebalance(MOST_SECONDS_BETWEEN_LOOKS)
     if not engine.is_leaving:
-        await engine.join(None)
+        await engine.join(None, until_settled=True)
     return not engine.is_leaving
