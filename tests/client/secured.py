@@ -19,7 +19,7 @@ from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.kafka_jars import PeerMissing
 
 USER, PASSWORD = "alice", "alice-secret-1"
-SCRAM_USER, SCRAM_PASSWORD = "bob", "bob-secret-2"
+SCRAM_USER, SCRAM_PASSWORD = "bob", "bob-secret-²"  # Kafka takes it as typed; SASLprep would make it a 2
 
 LISTENERS = {
     "TLS": "SSL",

@@ -177,6 +177,7 @@ class ApacheKafka:
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "LC_ALL": "C.UTF-8"},  # passwords are arguments
             timeout=START_TIMEOUT_SECONDS,
             check=False,
         )

@@ -2,6 +2,9 @@
 
 The server proves in turn that it knows the password too; one that cannot is not our broker. Keys are derived
 from the password once per salt and kept, as that is slow on purpose.
+
+Names and passwords are taken as their bytes in UTF-8. The RFC would have them prepared (SASLprep), but Kafka
+stores them as they were typed, and so do its clients: a prepared password would not be recognised.
 """
 
 from __future__ import annotations
@@ -11,8 +14,6 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Mapping
-
-from klamm.security.saslprep import saslprep
 
 HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
@@ -33,14 +34,13 @@ class ScramError(Exception):
 
 
 class ScramCredentials:
-    """A name and a password, prepared, and the keys that were derived from them."""
+    """A name and a password, and the keys that were derived from them."""
 
     def __init__(self, mechanism: str, username: str, password: str) -> None:
-        """ValueError when the name or the password holds characters that SASL does not allow."""
         self.mechanism = mechanism
         self.hash_name = HASHES[mechanism]
-        self.username = saslprep(username).replace("=", "=3D").replace(",", "=2C")
-        self._password = saslprep(password).encode()
+        self.username = username.replace("=", "=3D").replace(",", "=2C")
+        self._password = password.encode()
         self._keys: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
 
     def keys(self, salt: bytes, iterations: int) -> tuple[bytes, bytes]:

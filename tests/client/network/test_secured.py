@@ -124,9 +124,9 @@ async def test_no_login_where_one_is_asked_for(secured_kafka: SecuredKafka) -> N
 
 
 async def test_a_name_that_sasl_does_not_allow() -> None:
-    login = {"sasl_mechanism": "SCRAM-SHA-256", "sasl_username": "a\u0007", "sasl_password": "b"}
+    login = {"sasl_mechanism": "PLAIN", "sasl_username": "a\0", "sasl_password": "b"}
     config = ClientConfig("admin", "a:1", None, {"security_protocol": "SASL_PLAINTEXT", **login})
-    with pytest.raises(ConfigError, match=r"U\+0007"):
+    with pytest.raises(ConfigError, match="NUL"):
         Network(config)
 
 
