@@ -246,7 +246,8 @@ class Accumulator(Generic[DeliveryT]):
         queue = buffer.queues[buffer.sticky.current]
         batch = queue.open_batch
         if batch is None or batch.size + size > self._batch_bytes:
-            self._close_open(queue)
+            if batch is not None:
+                self._close_open(queue)
             if buffer.sticky.batch_closed():
                 buffer.switch_sticky()
                 queue = buffer.queues[buffer.sticky.current]
@@ -255,9 +256,10 @@ class Accumulator(Generic[DeliveryT]):
     def _batch_with_room(self, queue: PartitionQueue, size: int, held: Batch | None = None) -> Batch:
         """The open batch, or a new one; a new one for records that were held is as old as they are."""
         batch = queue.open_batch
-        if batch is not None and batch.size + size <= self._batch_bytes:
-            return batch
-        self._close_open(queue)
+        if batch is not None:
+            if batch.size + size <= self._batch_bytes:
+                return batch
+            self._close_open(queue)
         if held is None:
             batch = self._new_batch(queue, self._clock(), self.ledger.new_number())
         else:

@@ -47,8 +47,10 @@ class Ledger:
             batch.outcome = outcome
             self._count(batch, outcome)
             self._remove(batch)
-            self.finished += [waiter for _, waiter in batch.take_waiters()]
-            self._check_flushes()
+            if batch.waiters:
+                self.finished += [waiter for _, waiter in batch.take_waiters()]
+            if self._flush_waiters:
+                self._check_flushes()
         if not batch.on_wire:
             self._give_back(batch)
             batch.drop_records()
@@ -124,8 +126,6 @@ class Ledger:
     # ---- inside
 
     def _check_flushes(self) -> None:
-        if not self._flush_waiters:
-            return
         waiting = self._flush_waiters
         self._flush_waiters = [one for one in waiting if not self.is_flushed(one[0])]
         self.finished += [waiter for ticket, waiter in waiting if self.is_flushed(ticket)]
@@ -148,11 +148,10 @@ class Ledger:
     def _give_back(self, batch: Batch) -> None:
         self.memory_used -= batch.memory
         batch.memory = 0
-        self._check_room()
+        if self._room_waiters:
+            self._check_room()
 
     def _check_room(self) -> None:
-        if not self._room_waiters:
-            return
         waiting, used = self._room_waiters, self.memory_used
         self._room_waiters = [one for one in waiting if used > one[0]]
         self.finished += [waiter for most_used, waiter in waiting if used <= most_used]

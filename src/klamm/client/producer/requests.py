@@ -7,7 +7,7 @@ in an older version, and all others in the same request with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from klamm.client.errors import BrokerError
 from klamm.client.network.addresses import BrokerAddress
@@ -33,14 +33,14 @@ _FIRST_VERSION_WITH_ZSTD = 7
 class ProduceCall:
     """One request and the batches in it."""
 
-    __slots__ = ("_by_place", "_codec", "batches", "max_version", "request")
+    __slots__ = ("_codec", "_topic_ids", "batches", "max_version", "request")
 
     def __init__(self, batches: list[Batch], metadata: MetadataCache, settings: ProducerSettings) -> None:
         """Encodes the batches, which may take a while."""
         self.batches = batches
         self._codec = settings.codec
         self.max_version: int | None = None
-        self._by_place: dict[tuple[Any, int], Batch] = {}
+        self._topic_ids: dict[str, bytes] = {}
         topics: dict[str, TopicProduceData] = {}
         for batch in batches:
             data = topics.get(batch.topic)
@@ -51,10 +51,9 @@ class ProduceCall:
                     self.max_version = LAST_VERSION_WITH_NAMES
                 data = TopicProduceData(name=batch.topic, topic_id=topic_id, partition_data=[])
                 topics[batch.topic] = data
+                self._topic_ids[batch.topic] = topic_id
             records = batch.encode(settings.codec, settings.level)
             data.partition_data.append(PartitionProduceData(index=batch.partition, records=records))
-            self._by_place[batch.topic, batch.partition] = batch
-            self._by_place[data.topic_id, batch.partition] = batch
         self.request = ProduceRequest(
             transactional_id=None,
             acks=settings.acks,
@@ -72,10 +71,14 @@ class ProduceCall:
     def answers(self, response: ProduceResponse, version: int, learn: LearnLeader) -> Iterator[BatchAnswer]:
         """What the response says about each batch that it names."""
         with_names = version <= LAST_VERSION_WITH_NAMES
+        by_place: dict[tuple[str | bytes, int], Batch] = {
+            (batch.topic if with_names else self._topic_ids[batch.topic], batch.partition): batch
+            for batch in self.batches
+        }
         for topic in response.responses:
             for said in topic.partition_responses:
-                place = (topic.name if with_names else topic.topic_id, said.index)
-                batch = self._by_place.get(place)
+                # Each once: a damaged answer may speak of a partition twice.
+                batch = by_place.pop((topic.name if with_names else topic.topic_id, said.index), None)
                 if batch is None:
                     continue
                 moved = bool(said.error_code) and _learn(batch, said, response, learn)

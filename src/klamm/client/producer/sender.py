@@ -143,7 +143,8 @@ class Sender:
             now = time.monotonic()
             if now >= self._expiry_at:
                 self._settling.expire(now)
-            schedule.tick(now)
+            if now >= schedule.next_due():
+                schedule.tick(now)
             self._next_try_at = math.inf
             while schedule.has_ready:
                 taken = schedule.drain(
@@ -157,7 +158,9 @@ class Sender:
                     self._in_flight += 1
                     calls.append((broker, batches))
             lookups, accumulator.lookups = accumulator.lookups, set()
-            self._expiry_at = self._settling.next_deadline()
+            if lookups or not now < self._expiry_at < math.inf:
+                # Else nothing that came since runs out of time earlier.
+                self._expiry_at = self._settling.next_deadline()
             next_at = min(schedule.next_due(), self._expiry_at, self._next_try_at)
         for broker, batches in calls:
             self._send(broker, batches)
@@ -308,8 +311,6 @@ class Sender:
         with self._lock:
             learn = self._network.metadata.learn_leader
             for batch, answer, has_moved, stale in call.answers(response, version, learn):
-                if batch not in unnamed:
-                    continue  # a damaged answer speaks of it twice
                 del unnamed[batch]
                 is_stale = is_stale or stale
                 self._settling.answered(batch, answer, address, now, chance=random.random(), moved=has_moved)
