@@ -179,9 +179,10 @@ def _value(value: type) -> Iterator[str]:
 
 
 def _properties(cls: type) -> Iterator[str]:
-    for name, member in vars(cls).items():
-        if isinstance(member, property) and not name.startswith("_"):
-            yield f"- `{name}`: {inspect.getdoc(member)}"
+    for one in reversed(cls.__mro__):
+        for name, member in vars(one).items():
+            if isinstance(member, property) and not name.startswith("_"):
+                yield f"- `{name}`: {inspect.getdoc(member)}"
 
 
 def _errors() -> Iterator[str]:

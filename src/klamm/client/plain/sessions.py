@@ -13,16 +13,18 @@ most, and swallows ClaimRevoked.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from klamm.client.consumer.group.claim_reader import ClaimReader
+from klamm.client.consumer.group.session_faces import ClaimFace, SessionFace
 from klamm.client.consumer.group.session_life import CANCEL, SessionLife, drain_seconds
 from klamm.client.consumer.group.sessions import next_round
 from klamm.client.errors import ClaimRevoked, ClientClosed
-from klamm.client.results import Record, TopicPartition
+from klamm.client.results import Record
 
 if TYPE_CHECKING:
     from klamm.client.plain.consumer import Consumer
@@ -32,30 +34,15 @@ FAILED_SECONDS = 5.0
 among them, and will never finish its record."""
 
 
-class Claim:
+class Claim(ClaimFace):
     """One partition within a session: `for record in claim`, in one thread. Ends when it is revoked."""
 
     def __init__(self, session: Session, reader: ClaimReader) -> None:
-        self.topic: str = reader.partition.topic
-        self.partition: int = reader.partition.partition
+        super().__init__(reader)
         self._session = session
-        self._reader = reader
         self._lock = threading.Lock()
         """Held while the reader moves: whoever leaves the session settles it from another thread."""
         self._worker: threading.Thread | None = None
-
-    def __repr__(self) -> str:
-        return f"<Claim {self._reader.partition}{' ended' if self.ended else ''}>"
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The partition, of which `topic` and `partition` are the parts."""
-        return self._reader.partition
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more is handed out, because a rebalance is due or the session was left."""
-        return self._reader.is_ended
 
     def __iter__(self) -> Self:
         return self
@@ -82,13 +69,9 @@ class Claim:
                 return records
             self._session._wait_for_news(self._reader, left)
 
-    def done(self, record: Record) -> None:
-        """Count `record`, and all before it, as finished without asking for the next."""
-        self._reader.done(record)
-
     def commit(self) -> None:
         """Commit what is finished of this partition, and wait for that."""
-        self._session._commit((self,))
+        self._session._consumer._run(self._session._commit((self,)))
 
     def _next_run(self) -> Record | None:
         with self._lock:
@@ -132,39 +115,24 @@ class Claim:
             self._reader.settle()
 
 
-class Session:
+class Session(SessionFace):
     """One round of a group's life: the partitions that this member has until the next rebalance.
 
     `claims` has one for each. Work on them inside of `with session`, which ends when they have ended.
     """
 
     def __init__(self, consumer: Consumer, drain_seconds: float, is_cancelling: bool) -> None:
+        engine = consumer._engine
+        life = SessionLife(engine, drain_seconds, on_overtime=_nothing, on_close=_nothing_to_wait_for)
+        super().__init__(engine, life)
         self._consumer = consumer
-        self._engine = consumer._engine
         self._is_cancelling = is_cancelling
-        self._life = SessionLife(
-            self._engine, drain_seconds, on_overtime=_nothing, on_close=_nothing_to_wait_for
-        )
         self._returned = threading.Condition()
-        self.claims: tuple[Claim, ...] = tuple(Claim(self, reader) for reader in self._life.readers)
-
-    def __repr__(self) -> str:
-        names = ", ".join(str(claim.topic_partition) for claim in self.claims)
-        return f"<Session of generation {self.generation}: {names or 'no partitions'}>"
-
-    @property
-    def generation(self) -> int:
-        """The number of the group's rebalance that this session follows."""
-        return self._life.generation
-
-    @property
-    def ended(self) -> bool:
-        """Whether a rebalance is due, or the session was left: its claims hand out nothing more."""
-        return self._life.is_over
+        self.claims: tuple[Claim, ...] = tuple(Claim(self, reader) for reader in life.readers)
 
     def commit(self) -> None:
         """Commit what is finished of all claims, and wait for that."""
-        self._commit(self.claims)
+        self._consumer._run(self._commit(self.claims))
 
     def __enter__(self) -> Self:
         self._consumer._run(self._enter())
@@ -184,7 +152,7 @@ class Session:
         finally:
             if self._consumer._session is self:
                 self._consumer._session = None
-                if not self._engine.is_leaving:
+                with contextlib.suppress(ClientClosed):  # closing it ended the session as well
                     self._consumer._run(self._life.exit())
         return is_ours
 
@@ -198,8 +166,9 @@ class Session:
 
     def _drain(self, seconds: float) -> None:
         """Hand out nothing more, wait for the other threads, and put back what is not finished."""
-        if not self._life.is_over and not self._consumer._guard.unusable:
-            self._consumer._run(self._end())
+        if not self._life.is_over:
+            with contextlib.suppress(ClientClosed):
+                self._consumer._run(self._end())
         with self._returned:
             self._returned.wait_for(
                 lambda: not any(claim._is_busy_elsewhere() for claim in self.claims), seconds
@@ -214,16 +183,6 @@ class Session:
 
     def _wait_for_news(self, reader: ClaimReader, timeout: float | None) -> None:
         self._consumer._thread.run(self._life.wait_for_news(reader, timeout))
-
-    def _count(self, records: int) -> None:
-        self._engine.counters.records_received += records
-
-    def _commit(self, claims: tuple[Claim, ...]) -> None:
-        _, commits = self._engine.need_group("commit() without a group")
-        finished = {claim.topic_partition: claim._reader.finished() for claim in claims}
-        self._consumer._run(
-            commits.commit({partition: one for partition, one in finished.items() if one is not None})
-        )
 
 
 class Sessions:

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from klamm.client.consumer.group.claim_reader import ClaimReader
+from klamm.client.consumer.group.session_faces import ClaimFace, SessionFace
 from klamm.client.consumer.group.session_life import (
     DRAIN,
     MOST_SECONDS_BETWEEN_LOOKS,
@@ -32,7 +33,7 @@ from klamm.client.consumer.group.session_life import (
     drain_seconds,
 )
 from klamm.client.errors import ClientMisused
-from klamm.client.results import Record, TopicPartition
+from klamm.client.results import Record
 
 if TYPE_CHECKING:
     from klamm.client.consumer.engine import ConsumerEngine
@@ -41,28 +42,13 @@ CANCEL_SECONDS = 5.0
 """How long a cancelled worker may take to clean up before the session goes on without it."""
 
 
-class Claim:
+class Claim(ClaimFace):
     """One partition within a session: `async for record in claim`, in one task. Ends when it is revoked."""
 
     def __init__(self, session: Session, reader: ClaimReader) -> None:
-        self.topic: str = reader.partition.topic
-        self.partition: int = reader.partition.partition
+        super().__init__(reader)
         self._session = session
-        self._reader = reader
         self._task: asyncio.Task[object] | None = None
-
-    def __repr__(self) -> str:
-        return f"<Claim {self._reader.partition}{' ended' if self.ended else ''}>"
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        """The partition, of which `topic` and `partition` are the parts."""
-        return self._reader.partition
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more is handed out, because a rebalance is due or the session was left."""
-        return self._reader.is_ended
 
     def __aiter__(self) -> Self:
         return self
@@ -90,10 +76,6 @@ class Claim:
                 records = self._reader.take(max_records)
         self._session._count(len(records))
         return records
-
-    def done(self, record: Record) -> None:
-        """Count `record`, and all before it, as finished without asking for the next."""
-        self._reader.done(record)
 
     async def commit(self) -> None:
         """Commit what is finished of this partition, and wait for that."""
@@ -123,38 +105,24 @@ class Claim:
         return self._task if self._task is not None and not self._task.done() else None
 
 
-class Session:
+class Session(SessionFace):
     """One round of a group's life: the partitions that this member has until the next rebalance.
 
     `claims` has one for each. Work on them inside of `async with session`, which ends when they have ended.
     """
 
     def __init__(self, engine: ConsumerEngine, drain_seconds: float) -> None:
-        self._engine = engine
-        self._life = SessionLife(
+        life = SessionLife(
             engine, drain_seconds, on_overtime=self._cancel_workers, on_close=self._stop_workers
         )
-        self.claims: tuple[Claim, ...] = tuple(Claim(self, reader) for reader in self._life.readers)
+        super().__init__(engine, life)
+        self.claims: tuple[Claim, ...] = tuple(Claim(self, reader) for reader in life.readers)
         self._returned = asyncio.Event()
         """Set when a worker came back for more: it may have been the last with a record in work."""
         self._task: asyncio.Task[object] | None = None
         self._cancelling_before = 0
         self._has_cancelled = False
         self._has_cancelled_own_task = False
-
-    def __repr__(self) -> str:
-        names = ", ".join(str(claim.topic_partition) for claim in self.claims)
-        return f"<Session of generation {self.generation}: {names or 'no partitions'}>"
-
-    @property
-    def generation(self) -> int:
-        """The number of the group's rebalance that this session follows."""
-        return self._life.generation
-
-    @property
-    def ended(self) -> bool:
-        """Whether a rebalance is due, or the session was left: its claims hand out nothing more."""
-        return self._life.is_over
 
     async def commit(self) -> None:
         """Commit what is finished of all claims, and wait for that."""
@@ -183,14 +151,6 @@ class Session:
         return is_ours
 
     # ---- inside
-
-    def _count(self, records: int) -> None:
-        self._engine.counters.records_received += records
-
-    async def _commit(self, claims: tuple[Claim, ...] | list[Claim]) -> None:
-        _, commits = self._engine.need_group("commit() without a group")
-        finished = {claim.topic_partition: claim._reader.finished() for claim in claims}
-        await commits.commit({partition: one for partition, one in finished.items() if one is not None})
 
     def _workers(self) -> set[asyncio.Task[object]]:
         """Tasks other than our own that have a record in work."""
