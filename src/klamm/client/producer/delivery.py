@@ -8,7 +8,7 @@ deliveries are awaited, the plain one's have a `result` that blocks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 from klamm.client.errors import ClientError
@@ -114,16 +114,12 @@ class RangesDelivery:
         self._add_waiter(DoneCallback(callback, self))
 
     def _undone(self) -> Batch | None:
-        """The first batch that is not done; batches that were split are replaced by their parts."""
-        batches = self._batches
-        while self._place < len(batches):
-            batch = batches[self._place]
-            if batch.moved is not None:
-                batches[self._place : self._place + 1] = list(dict.fromkeys(part for part, _ in batch.moved))
-            elif batch.outcome is None:
-                return batch
-            else:
-                self._place += 1
+        """The first batch that is not done; of one that was split, the first part."""
+        for place in range(self._place, len(self._batches)):
+            for batch in _parts_of(self._batches[place]):
+                if batch.outcome is None:
+                    self._place = place
+                    return batch
         return None
 
     def _add_waiter(self, waiter: Waiter) -> None:
@@ -137,18 +133,29 @@ class RangesDelivery:
             self._feed_waiters.append(waiter)
 
     def _error(self) -> ClientError | None:
-        errors = [batch.outcome.error for batch in self._batches if batch.outcome is not None]
+        outcomes = [part.outcome for batch in self._batches for part in _parts_of(batch)]
+        errors = (outcome.error for outcome in outcomes if outcome is not None)
         return next((error for error in errors if error is not None), self._failure)
 
     def _sent(self) -> list[SentRange]:
         error = self._error()
         if error is not None:
             raise error.with_traceback(None)
-        ranges = []
-        for batch in self._batches:
-            assert batch.outcome is not None
-            ranges.append(SentRange(batch.partition, batch.outcome.base_offset, batch.count))
-        return ranges
+        return [
+            SentRange(part.partition, part.outcome.base_offset, part.count)
+            for batch in self._batches
+            for part in _parts_of(batch)
+            if part.outcome is not None
+        ]
+
+
+def _parts_of(batch: Batch) -> Iterator[Batch]:
+    """The batch itself, or the parts it was split into."""
+    if batch.moved is None:
+        yield batch
+    else:
+        for part in dict.fromkeys(part for part, _ in batch.moved):
+            yield from _parts_of(part)
 
 
 class DoneCallback:
