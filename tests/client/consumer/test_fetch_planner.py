@@ -338,6 +338,7 @@ def test_out_of_range_starts_anew_after_what_is_buffered(
     log.delete_before(4)
     assert consumer.fetch(1) == 0
     assert consumer.positions.states[A0].need is Need.NOTHING, "what is buffered is handed out first"
+    assert consumer.fetch(1) == -1, "and meanwhile the broker is not asked in vain"
     assert values(consumer.poll()) == [b"old"]
     consumer.fetch_all()
     assert values(consumer.poll()) == [b"3", b"4"]

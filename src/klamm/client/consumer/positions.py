@@ -355,6 +355,7 @@ class Positions:
         self.held.discard(state)
         state.error = None
         state.fetching = None
+        state.hurried_beside = None
 
     def _place(self, state: PartitionState, offset: int, epoch: int) -> None:
         self._forget(state)
