@@ -206,11 +206,14 @@ class AioClient(AdminClient):
         strategy: str,
         instance_id: str | None = None,
     ) -> Member:
-        settings = {
+        settings = self.member_settings(group, client_id, strategy) | {"group_instance_id": instance_id}
+        return AioMember(client_id, topic, settings).start()
+
+    def member_settings(self, group: str, client_id: str, strategy: str) -> dict[str, Any]:
+        return {
             "bootstrap_servers": self._bootstrap,
             "group_id": group,
             "client_id": client_id,
-            "group_instance_id": instance_id,
             "partition_assignment_strategy": (STRATEGIES[strategy],),
             "auto_offset_reset": "earliest",
             "enable_auto_commit": False,
@@ -219,7 +222,6 @@ class AioClient(AdminClient):
             "rebalance_timeout_ms": REBALANCE_TIMEOUT_MS,
             "metadata_max_age_ms": METADATA_MAX_AGE_MS,
         }
-        return AioMember(client_id, topic, settings).start()
 
     # ---- administration
 

@@ -190,7 +190,13 @@ class ConfluentClient(AdminClient):
         strategy: str,
         instance_id: str | None = None,
     ) -> Member:
-        settings: dict[str, Any] = self._common | {
+        settings = self.member_settings(group, client_id, strategy)
+        if instance_id is not None:
+            settings["group.instance.id"] = instance_id
+        return ConfluentMember(client_id, topic, settings).start()
+
+    def member_settings(self, group: str, client_id: str, strategy: str) -> dict[str, Any]:
+        return self._common | {
             "group.id": group,
             "client.id": client_id,
             "partition.assignment.strategy": STRATEGIES[strategy],
@@ -201,9 +207,6 @@ class ConfluentClient(AdminClient):
             "max.poll.interval.ms": REBALANCE_TIMEOUT_MS,
             "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
         }
-        if instance_id is not None:
-            settings["group.instance.id"] = instance_id
-        return ConfluentMember(client_id, topic, settings).start()
 
     # ---- administration
 

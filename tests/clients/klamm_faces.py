@@ -46,7 +46,7 @@ def translated_errors() -> Iterator[None]:
         raise ClientError(-1 if error.code is None else int(error.code), str(error)) from error
 
 
-def _received(record: klamm.Record) -> Received:
+def received_of(record: klamm.Record) -> Received:
     return Received(
         record.partition,
         record.offset,
@@ -56,6 +56,19 @@ def _received(record: klamm.Record) -> Received:
         record.timestamp,
         record.timestamp_type,
     )
+
+
+def member_options(group: str, client_id: str, strategy: str) -> dict[str, Any]:
+    return {
+        "group": group,
+        "start": "earliest",
+        "client_id": client_id,
+        "partition_assignment_strategy": STRATEGIES[strategy],
+        "session_timeout_ms": SESSION_TIMEOUT_MS,
+        "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS,
+        "max_poll_interval_ms": REBALANCE_TIMEOUT_MS,
+        "metadata_max_age_ms": METADATA_MAX_AGE_MS,
+    }
 
 
 class KlammMember(ThreadedMember):
@@ -82,7 +95,7 @@ class KlammMember(ThreadedMember):
         self.note_revoked(frozenset(one.partition for one in taken))
 
     def _poll(self) -> Sequence[Received]:
-        return [_received(record) for record in self._consumer.poll(timeout=0.05)]
+        return [received_of(record) for record in self._consumer.poll(timeout=0.05)]
 
     def _commit(self, offsets: Mapping[int, int] | None) -> None:
         chosen = None
@@ -155,7 +168,7 @@ class KlammClient(AdminClient):
             consumer.seek(wanted, offset)
             while len(got) < count and time.monotonic() < deadline:
                 records = consumer.poll(timeout=1.0, max_records=count - len(got))
-                got.extend(_received(record) for record in records)
+                got.extend(received_of(record) for record in records)
         return got
 
     def join(
@@ -170,16 +183,9 @@ class KlammClient(AdminClient):
         def make() -> Any:
             return self._face.consumer(
                 self._bootstrap,
-                group=group,
-                start="earliest",
-                client_id=client_id,
                 group_instance_id=instance_id,
-                partition_assignment_strategy=STRATEGIES[strategy],
                 enable_auto_commit=False,
-                session_timeout_ms=SESSION_TIMEOUT_MS,
-                heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
-                max_poll_interval_ms=REBALANCE_TIMEOUT_MS,
-                metadata_max_age_ms=METADATA_MAX_AGE_MS,
+                **member_options(group, client_id, strategy),
             )
 
         return KlammMember(client_id, topic, make).start()

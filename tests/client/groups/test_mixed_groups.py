@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 
 import klamm
-from tests.client.groups.members import OTHERS, OUR_STRATEGIES, OURS, MixedMember, OurMember
+from tests.client.groups.members import (
+    OTHERS,
+    OUR_STRATEGIES,
+    OURS,
+    MixedMember,
+    OurMember,
+    Place,
+    SessionsMember,
+)
 from tests.client.topics import make_topic, unique
 from tests.clients.conftest import Clients
 from tests.clients.contract import PATIENCE_SECONDS, wait_until
@@ -55,19 +63,17 @@ class Scene:
     """A group with its members, past and present."""
 
     def __init__(self, bootstrap: str, clients: Clients, strategy: str) -> None:
-        self.bootstrap = bootstrap
-        self.clients = clients
         self.strategy = strategy
-        self.group = unique("mixed")
-        self.topic = make_topic(bootstrap, partitions=PARTITIONS)
+        topic = make_topic(bootstrap, partitions=PARTITIONS)
+        self.place = Place(clients, bootstrap, unique("mixed"), topic, strategy)
         self.members: dict[str, MixedMember] = {}
         self.everybody: dict[str, MixedMember] = {}
-        self.flow = Flow(bootstrap, self.topic)
+        self.flow = Flow(bootstrap, topic)
 
     def join(self, kind: str) -> MixedMember:
         name = f"{kind}-{len(self.everybody)}"
         make = OURS[kind] if kind in OURS else OTHERS[kind][0]
-        member = make(self.clients, self.bootstrap, self.group, self.topic, name, self.strategy)
+        member = make(self.place, name)
         self.members[name] = self.everybody[name] = member
         self.settle()
         return member
@@ -163,7 +169,7 @@ def others_of(strategy: str) -> list[str]:
 
 
 def leads(members: Sequence[Any]) -> list[bool]:
-    return [isinstance(member, OurMember) and member.is_leader for member in members]
+    return [isinstance(member, OurMember | SessionsMember) and member.is_leader for member in members]
 
 
 @pytest.mark.timeout(300)
