@@ -23,7 +23,7 @@ from tests.client.reading import collect, values
 from tests.client.topics import make_topic
 
 RECORDS = 20
-TRIES = 25
+TRIES = 15
 MOMENT_MS = 1_700_000_000_000
 LENGTH_AT, MAGIC_AT, CRC_AT, COUNT_AT = 8, 16, 17, 57
 SENT = [b"marked-%d" % number for number in range(RECORDS)]
@@ -105,9 +105,9 @@ def test_damage_is_told_and_what_is_whole_again_is_read(
 ) -> None:
     topic, content = stored
     with face.consumer(stand.proxy.bootstrap, start="earliest", **SHORT) as consumer:
-        consumer.assign([(topic, 0)])
         stand.proxy.plan = damage_batches(content, damage)
         try:
+            consumer.assign([(topic, 0)])
             for name, poll in polls(consumer).items():
                 failure = failure_of(poll)
                 assert isinstance(failure, klamm.CorruptRecords), f"{name}: {failure!r}"
@@ -126,7 +126,7 @@ def test_unchecked_damage_is_never_worse_than_wrong_records(
     with face.consumer(stand.proxy.bootstrap, start="earliest", check_crcs=False, **SHORT) as consumer:
         for seed in range(TRIES):
             stand.proxy.plan = damage_batches(content, random_damage(seed))
-            for poll in (lambda: consumer.poll(timeout=0.2), lambda: consumer.poll_arrow(timeout=0.2)):
+            for poll in (lambda: consumer.poll(timeout=0.1), lambda: consumer.poll_arrow(timeout=0.1)):
                 consumer.assign([(topic, 0)])
                 consumer.seek((topic, 0), 0)
                 failure = failure_of(poll)

@@ -24,7 +24,7 @@ def partitions_of(topic: str, count: int) -> set[TopicPartition]:
 
 
 @pytest.fixture
-def members() -> Iterator[list[Member]]:
+def members(face: Face) -> Iterator[list[Member]]:
     started: list[Member] = []
     yield started
     for member in started:

@@ -1,0 +1,85 @@
+"""A client is closed while another task or thread waits in it: whoever waits goes on, whenever it happens."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import klamm
+from tests.abuse.broker_process import wait_until
+from tests.client.behaviour.conftest import NewTopic
+from tests.client.behaviour.session_members import SessionMember
+from tests.client.faces import Face
+
+MOMENTS_S = [0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3]
+"""From before the first step of a join to long after the last one; which is which, the machine decides."""
+PATIENCE_S = 20.0
+
+
+def end_of(work: Future[Any]) -> BaseException | None:
+    return work.exception(PATIENCE_S)
+
+
+def iterate(consumer: Any) -> None:
+    for _ in consumer:
+        pass
+
+
+WAITS: dict[str, Callable[[Any], object]] = {
+    "poll": lambda consumer: consumer.poll(),
+    "iteration": iterate,
+    "poll_arrow": lambda consumer: consumer.poll_arrow(),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
+@pytest.mark.parametrize("has_group", [True, False], ids=["group", "alone"])
+def test_who_waits_for_records_is_told(
+    face: Face, bootstrap: str, new_topic: NewTopic, wait: Callable[[Any], object], has_group: bool
+) -> None:
+    topic = new_topic()
+    pause = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        for number, moment_s in enumerate(MOMENTS_S):
+            group = {"group": f"{topic}-{number}"} if has_group else {}
+            consumer = face.consumer(bootstrap, topics=[topic], **group)
+            waiting = pool.submit(wait, consumer)
+            pause.wait(moment_s)
+            consumer.close()
+            assert isinstance(end_of(waiting), klamm.ClientClosed)
+
+
+def test_sessions_end(face: Face, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    pause = threading.Event()
+    for number, moment_s in enumerate(MOMENTS_S[1:]):
+        consumer = face.consumer(bootstrap, group=f"{topic}-{number}", topics=[topic])
+        consumer.start()
+        member = SessionMember(face, consumer)
+        wait_until(lambda member=member: member.has_begun, "the sessions have begun")
+        pause.wait(moment_s)
+        member.close()
+
+
+def test_records_under_way_are_sent(face: Face, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    with ThreadPoolExecutor(1) as pool:
+        producer = face.producer(bootstrap, linger_ms=60_000)
+        waiting = pool.submit(producer.send(topic, b"value").result)
+        producer.close()
+        assert waiting.result(PATIENCE_S).offset == 0
+
+
+def test_calls_of_an_admin(face: Face, bootstrap: str) -> None:
+    pause = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        for moment_s in MOMENTS_S:
+            admin = face.admin(bootstrap)
+            waiting = pool.submit(admin.describe_cluster)
+            pause.wait(moment_s)
+            admin.close()
+            assert isinstance(end_of(waiting), klamm.ClientClosed | None)
