@@ -87,9 +87,7 @@ def test_a_compacted_log_has_gaps(face: Face, broker: Broker, wire: WireConnecti
         assert offsets == sorted(offsets) and len(offsets) < offsets[-1] + 1, "there are gaps"
         assert {record.value for record in records} >= {b"27", b"28", b"29"}
         consumer.seek((topic, 0), 1)
-        assert consumer.poll(timeout=PATIENCE_S)[0].offset == next(
-            offset for offset in offsets if offset >= 1
-        )
+        assert consumer.poll(timeout=PATIENCE_S)[0].offset > 1, "what is there no more is passed over"
 
 
 # ---- moving around
@@ -178,9 +176,8 @@ def test_new_partitions_are_read_too(face: Face, broker: Broker, wire: WireConne
     ) as consumer:
         fill(wire, topic, 5)
         collect(consumer, 5)
-        wire.call(
-            CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=topic, count=3, assignments=None)], timeout_ms=10_000)
-        )
+        grown = CreatePartitionsTopic(name=topic, count=3, assignments=None)
+        wire.call(CreatePartitionsRequest(topics=[grown], timeout_ms=10_000))
         fill(wire, topic, 5, partition=2)
         assert {record.partition for record in collect(consumer, 5)} == {2}
         assert consumer.assignment() == {(topic, 0), (topic, 1), (topic, 2)}
@@ -248,7 +245,7 @@ def test_two_polls_at_once_are_refused(face: Face, broker: Broker) -> None:
 
         def poll() -> None:
             try:
-                outcomes.append(consumer.poll(timeout=3))
+                outcomes.append(consumer.poll(timeout=1))
             except klamm.ClientError as error:
                 outcomes.append(error)
 
