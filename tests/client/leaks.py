@@ -86,17 +86,31 @@ class Complaints(logging.Handler):
         self.lines.append(self.format(record))
 
 
+YOUNG, ALL = 1, 2
+"""Generations of the garbage collector. What one test made is young; all of it takes a tenth of a second."""
+
+
+@contextlib.contextmanager
+def nothing_complains(generations: int = ALL) -> Iterator[None]:
+    """Nothing that was made in the block makes asyncio complain, at the latest when it is collected."""
+    complaints = Complaints()
+    logging.getLogger("asyncio").addHandler(complaints)
+    try:
+        yield
+        gc.collect(generations)
+    finally:
+        logging.getLogger("asyncio").removeHandler(complaints)
+    assert not complaints.lines, "\n".join(complaints.lines)
+
+
 @contextlib.contextmanager
 def nothing_leaks(
     loop: asyncio.AbstractEventLoop | None = None, patience_s: float = PATIENCE_S
 ) -> Iterator[None]:
     """After the block there are no more sockets, threads or tasks (of `loop`) than before it."""
-    gc.collect()
     sockets, threads = client_sockets(), client_threads()
     tasks = tasks_of(loop)
-    complaints = Complaints()
-    logging.getLogger("asyncio").addHandler(complaints)
-    try:
+    with nothing_complains(YOUNG):
         yield
         _wait_until_gone(lambda: client_threads() - threads, "threads", patience_s)
         _wait_until_gone(lambda: tasks_of(loop) - tasks, "tasks", patience_s)
@@ -105,11 +119,6 @@ def nothing_leaks(
             "sockets",
             patience_s,
         )
-        # A task that nobody awaits complains when it is collected.
-        gc.collect()
-    finally:
-        logging.getLogger("asyncio").removeHandler(complaints)
-    assert not complaints.lines, "\n".join(complaints.lines)
 
 
 def tasks_of(loop: asyncio.AbstractEventLoop | None) -> set[asyncio.Task[object]]:

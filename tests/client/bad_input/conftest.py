@@ -8,14 +8,15 @@ import pytest
 
 from klamm.testing.broker import Broker
 from tests.client.faces import FACES, Face
-from tests.client.leaks import nothing_leaks
+from tests.client.leaks import nothing_complains, nothing_leaks
 
 
 @pytest.fixture(scope="session", params=list(FACES))
 def session_face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    face = FACES[request.param]()
-    yield face
-    face.close()
+    with nothing_complains():
+        face = FACES[request.param]()
+        yield face
+        face.close()
 
 
 @pytest.fixture(scope="session")

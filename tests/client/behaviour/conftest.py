@@ -13,7 +13,7 @@ import pytest
 
 from klamm.testing.broker import Broker
 from tests.client.faces import FACES, Face
-from tests.client.leaks import nothing_leaks
+from tests.client.leaks import nothing_complains, nothing_leaks
 from tests.client.topics import make_topic
 from tests.conftest import cannot_run
 from tests.peers.apache_kafka import ApacheKafka
@@ -49,9 +49,10 @@ def bootstrap(broker: BrokerUnderTest) -> str:
 
 @pytest.fixture(scope="session", params=list(FACES))
 def session_face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    face = FACES[request.param]()
-    yield face
-    face.close()
+    with nothing_complains():
+        face = FACES[request.param]()
+        yield face
+        face.close()
 
 
 @pytest.fixture
