@@ -21,7 +21,6 @@ class Confluent:
                 "bootstrap.servers": self._bootstrap,
                 "acks": 1,
                 "linger.ms": linger_ms,
-                "batch.size": driving.BATCH_BYTES,
                 "queue.buffering.max.messages": 1_000_000,
                 "queue.buffering.max.kbytes": buffer_bytes // 1024,
                 "delivery.report.only.error": linger_ms > 0,  # the round trip waits for every report

@@ -9,6 +9,8 @@ from bench.client_workers.klamm_plain import KlammPlain
 
 
 class KlammColumns(KlammPlain):
+    batch_bytes = None  # as large as a request, which is its default
+
     def open_producer(self, value: bytes, linger_ms: float, buffer_bytes: int) -> None:
         super().open_producer(value, linger_ms, buffer_bytes)
         column = pyarrow.array([value] * driving.CHUNK_RECORDS, pyarrow.binary())

@@ -10,6 +10,8 @@ from bench.client_workers import driving
 
 
 class KlammPlain:
+    batch_bytes: int | None = driving.BATCH_BYTES
+
     def __init__(self, bootstrap: str, topic: str, partition_count: int) -> None:
         self._bootstrap, self._topic, self._partition_count = bootstrap, topic, partition_count
         self._producer: klamm.Producer | None = None
@@ -21,7 +23,7 @@ class KlammPlain:
             self._bootstrap,
             acks="1",
             linger_ms=linger_ms,
-            batch_size=driving.BATCH_BYTES,
+            batch_size=self.batch_bytes,
             buffer_memory=buffer_bytes,
         )
 

@@ -176,7 +176,8 @@ PRODUCER_KEYS = CLIENT_KEYS | table(
             ConfigType.INT,
             65_536,
             "How many bytes of records for one partition go into one batch at most. Kafka's default is "
-            "16384; a larger batch costs Python less per record.",
+            "16384; a larger batch costs Python less per record. Arrow columns go in batches as large as "
+            "max.request.size allows unless this is set.",
             minimum=0,
         ),
         ConfigRow(

@@ -10,6 +10,9 @@ from klamm.client.producer.partitioners import Partitioner
 from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
 from klamm.records.compression import CODEC_NAMES
 
+MAX_COLUMN_BATCH_BYTES = 1_048_576
+"""What topics take by default; nothing is won by larger batches either."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
@@ -17,6 +20,8 @@ class ProducerSettings:
 
     acks: int = -1
     batch_bytes: int = 65_536
+    column_batch_bytes: int = 1_048_576
+    """Of rows that are all there already: a batch of them need not be small to leave soon."""
     buffer_bytes: int = 33_554_432
     codec: int = 0
     level: int | None = None
@@ -34,9 +39,12 @@ class ProducerSettings:
     @classmethod
     def of(cls, config: ClientConfig) -> ProducerSettings:
         acks = config.str_("acks")
+        max_request_bytes = config.int_("max.request.size")
+        column_batch_bytes = config.int_("batch.size") if config.given("batch.size") else max_request_bytes
         return cls(
             acks=-1 if acks == "all" else int(acks),
             batch_bytes=config.int_("batch.size"),
+            column_batch_bytes=min(column_batch_bytes, max_request_bytes, MAX_COLUMN_BATCH_BYTES),
             buffer_bytes=config.int_("buffer.memory"),
             codec=CODEC_NAMES[config.str_("compression.type")],
             level=config["compression.level"],
@@ -45,7 +53,7 @@ class ProducerSettings:
             linger=config.seconds("linger.ms"),
             max_block=config.seconds("max.block.ms"),
             max_in_flight=config.int_("max.in.flight.requests.per.connection"),
-            max_request_bytes=config.int_("max.request.size"),
+            max_request_bytes=max_request_bytes,
             partitioner=config.str_("partitioner"),
             retries=config.int_("retries"),
             request_timeout=config.seconds("request.timeout.ms"),
