@@ -6,6 +6,7 @@ MetadataCache. The rules of sessions are those of KIP-227, written down once mor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 
 from klamm.client.consumer.fetch_planner import FetchPlanner, FetchSettings
@@ -47,6 +48,7 @@ class FakeLog:
     def __init__(self, leader: int) -> None:
         self.leader = leader
         self.epoch = 0
+        self.epoch_ends: dict[int, int] = {}
         self.replicas = (leader,)
         self.batches: list[tuple[int, int, bytes]] = []
         self.records: dict[int, bytes] = {}
@@ -78,6 +80,19 @@ class FakeLog:
     def delete_before(self, offset: int) -> None:
         self.start = max(self.start, min(offset, self.end))
         self.batches = [batch for batch in self.batches if batch[1] >= self.start]
+
+    def cut(self, offset: int) -> None:
+        """What an unclean election does: the end of the log is gone."""
+        self.batches = [batch for batch in self.batches if batch[1] < offset]
+        self.records = {each: value for each, value in self.records.items() if each < offset}
+        self.end = offset
+        self.epoch_ends = {epoch: min(end, offset) for epoch, end in self.epoch_ends.items()}
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch that is not above the one asked for, and where it ended."""
+        ends = {**self.epoch_ends, self.epoch: self.end}
+        found = max((each for each in ends if each <= epoch), default=None)
+        return (-1, -1) if found is None or epoch > self.epoch else (found, ends[found])
 
     def read(self, offset: int, max_bytes: int, at_least_one: bool) -> bytes:
         found = b""
@@ -125,6 +140,10 @@ class FakeCluster:
 
     def refresh(self) -> None:
         """Tell the client's metadata how things are."""
+        self.metadata.apply(self.describe({}), 0.0)
+
+    def describe(self, ports: Mapping[int, int]) -> MetadataResponse:
+        """How things are, with brokers at these ports if they have any."""
         topics = []
         for topic, topic_id in self.ids.items():
             partitions = [
@@ -143,11 +162,15 @@ class FakeCluster:
             topics.append(
                 MetadataResponseTopic(error_code=0, name=topic, topic_id=given_id, partitions=partitions)
             )
-        brokers = [MetadataResponseBroker(node_id=node, host="fake", port=node) for node in self.nodes]
-        self.metadata.apply(MetadataResponse(brokers=brokers, topics=topics), 0.0)
+        brokers = [
+            MetadataResponseBroker(node_id=node, host="127.0.0.1", port=ports.get(node, node))
+            for node in self.nodes
+        ]
+        return MetadataResponse(brokers=brokers, topics=topics)
 
     def move(self, partition: TopicPartition, node: int) -> None:
         log = self.logs[partition]
+        log.epoch_ends[log.epoch] = log.end
         log.leader = node
         log.epoch += 1
 
@@ -246,7 +269,7 @@ class FakeCluster:
             return log.error
         if node not in (log.leader, *log.replicas):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if asked.current_leader_epoch < log.epoch:
+        if -1 < asked.current_leader_epoch < log.epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         if asked.current_leader_epoch > log.epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
