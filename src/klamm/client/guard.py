@@ -1,4 +1,5 @@
-"""Says no when a client is used after it was closed, or in a child process that was forked after it was made.
+"""Says no when a client is used after it was closed, in a child process that was forked after it was made, or
+on another event loop than the one on which it began.
 
 Each client has one guard; a plain face shares that of the asyncio client inside it. The way of a record tests
 one attribute (`guard.unusable`) and calls `check` only when it is set. A client that its user drops without
@@ -10,11 +11,12 @@ using. So the copy does nothing at all: every call raises ClientForked, and clos
 
 from __future__ import annotations
 
+import asyncio
 import os
 import warnings
 from weakref import WeakSet
 
-from klamm.client.errors import ClientClosed, ClientForked
+from klamm.client.errors import ClientClosed, ClientForked, ClientMisused
 
 
 class ForkAware:
@@ -50,6 +52,7 @@ class ClientGuard(ForkAware):
         self.client_id = client_id
         self.unusable = False
         self.started = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._warned = False
 
     def check(self) -> None:
@@ -62,6 +65,24 @@ class ClientGuard(ForkAware):
                 advice=f"Make another {self.kind} in the child",
             )
         raise ClientClosed(f"{self.kind} {self.client_id} is closed", advice=f"Make a new {self.kind}")
+
+    def check_on_loop(self) -> None:
+        """The same, and ClientMisused on another loop than that of the first call: nothing would come."""
+        self.check()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise ClientMisused(
+                f"{self.kind} {self.client_id} of klamm.aio is used outside of an event loop",
+                advice=f"Call it in a coroutine, or take klamm.{self.kind.capitalize()}",
+            ) from None
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise ClientMisused(
+                f"{self.kind} {self.client_id} is used on another event loop than before",
+                advice=f"Make, use and close a {self.kind} within one asyncio.run()",
+            )
 
     def begin_close(self) -> bool:
         """Whether the caller is the one to close the client: the first to ask, and not in a forked child."""
@@ -78,7 +99,7 @@ class ClientGuard(ForkAware):
         if self.started and not self.unusable and not self._warned:
             self._warned = True
             warnings.warn(
-                f"{self.kind} {self.client_id} was never closed; use it in a `with` block, or call close()",
+                f"{self.kind} {self.client_id} was never closed; use `with` or `async with`, or call close()",
                 ResourceWarning,
                 stacklevel=3,
             )

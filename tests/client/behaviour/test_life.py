@@ -201,6 +201,46 @@ def test_a_client_that_nobody_closes(face: Face, bootstrap: str, new_topic: NewT
     assert "Traceback" not in said, said
 
 
+LOOPS = """
+    import asyncio, sys, klamm, klamm.aio
+    bootstrap, topic = sys.argv[1:]
+    uses = {
+        klamm.aio.Producer: lambda client: client.send(topic, b"value"),
+        klamm.aio.Consumer: lambda client: client.poll(timeout=0.1),
+        klamm.aio.Admin: lambda client: client.list_topics(),
+    }
+    for make, use in uses.items():
+        client = make(bootstrap) if make is not klamm.aio.Consumer else make(bootstrap, topics=topic)
+
+        async def first():
+            await use(client)
+
+        async def close():
+            await client.close()
+
+        asyncio.run(first())
+        for again in (first, close):
+            try:
+                asyncio.run(again())
+            except klamm.ClientMisused as error:
+                print(error)
+    try:
+        klamm.aio.Producer(bootstrap).send(topic, b"value")
+    except klamm.ClientMisused as error:
+        print(error)
+"""
+
+
+def test_another_event_loop_is_refused(bootstrap: str, new_topic: NewTopic) -> None:
+    """Where nothing would ever come: a client that is kept from one asyncio.run() to the next."""
+    said = run_python(LOOPS, bootstrap, new_topic())
+    for kind in KINDS:
+        assert (
+            said.count(f"{kind} klamm is used on another event loop than before. Make, use and close a") == 2
+        )
+    assert "producer klamm of klamm.aio is used outside of an event loop" in said
+
+
 def test_errors_say_what_they_are(face: Face, bootstrap: str) -> None:
     with face.admin(bootstrap) as admin, pytest.raises(klamm.UnknownTopic) as refused:
         admin.delete_topic("no-such-topic")

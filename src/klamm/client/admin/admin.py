@@ -83,13 +83,15 @@ class Admin:
 
     async def start(self) -> None:
         """Begin. `async with` does it, and so does the first call. Nothing is connected before that."""
-        self._guard.check()
+        self._guard.check_on_loop()
         if not self._guard.started:
             self._guard.started = True
             await self._network.start()
 
     async def close(self) -> None:
         """End all connections. Idempotent; every other call raises ClientClosed afterwards."""
+        if not self._guard.unusable:
+            self._guard.check_on_loop()
         if self._guard.begin_close():
             await self._network.close()
 

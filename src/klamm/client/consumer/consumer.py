@@ -86,7 +86,7 @@ class Consumer:
 
     async def start(self) -> None:
         """Begin. `async with` does it, and so does the first call that waits for something."""
-        self._guard.check()
+        self._guard.check_on_loop()
         if not self._guard.started:
             self._guard.started = True
             await self._engine.start()
@@ -96,6 +96,8 @@ class Consumer:
         every other call raises ClientClosed afterwards."""
         if self._guard.forked:
             return
+        if not self._guard.unusable:
+            self._guard.check_on_loop()
         async with self._closing:
             if self._guard.unusable:
                 return

@@ -59,6 +59,11 @@ class LoopThread(ForkAware):
         self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
         self._thread.start()
 
+    def after_fork(self) -> None:
+        super().after_fork()
+        # Nothing runs here any more, so tasks end undone; asyncio would complain of each to the child's user.
+        self.loop.set_exception_handler(lambda loop, context: None)
+
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and wait for its result.
 

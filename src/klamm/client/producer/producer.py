@@ -116,6 +116,7 @@ class Producer:
 
     async def start(self) -> None:
         """Begin. `async with` does it, and so does the first call. Nothing is connected before that."""
+        self._guard.check_on_loop()
         await self._engine.start()
 
     async def close(self, timeout: float | None = None) -> None:
@@ -123,6 +124,8 @@ class Producer:
 
         Idempotent; every other call raises ClientClosed afterwards.
         """
+        if not self._guard.unusable:
+            self._guard.check_on_loop()
         await self._engine.close(timeout)
 
     async def __aenter__(self) -> Self:
@@ -168,6 +171,7 @@ class Producer:
             self._guard.check()
         delivery = self._append(topic, value, key, headers, partition, timestamp)
         if self._accumulator.wake_wanted:
+            self._guard.check_on_loop()
             self._guard.started = True
             self._engine.sender.wake_or_pump()
         return delivery
@@ -194,7 +198,7 @@ class Producer:
         """
         from klamm.client.producer.columns import ColumnFeed, ColumnNames
 
-        self._guard.check()
+        self._guard.check_on_loop()
         names = ColumnNames(value, key, headers, timestamp, partition)
         engine = self._engine
         feed = ColumnFeed(batch, names, engine.settings, engine.partitioner, as_name(topic, "topic"))
@@ -204,7 +208,7 @@ class Producer:
 
     async def drain(self) -> None:
         """Wait until there is room for records: at once, unless `buffer_memory` is nearly used up."""
-        self._guard.check()
+        self._guard.check_on_loop()
         await self._engine.fed()
         if not self._engine.has_room():
             await self._engine.room()
@@ -215,10 +219,10 @@ class Producer:
 
         Raises TimedOut when that takes longer than `timeout` seconds; the records are on their way still.
         """
-        self._guard.check()
+        self._guard.check_on_loop()
         await self._engine.flush(timeout)
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
         """The partitions of a topic. Waits for the topic up to `max_block_ms`, or `timeout` seconds."""
-        self._guard.check()
+        self._guard.check_on_loop()
         return await self._engine.partitions_for(as_name(topic, "topic"), timeout)
