@@ -152,7 +152,7 @@ def test_connections_that_end_leave_nothing_in_the_proxy(stand: InProcessStand) 
 
 def test_a_leak_is_seen() -> None:
     """The check that all the others end with can fail."""
-    with FaultProxy() as proxy:
+    with FaultProxy(target="127.0.0.1:1") as proxy:
         leaked: list[WireConnection] = []
         with pytest.raises(AssertionError, match="sockets"), nothing_leaks(patience_s=SHORT_S):
             leaked.append(WireConnection(proxy.bootstrap))
