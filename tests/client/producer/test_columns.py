@@ -63,7 +63,7 @@ def test_rows_are_cut_into_slices_that_fit_the_buffer() -> None:
 
 def test_rows_come_back_in_ranges() -> None:
     cores = Cores(3, batch_bytes=1000)
-    delivery = fed(cores, feed_of(table_of(200), batch_bytes=1000))
+    delivery = fed(cores, feed_of(table_of(200), column_batch_bytes=1000))
     told: list[object] = []
     delivery.add_done_callback(told.append)
     ends = [0, 0, 0]
@@ -102,7 +102,7 @@ def test_a_split_batch_is_waited_for_part_by_part() -> None:
 
 def test_the_first_error_is_the_error_of_all() -> None:
     cores = Cores(3, batch_bytes=300)
-    delivery = fed(cores, feed_of(table_of(30), batch_bytes=300))
+    delivery = fed(cores, feed_of(table_of(30), column_batch_bytes=300))
     first, *others = cores.drain()
     cores.answer(first, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     for batch in others + cores.drain_all():
@@ -146,7 +146,7 @@ def test_columns_that_cannot_be_sent(batch: Any, names: ColumnNames, what: str) 
 
 
 def test_a_row_that_is_too_large() -> None:
-    feed = feed_of(table_of(3, 2000), max_request_bytes=1000)
+    feed = feed_of(table_of(3, 2000), max_request_bytes=1000, column_batch_bytes=1000)
     with pytest.raises(LocalRecordTooLarge, match="max_request_size"):
         feed.next_batches(3, [0, 1, 2], NOW_MS)
 
