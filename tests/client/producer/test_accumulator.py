@@ -419,3 +419,35 @@ def test_new_partitions_get_records() -> None:
     for _ in range(20):
         cores.send(bytes(100))
     assert {batch.partition for batch in cores.drain_all()} == {0, 1, 2, 3}
+
+
+def test_what_has_a_partition_is_not_held_with_what_has_none() -> None:
+    cores = Cores(0, max_in_flight=100)
+    first = [cores.send(b"1", partition=0), cores.send(b"beyond", partition=3)]
+    cores.now += 5.0
+    second = [cores.send(b"2", partition=0)]
+    used = cores.ledger.memory_used
+    cores.know(1)  # metadata that was not asked for because of them
+    assert cores.ledger.memory_used == used
+    third = [cores.send(b"3", partition=0)]
+    batches = cores.drain_all()
+    assert values(batches) == [b"1", b"2", b"3"], "in the order in which they were sent"
+    for batch in batches:
+        cores.answer(batch, base_offset=batches.index(batch))
+    assert all(one.done() for one in [first[0], *second, *third]) and not first[1].done()
+    cores.know(1, looked_up=True)
+    assert isinstance(first[1].error(), UnknownTopic)
+    assert cores.ledger.memory_used == 0 and not cores.accumulator.holding
+
+
+def test_one_delivery_is_asked_by_several_threads() -> None:
+    """Between the looks of one thread another one may have followed the record to its place."""
+    cores = Cores(0)
+    deliveries = [cores.send(b"%d" % number, partition=number) for number in range(3)]
+    cores.know(3)
+    for batch in cores.drain_all():
+        cores.answer(batch, base_offset=batch.partition * 100)
+    asked = deliveries[2]
+    before = asked._batch, asked._index
+    assert asked.sent().offset == 200
+    assert (asked._batch, asked._index) == before, "nothing that another thread could see half done"

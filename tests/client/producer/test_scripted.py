@@ -10,17 +10,20 @@ from typing import Any
 
 import pytest
 
+import klamm
 from klamm.aio import Producer
 from klamm.client.errors import (
     AuthorizationFailed,
     BrokerError,
     BufferFull,
+    ClientClosed,
     DeliveryTimedOut,
     RecordRefused,
     TimedOut,
     UnknownTopic,
     UnsupportedRequest,
 )
+from klamm.client.producer.unseen import MOST_LINES
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k22_init_producer_id import InitProducerIdResponse
@@ -478,3 +481,92 @@ async def test_nothing_lingers_while_others_wait_for_room() -> None:
                 producer.send(TOPIC, bytes(100))
         async with asyncio.timeout(LIMIT_S):
             await producer.drain()
+
+
+# ---- callbacks, closing, and what nobody looks at
+
+
+async def test_no_id_to_be_had_is_not_asked_for_all_the_time() -> None:
+    async with ScriptedTopic() as topic:
+        broker = topic.brokers[0]
+        broker.answers[ApiKey.INIT_PRODUCER_ID] = lambda request, version: InitProducerIdResponse(
+            error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, producer_id=-1, producer_epoch=-1
+        )
+        async with producer_of(topic) as producer:
+            with pytest.raises(AuthorizationFailed):
+                await send_all(producer, 1)
+            asked = broker.count(ApiKey.INIT_PRODUCER_ID)
+            for _ in range(20):
+                await producer._engine._network.request_refresh()  # there and back, with a pause
+            assert broker.count(ApiKey.INIT_PRODUCER_ID) == asked, "nothing waits for an id"
+
+
+async def test_a_callback_may_send_without_end_when_nobody_answers() -> None:
+    async with ScriptedTopic() as topic, producer_of(topic, acks="0", enable_idempotence=False) as producer:
+        await producer.send(TOPIC, b"first")
+        left = 1500  # more than the interpreter nests calls
+        done = asyncio.Event()
+
+        def again(_: Any) -> None:
+            nonlocal left
+            left -= 1
+            if left:
+                producer.send(TOPIC, b"v").add_done_callback(again)
+            else:
+                done.set()
+
+        producer.send(TOPIC, b"v").add_done_callback(again)
+        async with asyncio.timeout(LIMIT_S):
+            await done.wait()
+
+
+async def test_a_thread_that_waits_for_room_is_told_when_the_producer_is_closed() -> None:
+    async with ScriptedTopic() as topic:
+        topic.script = [lambda script, request: SILENCE] * 100
+        producer = await asyncio.to_thread(
+            klamm.Producer, topic.bootstrap, buffer_memory=2000, max_request_size=1000, batch_size=0
+        )
+        await asyncio.to_thread(producer.send, TOPIC, bytes(900))
+        await until(lambda: topic.produces == 1)
+        waiting = asyncio.create_task(asyncio.to_thread(producer.send, TOPIC, bytes(900)))
+        second = asyncio.create_task(asyncio.to_thread(producer.send, TOPIC, bytes(900)))
+        await until(lambda: producer.counters()["buffer_full"] >= 1)
+        await asyncio.to_thread(producer.close, 0.0)
+        async with asyncio.timeout(LIMIT_S):  # less than max_block_ms
+            outcomes = await asyncio.gather(waiting, second, return_exceptions=True)
+        assert any(isinstance(outcome, ClientClosed) for outcome in outcomes)
+
+
+async def test_what_fails_while_nobody_looks_is_logged_once_per_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ScriptedTopic() as topic, producer_of(topic, client_id="lonely") as producer:
+        await send_all(producer, 1)
+        topic.script = [answer_with(ErrorCode.INVALID_RECORD)] * 3
+        for _ in range(5):
+            producer.send(TOPIC, b"fire and forget")
+        await producer.flush()
+        await until(lambda: "nobody looked" in caplog.text)
+        kept = producer.send(TOPIC, b"looked at later")
+        await producer.flush()
+        assert isinstance(kept.exception(), BrokerError)
+        producer.send(TOPIC, b"called back").add_done_callback(lambda delivery: None)
+        await producer.flush()
+        del kept
+    lines = [each.getMessage() for each in caplog.records if "nobody looked" in each.getMessage()]
+    assert len(lines) == len(set(lines)) and all(line.startswith("[lonely] ") for line in lines)
+    assert sum(int(line.split()[1]) for line in lines) == 5 and "INVALID_RECORD" in lines[0]
+
+
+async def test_many_failures_that_nobody_looks_at_do_not_flood_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with ScriptedTopic() as topic, producer_of(topic, batch_size=0) as producer:
+        await send_all(producer, 1)
+        topic.script = [answer_with(ErrorCode.INVALID_RECORD)] * 100
+        for _ in range(100):
+            producer.send(TOPIC, b"fire and forget")
+        await producer.flush()
+    lines = [each.getMessage() for each in caplog.records if "not delivered" in each.getMessage()]
+    assert len(lines) == MOST_LINES + 1
+    assert f"{100 - MOST_LINES} more records in {100 - MOST_LINES} batches" in lines[-1]

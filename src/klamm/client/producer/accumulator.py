@@ -14,6 +14,7 @@ of records. What happens to batches afterwards is in settling.py.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Generic, TypeVar
@@ -350,12 +351,18 @@ class Accumulator(Generic[DeliveryT]):
 
     def _place_held(self, buffer: TopicBuffer, looked_up: bool) -> None:
         """Bring held records into the batches of their partitions."""
-        count = len(buffer.queues)
-        for held in list(buffer.held):
-            if not looked_up and any(one is not None and one >= count for one in held.wanted):
-                continue  # it was held because of that; wait for the look-up
-            buffer.held.remove(held)
-            places = [self._place(buffer, held, record) for record in held.records()]
+        waiting, buffer.held = buffer.held, deque()
+        for held in waiting:
+            # Those for a partition that is not there wait for the look-up. The others must not wait with
+            # them: what is sent from now on would come before them.
+            rest = None if looked_up else self._beyond(buffer, held)
+            if rest is held:
+                buffer.held.append(held)
+                continue
+            places = [self._place(buffer, held, record, rest) for record in held.records()]
+            if rest is not None:
+                self.ledger.enter(rest)
+                buffer.held.append(rest)
             self.ledger.moved(held, places)
             for batch in dict.fromkeys(batch for batch, _ in places):
                 if batch.is_open and batch.number < self.ledger.flushed_before:
@@ -363,19 +370,35 @@ class Accumulator(Generic[DeliveryT]):
         if not buffer.held:
             self.holding.pop(buffer.name, None)
 
-    def _place(self, buffer: TopicBuffer, held: HeldBatch, record: HeldRecord) -> tuple[Batch, int]:
+    def _beyond(self, buffer: TopicBuffer, held: HeldBatch) -> HeldBatch | None:
+        """Where to hold records on for partitions that are not known: `held` itself if all are such."""
+        count = len(buffer.queues)
+        beyond = [one is not None and one >= count for one in held.wanted]
+        if all(beyond):
+            return held
+        return HeldBatch(held.topic, held.number, held.created, held.deadline) if any(beyond) else None
+
+    def _place(
+        self, buffer: TopicBuffer, held: HeldBatch, record: HeldRecord, rest: HeldBatch | None
+    ) -> tuple[Batch, int]:
+        """Bring a held record into a batch: of its partition, or `rest` if that is not there."""
         key, value, timestamp, headers, partition = record
         size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         size += headers_size(headers) if headers else 0
         count = len(buffer.queues)
+        if rest is not None and partition is not None and partition >= count:
+            rest.wanted.append(partition)
+            self.ledger.memory_used += size + RECORD_MEMORY_BYTES
+            return rest, rest.add(key, value, timestamp, headers, size)
         try:
             if partition is None:
                 partition = self._choose(buffer.name, key, count)
             elif partition >= count:
                 raise _no_partition(buffer.name, partition, count)
         except ClientError as error:
-            self.counters.send_errors += 1
-            return _refused_alone(buffer.name, error), 0
+            refused = Batch(buffer.name, -1, (), -1, 0.0, 0.0)
+            self.ledger.refuse(refused, Outcome(error=error))
+            return refused, 0
         if partition is None:
             batch = self._sticky_batch(buffer, size, held)
             buffer.sticky.sent_bytes += size
@@ -383,14 +406,6 @@ class Accumulator(Generic[DeliveryT]):
             batch = self._batch_with_room(buffer.queues[partition], size, held)
         self.ledger.memory_used += size + RECORD_MEMORY_BYTES
         return batch, batch.add(key, value, timestamp, headers, size)
-
-
-def _refused_alone(topic: str, error: ClientError) -> Batch:
-    """A settled batch that stands for one record that was refused while it was placed."""
-    batch = Batch(topic, -1, (), -1, 0.0, 0.0)
-    batch.close()
-    batch.outcome = Outcome(error=error)
-    return batch
 
 
 def _no_partition(topic: str, partition: int, count: int) -> ClientError:

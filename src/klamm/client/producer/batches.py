@@ -61,6 +61,25 @@ class Outcome(NamedTuple):
 Waiter = Callable[[], object]
 
 
+class FailureNotice:
+    """Tells of a failed batch when the last that could ask for its outcome is gone and nobody has."""
+
+    __slots__ = ("_tell", "count", "error", "is_seen", "place")
+
+    def __init__(
+        self, place: str, count: int, error: ClientError, tell: Callable[[FailureNotice], None]
+    ) -> None:
+        self.place = place
+        self.count = count
+        self.error = error
+        self.is_seen = False
+        self._tell = tell
+
+    def __del__(self) -> None:
+        if not self.is_seen:
+            self._tell(self)
+
+
 class Batch:
     """Records for one partition. `order` is its place among the batches of the partition."""
 
@@ -78,6 +97,7 @@ class Batch:
         "may_be_written",
         "memory",
         "moved",
+        "notice",
         "number",
         "on_wire",
         "order",
@@ -134,6 +154,8 @@ class Batch:
         self.stamp: tuple[int, int, int] | None = None
         self.last_error: ClientError | None = None
         self.outcome: Outcome | None = None
+        self.notice: FailureNotice | None = None
+        """There before an outcome that is an error."""
         self.queue: PartitionQueue | None = None
         """The queue it is in or was taken from; None once nobody will send it again."""
         self.moved: Sequence[tuple[Batch, int]] | None = None
@@ -261,8 +283,14 @@ class Batch:
             except ValueError:
                 return
             if batch.outcome is not None:
+                batch.was_looked_at()
                 waiter()
                 return
+
+    def was_looked_at(self) -> None:
+        """Somebody has, or will have, the outcome."""
+        if self.notice is not None:
+            self.notice.is_seen = True
 
     def take_waiters(self) -> list[tuple[int, Waiter]]:
         """All that wait, first come first; nobody else gets them."""

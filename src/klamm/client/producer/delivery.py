@@ -41,25 +41,31 @@ class BatchDelivery:
 
     def _outcome(self) -> Outcome | None:
         batch = self._batch
+        return batch.outcome if batch.moved is None else self._place()[0].outcome
+
+    def _place(self) -> tuple[Batch, int]:
+        """Where the record is now. Looked for each time: several threads may ask one delivery."""
+        batch, index = self._batch, self._index
         while batch.moved is not None:
-            batch, self._index = batch.moved[self._index]
-            self._batch = batch
-        return batch.outcome
+            batch, index = batch.moved[index]
+        return batch, index
 
     def _add_waiter(self, waiter: Waiter) -> None:
         self._batch.add_waiter(self._index, waiter)
 
     def _error(self, outcome: Outcome) -> ClientError | None:
-        return outcome.error_of(self._index)
+        batch, index = self._place()
+        batch.was_looked_at()
+        return outcome.error_of(index)
 
     def _sent(self, outcome: Outcome) -> SentRecord:
         """Where the record went; raises if it went nowhere."""
         if outcome.error is not None:
-            error = outcome.error_of(self._index)
+            error = self._error(outcome)
             assert error is not None
             # All records of a batch share the error: without this its traceback would grow with each.
             raise error.with_traceback(None)
-        batch, index = self._batch, self._index
+        batch, index = self._place()
         offset = outcome.base_offset
         timestamp = outcome.log_append_time_ms
         return SentRecord(
@@ -133,7 +139,10 @@ class RangesDelivery:
             self._feed_waiters.append(waiter)
 
     def _error(self) -> ClientError | None:
-        outcomes = [part.outcome for batch in self._batches for part in _parts_of(batch)]
+        parts = [part for batch in self._batches for part in _parts_of(batch)]
+        for part in parts:
+            part.was_looked_at()
+        outcomes = [part.outcome for part in parts]
         errors = (outcome.error for outcome in outcomes if outcome is not None)
         return next((error for error in errors if error is not None), self._failure)
 

@@ -26,6 +26,7 @@ from klamm.client.producer.partitioners import Partitioner
 from klamm.client.producer.sender import Sender
 from klamm.client.producer.settings import ProducerSettings
 from klamm.client.producer.settling import Settling
+from klamm.client.producer.unseen import UnseenFailures
 from klamm.client.producer.waking import Wakeable
 from klamm.config.client_config import ClientConfig
 from klamm.records.batch import HEADER_SIZE
@@ -73,6 +74,8 @@ class Engine(Generic[DeliveryT]):
         self._settling = Settling(self.accumulator)
         self._logger = client_logger("producer", self._network.client_id)
         self._errands = Errands(self._logger)
+        self._unseen = UnseenFailures(self._logger)
+        self.accumulator.ledger.on_unseen = self._unseen.add
         self.sender = Sender(self._network, self._settling, lock, self._errands, self._logger)
         memory = self.settings.buffer_bytes
         self._room_until = memory - min(self.settings.max_request_bytes + RECORD_MEMORY_BYTES, memory // 2)
@@ -87,6 +90,7 @@ class Engine(Generic[DeliveryT]):
     async def start(self) -> None:
         """Begin. Nothing is connected before it is needed."""
         self._guard.check()
+        self._unseen.loop = asyncio.get_running_loop()
         if not self._guard.started:
             self._guard.started = True
             await self._network.start()
@@ -108,6 +112,8 @@ class Engine(Generic[DeliveryT]):
             await self._errands.close()
             self.sender.end()
             await self._network.close()
+            self.sender.call_finished()  # what was under way has failed only now, and made room
+            self._unseen.close()
 
     def counters(self) -> dict[str, float]:
         """What was counted so far, by name. From any thread."""

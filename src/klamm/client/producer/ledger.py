@@ -11,10 +11,10 @@ Who waits is not called from here but put into `finished`: the shell calls it wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from klamm.client.counters import ClientCounters
-from klamm.client.producer.batches import Batch, Outcome, Waiter
+from klamm.client.producer.batches import Batch, FailureNotice, Outcome, Waiter
 
 
 class Ledger:
@@ -27,10 +27,16 @@ class Ledger:
         """Batches with a lower number do not linger."""
         self.finished: list[Waiter] = []
         """What the shell must call, and then clear."""
+        self.on_unseen: Callable[[FailureNotice], None] = _nothing
+        """Called wherever the last reference to a failed batch is dropped that nobody has looked at."""
         self._counters = counters
         self._unsettled: dict[int, list[Batch]] = {}
         self._flush_waiters: list[tuple[int, Waiter]] = []
         self._room_waiters: list[tuple[int, Waiter]] = []
+
+    @property
+    def has_unsettled(self) -> bool:
+        return bool(self._unsettled)
 
     def new_number(self) -> int:
         number = self.next_number
@@ -44,16 +50,26 @@ class Ledger:
         """Give a batch its outcome, unless it has one, and give back its memory, unless it is on the wire."""
         batch.close()
         if batch.outcome is None:
+            self._notice(batch, outcome)
             batch.outcome = outcome
             self._count(batch, outcome)
             self._remove(batch)
             if batch.waiters:
+                batch.was_looked_at()
                 self.finished += [waiter for _, waiter in batch.take_waiters()]
             if self._flush_waiters:
                 self._check_flushes()
         if not batch.on_wire:
             self._give_back(batch)
             batch.drop_records()
+
+    def refuse(self, batch: Batch, outcome: Outcome) -> None:
+        """Give an outcome to a batch that was never entered: that of one record that has no place."""
+        batch.close()
+        batch.count = 1
+        self._notice(batch, outcome)
+        batch.outcome = outcome
+        self._counters.send_errors += 1
 
     def replace(self, batch: Batch, parts: list[Batch]) -> None:
         """The records of a batch went into `parts`, in order."""
@@ -130,6 +146,11 @@ class Ledger:
         self._flush_waiters = [one for one in waiting if not self.is_flushed(one[0])]
         self.finished += [waiter for ticket, waiter in waiting if self.is_flushed(ticket)]
 
+    def _notice(self, batch: Batch, outcome: Outcome) -> None:
+        if outcome.error is not None:
+            place = f"{batch.topic}-{batch.partition}" if batch.partition >= 0 else batch.topic
+            batch.notice = FailureNotice(place, batch.count, outcome.error, self.on_unseen)
+
     def _count(self, batch: Batch, outcome: Outcome) -> None:
         counters = self._counters
         if outcome.error is not None:
@@ -155,3 +176,7 @@ class Ledger:
         waiting, used = self._room_waiters, self.memory_used
         self._room_waiters = [one for one in waiting if used > one[0]]
         self.finished += [waiter for most_used, waiter in waiting if used <= most_used]
+
+
+def _nothing(notice: FailureNotice) -> None:
+    pass

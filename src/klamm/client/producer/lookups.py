@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -54,6 +55,8 @@ class Lookups:
         self._errands = errands
         self._logger = logger
         self._wake = wake
+        self._id_failures = 0
+        """Times in a row that there was no producer id to be had."""
         network.on_metadata(self._metadata_changed)
 
     # ---- topics
@@ -144,7 +147,11 @@ class Lookups:
             self._logger.warning("no producer id: %s", error)
             with self._lock:
                 self._settling.no_producer_id(error)
+            self._wake()  # those who are told need not wait
+            self._id_failures += 1
+            await asyncio.sleep(self._settings.backoff.pause(self._id_failures, random.random()))
         else:
+            self._id_failures = 0
             with self._lock:
                 self._accumulator.identity.producer_id = producer_id
                 self._accumulator.schedule.id_arrived(time.monotonic())

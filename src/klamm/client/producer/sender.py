@@ -100,6 +100,8 @@ class Sender:
         self._errands = errands
         self._logger = logger
         self.lookups = Lookups(network, settling, lock, errands, logger, self.wake)
+        self._is_calling = False
+        """Whether those are being called who waited for what is settled."""
         self.wake_pending = False
         """Whether `pump` was asked for and has not begun yet. Used under the lock."""
         self._brokers: dict[int, _Broker] = {}
@@ -125,7 +127,9 @@ class Sender:
 
         What comes while it is under way gathers in the next batch.
         """
-        if self._in_flight or self._settings.linger:
+        settings = self._settings
+        # What is done at once (acks=0) has its callback called at once: one that sends would call itself.
+        if self._in_flight or settings.linger or self._is_calling or settings.acks == 0:
             self.wake()
         else:
             self.pump()
@@ -133,6 +137,7 @@ class Sender:
     def pump(self) -> None:
         """One turn: send all that may be sent now, and see to it that the next turn comes in time."""
         if self._errands.is_closed:
+            self.wake_pending = False
             self.call_finished()
             return
         accumulator, schedule = self._accumulator, self._accumulator.schedule
@@ -168,7 +173,7 @@ class Sender:
             self.lookups.look_up(topic)
         if schedule.has_ready and schedule.has_leaderless:
             self._network.request_refresh()
-        if self._settings.idempotent and accumulator.identity.is_wanted:
+        if self._settings.idempotent and accumulator.identity.is_wanted and accumulator.ledger.has_unsettled:
             self.lookups.get_producer_id()
         self._arm(next_at, now)
         self.call_finished()
@@ -179,8 +184,12 @@ class Sender:
         while ledger.finished:
             with self._lock:
                 waiters, ledger.finished = ledger.finished, []
-            for waiter in waiters:
-                waiter()
+            self._is_calling = True
+            try:
+                for waiter in waiters:
+                    waiter()
+            finally:
+                self._is_calling = False
 
     def _arm(self, at: float, now: float) -> None:
         """Have a turn at a time. One that is due earlier will see to it then."""

@@ -104,6 +104,16 @@ class PartitionSequences:
             place = self.numbered.index(batch)
             self.numbered[: place + 1] = [one for one in self.numbered[:place] if one.outcome is None]
 
+    def buried(self, batch: Batch) -> None:
+        """A batch failed that nobody will answer for any more: only the hole that it may have left is kept.
+        The batch itself must go when its deliveries go, so that it can be told that nobody looked."""
+        if batch in self.numbered:
+            hole = Batch(
+                batch.topic, batch.partition, batch.order, batch.number, batch.created, batch.deadline
+            )
+            hole.outcome = batch.outcome
+            self.numbered[self.numbered.index(batch)] = hole
+
     def refused_in_order(self, batch: Batch) -> bool:
         """The broker says that this batch does not follow. Whether that proves a hole right before it."""
         first_live = next((one for one in self.numbered if one.outcome is None), None)

@@ -73,7 +73,7 @@ class Settling:
                 queue.sequences.written(batch)
             self._ledger.settle(batch, Outcome(answer.base_offset, answer.log_append_time_ms))
         elif batch.outcome is not None:
-            self._ledger.settle(batch, batch.outcome)
+            self._settle(queue, batch, batch.outcome)
         elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.may_be_written:
             self._split(queue, batch)
         else:
@@ -83,7 +83,7 @@ class Settling:
             if self._may_retry(batch, now) and self._helps(queue, batch, error):
                 self._retry(queue, batch, now, chance, at_once=moved)
             else:
-                self._ledger.settle(batch, Outcome(error=error, record_errors=answer.record_errors))
+                self._settle(queue, batch, Outcome(error=error, record_errors=answer.record_errors))
         self.accumulator.reconsider(queue)
 
     def lost(self, batch: Batch, error: ClientError, now: float, *, chance: float) -> None:
@@ -91,13 +91,13 @@ class Settling:
         queue = self._off_wire(batch)
         batch.may_be_written = True
         if batch.outcome is not None:
-            self._ledger.settle(batch, batch.outcome)
+            self._settle(queue, batch, batch.outcome)
         else:
             batch.last_error = error
             if error.retriable and self._may_retry(batch, now):
                 self._retry(queue, batch, now, chance)
             else:
-                self._ledger.settle(batch, Outcome(error=error))
+                self._settle(queue, batch, Outcome(error=error))
         self.accumulator.reconsider(queue)
 
     def expire(self, now: float) -> None:
@@ -187,11 +187,17 @@ class Settling:
             queue.put_back(part)
         self._ledger.replace(batch, parts)
 
+    def _settle(self, queue: PartitionQueue, batch: Batch, outcome: Outcome) -> None:
+        """It has failed."""
+        self._ledger.settle(batch, outcome)
+        if queue.sequences is not None and not batch.on_wire:
+            queue.sequences.buried(batch)
+
     def _give_up(self, batch: Batch, error: ClientError) -> None:
         queue = batch.in_queue
         if not batch.on_wire:
             queue.remove(batch)
-        self._ledger.settle(batch, Outcome(error=error))
+        self._settle(queue, batch, Outcome(error=error))
         self.accumulator.reconsider(queue)
 
     def _timed_out(self, batch: Batch) -> DeliveryTimedOut:
