@@ -484,3 +484,25 @@ def test_a_replica_that_goes_away_sends_back_to_the_leader(cluster: FakeCluster)
     assert plan is not None
     consumer.planner.failed(plan, 0.0, 0.5)
     assert consumer.planner.survey(0.0).nodes == {1}, "at once"
+
+
+def test_a_fetch_that_is_refused_as_a_whole_is_not_repeated_at_once(
+    cluster: FakeCluster, consumer: FakeConsumer
+) -> None:
+    consumer.assign(A0)
+    plan = consumer.planner.plan(1, 0.0, 17)
+    assert plan is not None
+    refused = FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, responses=[])
+    consumer.planner.answered(plan, refused, 0.0, 0.5)
+    survey = consumer.planner.survey(0.0)
+    assert not survey.nodes and survey.wake_at is not None
+    assert consumer.planner.survey(survey.wake_at).nodes == {1}
+
+
+def test_a_lost_session_is_begun_anew_at_once(cluster: FakeCluster, consumer: FakeConsumer) -> None:
+    consumer.assign(A0)
+    plan = consumer.planner.plan(1, 0.0, 17)
+    assert plan is not None
+    lost = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
+    consumer.planner.answered(plan, lost, 0.0, 0.5)
+    assert consumer.planner.survey(0.0).nodes == {1}

@@ -63,9 +63,10 @@ class Commits:
 
     async def commit(self, offsets: Offsets, timeout: float | None = None) -> None:
         """Commit, after whatever is under way."""
+        for partition in offsets:
+            self._later.pop(partition, None)  # older, and it would come behind this one
         async with self._turn:
-            await self._group.commit(offsets, self._timeout_seconds if timeout is None else timeout)
-            self._positions.was_committed(offsets)
+            await self._commit(offsets, timeout)
 
     def commit_later(self, offsets: Offsets) -> None:
         """Commit soon; if it fails the log says so."""
@@ -77,15 +78,26 @@ class Commits:
         """Commit what is finished, if commits are automatic; if that fails the log says so."""
         if not self.is_automatic:
             return
-        offsets = self._positions.committable()
-        if not offsets:
-            return
         try:
-            await self.commit(offsets, timeout)
+            async with self._turn:
+                # Looked for only now: what was committed by hand meanwhile may be further on.
+                offsets = self._positions.committable()
+                if offsets:
+                    await self._commit(offsets, timeout)
         except ClientError as error:
             self._logger.warning("finished positions were not committed: %s", error)
 
+    async def settle_later(self) -> None:
+        """Wait for the commits that nobody waits for. Before partitions are given up: afterwards they would
+        go out under the next generation, and undo what the next owner has committed."""
+        if task := self._tasks.get("later"):
+            await asyncio.wait([task])
+
     # ---- inside
+
+    async def _commit(self, offsets: Offsets, timeout: float | None) -> None:
+        await self._group.commit(offsets, self._timeout_seconds if timeout is None else timeout)
+        self._positions.was_committed(offsets)
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         # A context of its own: whoever started it may have had a deadline, which is none of ours.
@@ -102,7 +114,8 @@ class Commits:
             while self._later:
                 offsets, self._later = self._later, {}
                 try:
-                    await self.commit(offsets)
+                    async with self._turn:
+                        await self._commit(offsets, None)
                 except ClientError as error:
                     self._logger.warning("a commit that nobody waited for failed: %s", error)
         finally:

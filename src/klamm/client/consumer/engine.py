@@ -210,6 +210,7 @@ class ConsumerEngine:
     async def partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         assert self.group is not None and self.commits is not None
         self._unpark(set())
+        await self.commits.settle_later()
         await self.commits.commit_finished()
         try:
             if self.subscription.listeners.on_revoked is not None:

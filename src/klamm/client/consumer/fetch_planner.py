@@ -72,6 +72,15 @@ _PASSING = frozenset(
 )
 """Errors of a partition that go away by themselves, or when the metadata is fresh."""
 
+_ABOUT_SESSIONS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+"""Errors of a whole fetch that the next one, a full one, does not have. Others are asked about later."""
+
 
 class FetchSettings(NamedTuple):
     """The consumer's configuration, as far as it is about fetching."""
@@ -351,6 +360,8 @@ class FetchPlanner:
         """Take an answer in."""
         self._answers += 1
         if not self._is_valid(plan, response):
+            if response.error_code not in _ABOUT_SESSIONS:
+                self._pause(plan, now, chance)
             self._land(plan)
             return FetchOutcome(0, response.error_code in _PASSING, 1)
         endpoints = {
@@ -388,6 +399,11 @@ class FetchPlanner:
     def failed(self, plan: FetchPlan, now: float, chance: float) -> None:
         """No answer came: the broker is gone, or hung up."""
         self._lose_session(plan)
+        self._pause(plan, now, chance)
+        self._land(plan)
+
+    def _pause(self, plan: FetchPlan, now: float, chance: float) -> None:
+        """Not to be asked again before some time is over."""
         with self._positions.lock:
             for state, version, _ in plan.parts.values():
                 if self._positions.is_current(state, version):
@@ -395,7 +411,6 @@ class FetchPlanner:
                         state.preferred_replica = UNKNOWN
                     else:
                         self._back_off(state, now, chance)
-        self._land(plan)
 
     def unreachable(self, node_id: int, error: ClientError, now: float, chance: float) -> None:
         """A broker cannot be asked at all: whatever would be fetched from it waits, or fails for good."""

@@ -156,7 +156,12 @@ class Fetcher:
                 except BaseException:
                     self._planner.abandoned(plan)
                     raise
-                waiting = self._take(plan, response)
+                try:
+                    waiting = self._take(plan, response)
+                except BaseException:
+                    # Or nothing of it would ever be fetched again.
+                    self._planner.failed(plan, self._now(), random.random())
+                    raise
                 if waiting is not Waiting.NOBODY:
                     await self._let_go_first(waiting)
         except ClientError as error:

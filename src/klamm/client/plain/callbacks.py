@@ -48,7 +48,10 @@ class CallbackRunner:
                     job.listener(job.partitions)
                 except Exception as raised:
                     error = raised
-                thread.run(_settle(job, error))
+                finally:
+                    # Also when it is interrupted (Ctrl-C): the rebalance waits for this, and so would the
+                    # next poll.
+                    thread.run(_settle(job, error))
         except BaseException:
             thread.run(call.cancel())
             raise

@@ -1,0 +1,94 @@
+"""The order of commits, whoever asks for them, at a coordinator that takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, cast
+
+from klamm.client.consumer.commits import Commits, Offsets
+from klamm.client.consumer.group.coordinator import GroupCoordinator
+from klamm.client.consumer.positions import Positions
+from klamm.client.results import CommittedOffset, TopicPartition
+
+PARTITION = TopicPartition("t", 0)
+LIMIT_S = 20.0
+
+
+class SlowGroup:
+    """Takes commits one by one, each when `answer` is set."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.answer = asyncio.Event()
+
+    async def commit(self, offsets: Offsets, timeout: float) -> None:
+        self.begun.append(offsets[PARTITION].offset)
+        await self.answer.wait()
+
+
+def commits_of(group: SlowGroup, positions: Positions, **more: Any) -> Commits:
+    return Commits(
+        cast("GroupCoordinator", group),
+        positions,
+        client_id="c",
+        interval_seconds=more.get("interval_seconds"),
+        timeout_seconds=LIMIT_S,
+    )
+
+
+def at(offset: int) -> dict[TopicPartition, CommittedOffset]:
+    return {PARTITION: CommittedOffset(offset)}
+
+
+async def turns() -> None:
+    """Let every task go as far as it can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_commit_is_not_overtaken_by_older_ones_that_nobody_waits_for() -> None:
+    group = SlowGroup()
+    commits = commits_of(group, Positions(threading.Lock()))
+    commits.commit_later(at(10))
+    await turns()
+    commits.commit_later(at(20))
+    last = asyncio.create_task(commits.commit(at(30)))
+    await turns()
+    group.answer.set()
+    async with asyncio.timeout(LIMIT_S):
+        await last
+        await commits.close()
+    assert group.begun[0] == 10 and group.begun[-1] == 30
+
+
+async def test_what_is_finished_does_not_take_back_what_is_being_committed_by_hand() -> None:
+    group = SlowGroup()
+    positions = Positions(threading.Lock())
+    positions.assign([PARTITION])
+    positions.seek(PARTITION, 20)
+    positions.get(PARTITION).finished = 15  # five records are in work
+    commits = commits_of(group, positions, interval_seconds=3600.0)
+    by_hand = asyncio.create_task(commits.commit(at(20)))
+    await turns()
+    automatic = asyncio.create_task(commits.commit_finished())
+    await turns()
+    group.answer.set()
+    async with asyncio.timeout(LIMIT_S):
+        await asyncio.gather(by_hand, automatic)
+    assert group.begun == [20]
+
+
+async def test_commits_that_nobody_waits_for_are_waited_for_before_partitions_are_given_up() -> None:
+    group = SlowGroup()
+    commits = commits_of(group, Positions(threading.Lock()))
+    commits.commit_later(at(10))
+    await turns()
+    commits.commit_later(at(20))
+    settled = asyncio.create_task(commits.settle_later())
+    await turns()
+    assert not settled.done()
+    group.answer.set()
+    async with asyncio.timeout(LIMIT_S):
+        await settled
+    assert group.begun == [10, 20]
