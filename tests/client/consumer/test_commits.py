@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import Any, cast
 
+import pytest
+
+import klamm
 from klamm.client.consumer.commits import Commits, Offsets
 from klamm.client.consumer.group.coordinator import GroupCoordinator
 from klamm.client.consumer.positions import Positions
 from klamm.client.results import CommittedOffset, TopicPartition
+from klamm.testing import Broker
+from tests.client.faces import Face
+from tests.client.topics import make_topic, unique
 
 PARTITION = TopicPartition("t", 0)
 LIMIT_S = 20.0
@@ -92,3 +99,13 @@ async def test_commits_that_nobody_waits_for_are_waited_for_before_partitions_ar
     async with asyncio.timeout(LIMIT_S):
         await settled
     assert group.begun == [10, 20]
+
+
+def test_a_topic_that_is_gone_holds_up_nothing(face: Face, broker: Broker) -> None:
+    topic = make_topic(broker.bootstrap)
+    with face.consumer(broker.bootstrap, group=unique("group"), enable_auto_commit=False) as consumer:
+        started = time.monotonic()
+        with pytest.raises(klamm.UnknownTopic):
+            consumer.commit({(topic, 0): 3, (unique("gone"), 0): 5})
+        assert time.monotonic() - started < LIMIT_S, "less than default_api_timeout_ms"
+        assert consumer.committed([(topic, 0)])[TopicPartition(topic, 0)].offset == 3

@@ -112,7 +112,12 @@ class GroupOffsets:
         for partition, code in sorted(errors.items(), key=lambda item: item[1] in RETRIABLE):
             self._on_refused(code, identity)
             self._look_around(code)
-            raise BrokerError.of(code, f"committing {partition} of group {self._group_id!r}")
+            error = BrokerError.of(code, f"committing {partition} of group {self._group_id!r}")
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                # The topic was deleted. The others of the request are committed, and a rebalance waits for
+                # this: trying until the time is over would hold up the whole group.
+                error.retriable = False
+            raise error
 
     async def _fetch_once(
         self, partitions: Collection[TopicPartition], timeout: float
