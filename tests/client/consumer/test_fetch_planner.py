@@ -506,3 +506,18 @@ def test_a_lost_session_is_begun_anew_at_once(cluster: FakeCluster, consumer: Fa
     lost = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=[])
     consumer.planner.answered(plan, lost, 0.0, 0.5)
     assert consumer.planner.survey(0.0).nodes == {1}
+
+
+def test_a_slow_partition_does_not_hold_the_whole_answer(cluster: FakeCluster) -> None:
+    consumer = FakeConsumer(cluster)
+    consumer.assign(A0)
+    cluster.logs[A0].append([b"small"])
+    plan = consumer.planner.plan(1, 0.0, 17)
+    assert plan is not None
+    response = cluster.fetch(1, plan.request, plan.version)
+    data = response.responses[0].partitions[0]
+    frame = bytearray(bytes(data.records or b"") + bytes(100_000))
+    data.records = memoryview(frame)[: len(data.records or b"")]
+    consumer.planner.answered(plan, response, 0.0, 0.5)
+    assert consumer.positions.states[A0].queue[0].fetched.data.obj is not frame
+    assert values(consumer.poll()) == [b"small"]

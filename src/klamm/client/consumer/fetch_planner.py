@@ -54,6 +54,10 @@ for the others' records as soon as there is room again."""
 LEAST_PARTITION_BYTES = 32 * 1024
 """What a fetch asks for of a partition at least, however many there are: a batch or two."""
 
+MOST_FRAME_SHARES = 4
+"""Records are slices of the answer they came in, and keep all of it in memory. Of an answer with many
+partitions each gets a copy of its own part, or a slow one would hold more than it counts for."""
+
 _PASSING = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -485,6 +489,8 @@ class FetchPlanner:
         topic, partition = state.partition
         assert data.records is not None
         records = memoryview(data.records)
+        if MOST_FRAME_SHARES * len(records) < len(records.obj):  # type: ignore[arg-type]
+            records = memoryview(bytes(records))
         return FetchedRecords(topic, partition, records, offset, aborted, self._settings.check_crcs)
 
     def _take_error(
