@@ -8,6 +8,7 @@ import pytest
 
 from klamm.config import reference
 from klamm.config.client_config import KEYS_BY_KIND, ClientConfig
+from klamm.config.foreign_keys import RENAMED
 from klamm.config.rows import ConfigError
 
 ADDRESS = "localhost:9092"
@@ -17,6 +18,29 @@ def write(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)
     return path
+
+
+def test_a_password_is_taken_as_it_was_typed():
+    config = ClientConfig("admin", ADDRESS, None, {"sasl_password": " secret ", "sasl_username": " name "})
+    assert (config["sasl.password"], config["sasl.username"]) == (" secret ", "name")
+
+
+def test_a_protocol_may_be_in_small_letters():
+    assert ClientConfig("admin", ADDRESS, {"security.protocol": "ssl"})["security.protocol"] == "SSL"
+
+
+@pytest.mark.parametrize("config", [["linger.ms"], 5, {5: "linger.ms"}])
+def test_a_config_that_is_none_is_refused(config):
+    with pytest.raises(ConfigError, match=r"is refused|is no configuration key"):
+        ClientConfig("producer", ADDRESS, config)
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_name_of_another_client_leads_to_one_of_ours(name):
+    assert any(RENAMED[name] in keys for keys in KEYS_BY_KIND.values())
+    assert not any(name in keys for keys in KEYS_BY_KIND.values())
+    with pytest.raises(ConfigError, match=RENAMED[name]):
+        ClientConfig("producer", ADDRESS, {name: "1"})
 
 
 # ---- where settings come from
@@ -99,6 +123,9 @@ def test_values_may_be_what_python_has():
     [
         ("producer", {"lingr_ms": 5}, "unknown producer configuration key 'lingr.ms'.*nearest.*linger.ms"),
         ("admin", {"request_timeout": 5}, "nearest known key is request.timeout.ms"),
+        ("producer", {"queue_buffering_max_ms": 5}, "'queue.buffering.max.ms': here it is linger.ms"),
+        ("producer", {"value_serializer": str.encode}, "'value.serializer': .*encode before `send`"),
+        ("producer", {"zookeeper_connect": 5}, "unknown producer configuration key 'zookeeper.connect'$"),
         ("consumer", {"linger_ms": 5}, "linger.ms is a key of the producer, not of the consumer"),
         ("admin", {"group_id": "g"}, "group.id is a key of the consumer, not of the admin"),
         ("producer", {"linger_ms": "soon"}, "linger.ms='?soon'? .*a number from 0"),

@@ -32,6 +32,8 @@ def several(items: Iterable[Item], what: str) -> list[Item]:
     """The items of an argument. A single text is a slip: it would be taken for its letters."""
     if isinstance(items, str | bytes):
         raise ClientMisused(f"{items!r} is one {what}", advice=f"Give a list of {what}s")
+    if not isinstance(items, Iterable):
+        raise ClientMisused(f"{items!r} is no list of {what}s", advice="Give a list, be it of one")
     return list(items)
 
 
@@ -66,6 +68,15 @@ def as_partition(item: PartitionLike) -> TopicPartition:
 def as_partitions(items: Iterable[PartitionLike]) -> list[TopicPartition]:
     # One partition is a tuple, too, and would be taken for two wrong ones; `as_partition` says so.
     return [as_partition(item) for item in several(items, "partition")]
+
+
+def as_count(number: int) -> int:
+    """How many records at most."""
+    if not isinstance(number, int) or number < 1:
+        raise ClientMisused(
+            f"max_records={number!r} is no number of records", advice="Give one from 1 on, or leave it out"
+        )
+    return number
 
 
 def time_ms(time: TimeLike) -> int:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from klamm.config.client_keys import ADMIN_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
 from klamm.config.files import read_config_file
+from klamm.config.foreign_keys import hint_for
 from klamm.config.rows import ConfigError, ConfigRow, RowTable, find_row
 from klamm.config.values import ConfigValues
 
@@ -51,6 +52,10 @@ class ClientConfig(ConfigValues):
             for name, value in config.items():
                 self._take(name, value, None)
         elif config is not None:
+            if not isinstance(config, str | PathLike):
+                raise ConfigError(
+                    f"config={config!r} is refused: it must be a mapping, or the path of a file", key="config"
+                )
             for setting in read_config_file(Path(fspath(config))):
                 self._take(setting.name, setting.text, f"{fspath(config)}, line {setting.line}")
         for name, value in (options or {}).items():
@@ -65,6 +70,8 @@ class ClientConfig(ConfigValues):
         return name in self._given
 
     def _take(self, name: str, value: object, origin: str | None) -> None:
+        if not isinstance(name, str):
+            raise ConfigError(f"{name!r} is no configuration key: it must be a text", key=str(name))
         dotted = name.replace("_", ".") if name not in self._values else name
         try:
             row = self._row(dotted)
@@ -78,6 +85,8 @@ class ClientConfig(ConfigValues):
         others = [kind for kind, keys in KEYS_BY_KIND.items() if name in keys]
         if name not in rows and others:
             raise ConfigError(f"{name} is a key of the {others[0]}, not of the {self.kind}", key=name)
+        if name not in rows and (hint := hint_for(name)) is not None:
+            raise ConfigError(f"unknown {self.kind} configuration key {name!r}: {hint}", key=name)
         return find_row(rows, name, self.kind)
 
     def _check_together(self) -> None:
@@ -125,7 +134,8 @@ class ClientConfig(ConfigValues):
 def _text_of(row: ConfigRow, value: object) -> str:
     """A Python value as the text that the row parses."""
     if isinstance(value, str):
-        return value
+        # librdkafka spells its values in small letters, Java takes either.
+        return value.upper() if row.name == "security.protocol" else value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -123,12 +123,14 @@ class ConfigRow:
 
     def parse(self, text: str) -> ConfigValue:
         """The typed value of `text`, or a ConfigError that names the key, the value and the bounds."""
-        text = text.strip()
+        given, text = text, text.strip()
         if self.type is ConfigType.BOOLEAN:
             if text.lower() not in ("true", "false"):
                 raise self._refusal(text)
             return text.lower() == "true"
         if self.type is ConfigType.STRING:
+            if self.sensitive:
+                return given  # a password may begin or end with a space
             if self.choices and text not in self.choices:
                 raise self._refusal(text)
             return text
@@ -212,6 +214,6 @@ def find_row(rows: RowTable, name: str, kind: str) -> ConfigRow:
     row = rows.get(name)
     if row is not None:
         return row
-    nearest = difflib.get_close_matches(name, rows, n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(name, rows, n=1, cutoff=0.6)
     hint = f"; the nearest known key is {nearest[0]}" if nearest else ""
     raise ConfigError(f"unknown {kind} configuration key {name!r}{hint}", key=name)

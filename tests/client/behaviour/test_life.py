@@ -263,6 +263,27 @@ def test_calls_that_do_not_fit(face: Face, bootstrap: str, new_topic: NewTopic) 
         consumer.assign([(topic, 0)])
         with pytest.raises(klamm.ClientMisused):
             consumer.seek((topic, 7), 0)
+        for limit in (0, -1, "5"):
+            with pytest.raises(klamm.ClientMisused, match="max_records"):
+                consumer.poll(timeout=1, max_records=limit)
+        with pytest.raises(klamm.ClientMisused, match="dict"):
+            consumer.commit([(topic, 0)])
+        consumer.unsubscribe()
+        for read in (lambda: consumer.poll(timeout=1), lambda: next(iter(consumer))):
+            with pytest.raises(klamm.ClientMisused, match=r"subscribe\(\) or assign\(\)"):
+                read()
+    with (
+        face.consumer(bootstrap) as consumer,
+        pytest.raises(klamm.ClientMisused, match="5 is no list of topics"),
+    ):
+        consumer.subscribe(5)
+    with pytest.raises(klamm.ConfigError, match=r"partitioner.*murmur2"):
+        face.producer(bootstrap, partitioner=5)
+    with face.admin(bootstrap) as admin:
+        with pytest.raises(klamm.ClientMisused, match="NewTopic"):
+            admin.create_topics([topic])
+        with pytest.raises(klamm.ClientMisused, match="partitions='3'"):
+            admin.create_topic(topic, partitions="3")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -176,7 +176,6 @@ class Admin:
     ) -> dict[str, CreatedTopic]:
         """Create several topics; see `create_topic`. BatchFailed names those that could not be created."""
         wanted = several(topics, "topic")
-        as_names([topic.name for topic in wanted], "topic")
         return await topics_module.create_topics(await self._ready(), wanted, validate_only, timeout)
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:

@@ -17,6 +17,7 @@ from klamm.client.admin.types import (
     PartitionDescription,
     TopicDescription,
 )
+from klamm.client.arguments import as_name
 from klamm.client.errors import BrokerError, ClientError, ClientMisused, UnsupportedRequest
 from klamm.client.network.network import Versioned
 from klamm.model.errors import ErrorCode
@@ -54,6 +55,8 @@ MetadataCheck = Callable[[str, MetadataResponseTopic], bool]
 async def create_topics(
     calls: AdminCalls, topics: Sequence[NewTopic], validate_only: bool, timeout: float | None
 ) -> dict[str, CreatedTopic]:
+    for topic in topics:
+        _check(topic)
     wanted = {topic.name: topic for topic in topics}
     if len(wanted) < len(topics):
         raise ClientMisused("a topic is named twice", advice="Give each topic once")
@@ -83,6 +86,18 @@ async def create_topics(
     if failed is not None:
         raise failed
     return created
+
+
+def _check(topic: NewTopic) -> None:
+    """What the request has no place for."""
+    if not isinstance(topic, NewTopic):
+        raise ClientMisused(f"{topic!r} is no NewTopic", advice='Give one: NewTopic("orders", partitions=3)')
+    as_name(topic.name, "topic")
+    for what, number in (("partitions", topic.partitions), ("replication_factor", topic.replication_factor)):
+        if number is not None and not isinstance(number, int):
+            raise ClientMisused(
+                f"{what}={number!r} of topic {topic.name!r} is no number", advice="Give a whole number"
+            )
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:

@@ -23,6 +23,7 @@ from klamm.client.arguments import (
     PartitionLike,
     PartitionT,
     TimeLike,
+    as_count,
     as_name,
     as_partition,
     as_partitions,
@@ -177,7 +178,7 @@ class Consumer:
         """
         await self.start()
         engine = self._engine
-        limit = engine.max_poll_records if max_records is None else max_records
+        limit = engine.max_poll_records if max_records is None else as_count(max_records)
         deadline = None if timeout is None else monotonic() + timeout
         self._enter()
         try:
@@ -202,6 +203,7 @@ class Consumer:
         """
         await self.start()
         engine = self._engine
+        limit = None if max_records is None else as_count(max_records)
         deadline = None if timeout is None else monotonic() + timeout
         self._enter()
         try:
@@ -209,7 +211,7 @@ class Consumer:
             while True:
                 await self._begin(deadline)
                 # In a thread: the kernels let go of the interpreter, and the loop goes on fetching.
-                batch = await asyncio.to_thread(read_columns, engine.records, max_records)
+                batch = await asyncio.to_thread(read_columns, engine.records, limit)
                 if batch is not None:
                     engine.counters.records_received += batch.num_rows
                     return batch
@@ -251,7 +253,7 @@ class Consumer:
 
     def _enter(self) -> None:
         """One poll at a time: what is finished could not be told otherwise."""
-        self._engine.check_no_session()
+        self._engine.check_may_poll()
         if self._is_polling:
             raise ClientMisused(
                 "two polls of one consumer at once", advice="Poll in one task, or use sessions()"
@@ -412,6 +414,10 @@ class Consumer:
 def _as_offsets(
     offsets: Mapping[PartitionT, int | CommittedOffset],
 ) -> dict[TopicPartition, CommittedOffset]:
+    if not isinstance(offsets, Mapping):
+        raise ClientMisused(
+            f"{type(offsets).__name__} says no offsets to commit", advice='Give a dict: {("topic", 0): 7}'
+        )
     chosen = {}
     for partition, offset in offsets.items():
         committed = CommittedOffset(offset) if isinstance(offset, int) else offset

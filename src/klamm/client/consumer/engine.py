@@ -332,7 +332,12 @@ class ConsumerEngine:
         if self.session is session:
             self.session = None
 
-    def check_no_session(self) -> None:
+    def check_may_poll(self) -> None:
+        if not (self.subscription.is_by_topic or self.subscription.is_manual):
+            raise ClientMisused(
+                "a poll without anything to read",
+                advice="Call subscribe() or assign() first, or give the consumer its `topics`",
+            )
         if self.session is not None:
             raise ClientMisused("a poll inside a session", advice="Read the session's claims instead")
 

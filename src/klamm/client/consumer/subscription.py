@@ -8,7 +8,7 @@ appear later.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from klamm.client.arguments import as_names
@@ -95,7 +95,7 @@ def read_topics(topics: Any) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
         return (), topics
     if isinstance(topics, str):
         topics = [topics]
-    names = tuple(dict.fromkeys(as_names(topics, "topic"))) if isinstance(topics, Iterable) else ()
+    names = tuple(dict.fromkeys(as_names(topics, "topic")))
     if not names or not all(names):
         raise ClientMisused(f"{topics!r} names no topic", advice="To read nothing, call unsubscribe()")
     return names, None

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Unpack
 
-from klamm.client.arguments import PartitionLike, PartitionT, TimeLike
+from klamm.client.arguments import PartitionLike, PartitionT, TimeLike, as_count
 from klamm.client.consumer.columns import empty_columns, read_columns
 from klamm.client.consumer.consumer import Consumer as AsyncConsumer
 from klamm.client.consumer.group.session_life import DRAIN
@@ -153,7 +153,7 @@ class Consumer(PlainFace):
     # ---- records
 
     def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
-        limit = self._engine.max_poll_records if max_records is None else max_records
+        limit = self._engine.max_poll_records if max_records is None else as_count(max_records)
         deadline = None if timeout is None else monotonic() + timeout
         self._enter()
         try:
@@ -169,12 +169,13 @@ class Consumer(PlainFace):
             self._polling.release()
 
     def poll_arrow(self, timeout: float | None = None, max_records: int | None = None) -> pyarrow.RecordBatch:
+        limit = None if max_records is None else as_count(max_records)
         deadline = None if timeout is None else monotonic() + timeout
         self._enter()
         try:
             while True:
                 self._begin(deadline)
-                batch = read_columns(self._records, max_records)
+                batch = read_columns(self._records, limit)
                 if batch is not None:
                     self._engine.counters.records_received += batch.num_rows
                     return batch
@@ -211,7 +212,7 @@ class Consumer(PlainFace):
     def _enter(self) -> None:
         """One poll at a time: what is finished could not be told otherwise."""
         self._guard.check()
-        self._engine.check_no_session()
+        self._engine.check_may_poll()
         if not self._polling.acquire(blocking=False):
             raise ClientMisused(
                 "two polls of one consumer at once", advice="Poll in one thread, or make a consumer for each"

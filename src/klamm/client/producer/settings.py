@@ -68,7 +68,7 @@ def producer_config(
     options: Mapping[str, object],
 ) -> tuple[ClientConfig, Partitioner | None]:
     """The configuration out of a producer's arguments, and the partitioner if it is a function."""
-    if isinstance(partitioner, str):
+    if partitioner is not None and not callable(partitioner):
         options = {**options, "partitioner": partitioner}
     chooser = partitioner if callable(partitioner) else None
     return ClientConfig("producer", bootstrap, config, options), chooser

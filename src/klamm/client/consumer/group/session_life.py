@@ -118,7 +118,8 @@ class SessionLife:
     def check_entered(self) -> None:
         if not self.is_entered:
             raise ClientMisused(
-                "a claim is read before its session is entered", advice="Write `with session:` around it"
+                "a claim is read before its session is entered",
+                advice="Write `with session:`, or `async with session:`, around it",
             )
 
     # ---- waiting for records
