@@ -269,6 +269,8 @@ def test_calls_that_do_not_fit(face: Face, bootstrap: str, new_topic: NewTopic) 
         with pytest.raises(klamm.ClientMisused, match="dict"):
             consumer.commit([(topic, 0)])
         consumer.unsubscribe()
+        assert consumer.poll(timeout=0) == [], "nothing is what was asked for"
+    with face.consumer(bootstrap) as consumer:
         for read in (lambda: consumer.poll(timeout=1), lambda: next(iter(consumer))):
             with pytest.raises(klamm.ClientMisused, match=r"subscribe\(\) or assign\(\)"):
                 read()

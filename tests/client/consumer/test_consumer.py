@@ -332,8 +332,7 @@ def test_unsubscribing_leaves_and_frees(face: Face, broker: Broker, wire: WireCo
         assert consumer.poll(timeout=0) == []
         consumer.unsubscribe()
         assert consumer.assignment() == consumer.subscription() == set()
-        with pytest.raises(klamm.ClientMisused, match="without anything to read"):
-            consumer.poll(timeout=0.1)
+        assert consumer.poll(timeout=0.1) == []
         consumer.assign([(second, 0)])
         assert {record.topic for record in collect(consumer, 3)} == {second}
         consumer.unsubscribe()  # what nobody came back for is not finished, and is read again

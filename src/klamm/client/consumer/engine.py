@@ -333,7 +333,7 @@ class ConsumerEngine:
             self.session = None
 
     def check_may_poll(self) -> None:
-        if not (self.subscription.is_by_topic or self.subscription.is_manual):
+        if not self.subscription.is_begun:
             raise ClientMisused(
                 "a poll without anything to read",
                 advice="Call subscribe() or assign() first, or give the consumer its `topics`",

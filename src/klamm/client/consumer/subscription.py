@@ -44,6 +44,8 @@ class Subscription:
         self.pattern: re.Pattern[str] | None = None
         self.is_manual = False
         """Whether the partitions were chosen with `assign`."""
+        self.is_begun = False
+        """Whether the user asked for anything, ever. Who reads nothing after that means it."""
         self.listeners = Listeners()
 
     @property
@@ -55,11 +57,13 @@ class Subscription:
             raise ClientMisused("subscribe() after assign()", advice="Call unsubscribe() first")
         names, pattern = read_topics(topics)
         self.names, self.pattern, self.listeners = names, pattern, listeners
+        self.is_begun = True
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         if self.is_by_topic:
             raise ClientMisused("assign() after subscribe()", advice="Call unsubscribe() first")
         self.is_manual = bool(partitions)
+        self.is_begun = True
 
     def clear(self) -> None:
         self.names, self.pattern, self.listeners = (), None, Listeners()
