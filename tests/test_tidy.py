@@ -81,6 +81,7 @@ CORES = (
     "client/consumer/hand_out.py",
     "client/consumer/fetch_session.py",
     "client/consumer/fetch_planner.py",
+    "client/consumer/fetch_requests.py",
     "client/consumer/group/assignors/",
     "client/consumer/group/actions.py",
     "client/consumer/group/claim_reader.py",

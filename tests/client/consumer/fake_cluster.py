@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import count
 
-from klamm.client.consumer.fetch_planner import FetchPlanner, FetchSettings
+from klamm.client.consumer.fetch_planner import FetchPlanner
+from klamm.client.consumer.fetch_requests import FetchSettings
 from klamm.client.consumer.hand_out import HandOut
 from klamm.client.consumer.partition_state import Need
 from klamm.client.consumer.positions import Positions

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from klamm.client.consumer.fetch_planner import FetchPlan
+from klamm.client.consumer.fetch_requests import FetchPlan
 from klamm.client.consumer.partition_state import Need
 from klamm.client.results import Record, TopicPartition
 from klamm.model.errors import ErrorCode

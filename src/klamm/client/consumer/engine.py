@@ -17,7 +17,8 @@ from time import monotonic
 from typing import TypeAlias
 
 from klamm.client.consumer.commits import Commits
-from klamm.client.consumer.fetch_planner import FetchPlanner, FetchSettings
+from klamm.client.consumer.fetch_planner import FetchPlanner
+from klamm.client.consumer.fetch_requests import FetchSettings
 from klamm.client.consumer.fetcher import Fetcher, Waiting
 from klamm.client.consumer.group.coordinator import GroupCoordinator
 from klamm.client.consumer.group.session_life import SessionLife

@@ -14,9 +14,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
+from klamm.client.consumer.fetch_requests import FetchPlan, FetchSettings, fetch_request
 from klamm.client.consumer.fetch_session import (
     FINAL_EPOCH,
     NO_SESSION,
@@ -29,18 +29,12 @@ from klamm.client.consumer.partition_state import UNKNOWN, BufferedFetch, Need, 
 from klamm.client.consumer.positions import EARLIEST, Positions
 from klamm.client.errors import BrokerError, ClientError
 from klamm.client.network.addresses import BrokerAddress
-from klamm.client.network.backoff import Backoff
 from klamm.client.network.metadata import MetadataCache
 from klamm.client.results import TopicPartition
-from klamm.config.client_config import ClientConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import ZERO_TOPIC_ID
 from klamm.protocol.messages.k01_fetch import (
-    FetchPartition,
-    FetchRequest,
     FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
     PartitionData,
 )
 from klamm.records.fetched import FetchedRecords, end_position
@@ -86,40 +80,6 @@ _ABOUT_SESSIONS = frozenset(
 """Errors of a whole fetch that the next one, a full one, does not have. Others are asked about later."""
 
 
-class FetchSettings(NamedTuple):
-    """The consumer's configuration, as far as it is about fetching."""
-
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    partition_max_bytes: int
-    prefetch_max_bytes: int
-    is_read_committed: bool
-    check_crcs: bool
-    rack: str
-    may_guess_offsets: bool
-    """Whether auto.offset.reset says where to go when an offset is out of range."""
-    replica_lease_seconds: float
-    """How long a replica is read from before the leader is asked again whom to ask."""
-    backoff: Backoff
-
-    @staticmethod
-    def of(config: ClientConfig) -> FetchSettings:
-        return FetchSettings(
-            max_wait_ms=config.int_("fetch.max.wait.ms"),
-            min_bytes=config.int_("fetch.min.bytes"),
-            max_bytes=config.int_("fetch.max.bytes"),
-            partition_max_bytes=config.int_("max.partition.fetch.bytes"),
-            prefetch_max_bytes=config.int_("prefetch.max.bytes"),
-            is_read_committed=config.str_("isolation.level") == "read_committed",
-            check_crcs=config.bool_("check.crcs"),
-            rack=config.str_("client.rack"),
-            may_guess_offsets=config.str_("auto.offset.reset") != "none",
-            replica_lease_seconds=config.seconds("metadata.max.age.ms"),
-            backoff=Backoff(config.seconds("retry.backoff.ms"), config.seconds("retry.backoff.max.ms")),
-        )
-
-
 class Survey(NamedTuple):
     """What there is to do."""
 
@@ -133,18 +93,6 @@ class Survey(NamedTuple):
     """Some partition does not know where to read, or whether it may go on there."""
     wake_at: float | None
     """When something can be tried again."""
-
-
-class FetchPlan(NamedTuple):
-    """One request to one broker, and what its answer may bring."""
-
-    node_id: int
-    is_express: bool
-    version: int
-    request: FetchRequest
-    parts: dict[PartitionKey, tuple[PartitionState, int, int]]
-    """State, its version and the offset that is asked for."""
-    reserved_bytes: int
 
 
 class FetchOutcome(NamedTuple):
@@ -281,17 +229,7 @@ class FetchPlanner:
         else:
             session = self._sessions.setdefault(node_id, FetchSession()).request(wanted, uses_topic_ids)
         max_bytes = min(settings.max_bytes, room_bytes)
-        request = FetchRequest(
-            max_wait_ms=wait_ms,
-            min_bytes=settings.min_bytes,
-            max_bytes=max_bytes,
-            isolation_level=1 if settings.is_read_committed else 0,
-            session_id=session.session_id,
-            session_epoch=session.epoch,
-            topics=_topics(session.changed.items()),
-            forgotten_topics_data=_forgotten(session.forgotten),
-            rack_id=settings.rack,
-        )
+        request = fetch_request(settings, session, max_wait_ms=wait_ms, max_bytes=max_bytes)
         reserved_bytes = min(max_bytes, partition_bytes * len(chosen))
         return FetchPlan(node_id, is_express, version, request, parts, reserved_bytes)
 
@@ -551,34 +489,3 @@ class FetchPlanner:
 
 def _turn(state: PartitionState) -> int:
     return state.turn
-
-
-def _topics(changed: Iterable[tuple[PartitionKey, Asked]]) -> list[FetchTopic]:
-    topics: dict[str | bytes, FetchTopic] = {}
-    for (name, partition), asked in changed:
-        topic = topics.get(name)
-        if topic is None:
-            topic = topics[name] = (
-                FetchTopic(topic_id=name) if isinstance(name, bytes) else FetchTopic(topic=name)
-            )
-        topic.partitions.append(
-            FetchPartition(
-                partition=partition,
-                current_leader_epoch=asked.leader_epoch,
-                fetch_offset=asked.fetch_offset,
-                partition_max_bytes=asked.max_bytes,
-            )
-        )
-    return list(topics.values())
-
-
-def _forgotten(keys: Iterable[PartitionKey]) -> list[ForgottenTopic]:
-    topics: dict[str | bytes, ForgottenTopic] = {}
-    for name, partition in keys:
-        topic = topics.get(name)
-        if topic is None:
-            topic = topics[name] = (
-                ForgottenTopic(topic_id=name) if isinstance(name, bytes) else ForgottenTopic(topic=name)
-            )
-        topic.partitions.append(partition)
-    return list(topics.values())

@@ -13,7 +13,8 @@ from contextvars import Context
 from enum import Enum
 from typing import Any
 
-from klamm.client.consumer.fetch_planner import FetchPlan, FetchPlanner
+from klamm.client.consumer.fetch_planner import FetchPlanner
+from klamm.client.consumer.fetch_requests import FetchPlan
 from klamm.client.consumer.position_finder import PositionFinder
 from klamm.client.errors import ClientError
 from klamm.client.logs import client_logger
