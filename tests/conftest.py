@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import NoReturn
 
@@ -19,6 +20,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="klamm",
         help="the broker under the client suites: Klamm, or Apache Kafka to check the suites themselves",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A shell has what it runs in the background ignore Ctrl-C, and so would all that the tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
