@@ -81,7 +81,7 @@ class ClientGuard(ForkAware):
         elif self._loop is not loop:
             raise ClientMisused(
                 f"{self.kind} {self.client_id} is used on another event loop than before",
-                advice=f"Make, use and close a {self.kind} within one asyncio.run()",
+                advice="Make it, use it and close it within one asyncio.run()",
             )
 
     def begin_close(self) -> bool:

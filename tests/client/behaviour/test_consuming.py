@@ -14,6 +14,7 @@ from klamm.client.results import TopicPartition
 from tests.client.behaviour.conftest import NewTopic
 from tests.client.faces import Face
 from tests.client.reading import QUIET_S, collect, fill, values
+from tests.client.topics import unique
 
 FIRST_MS = 1_700_000_000_000
 
@@ -40,6 +41,31 @@ def test_poll_gives_what_there_is_and_no_more(face: Face, bootstrap: str, new_to
         started = time.monotonic()
         assert consumer.poll(timeout=0) == []
         assert time.monotonic() - started < 0.5
+
+
+@pytest.mark.parametrize("shares", [False, True], ids=["alone", "group"])
+def test_a_topic_that_comes_later(
+    face: Face, bootstrap: str, caplog: pytest.LogCaptureFixture, shares: bool
+) -> None:
+    """It is looked for again long before metadata is old, and a name that may be a slip is told of, once."""
+    topic = unique("later")
+    with face.consumer(
+        bootstrap,
+        group=topic if shares else None,
+        topics=topic,
+        start="earliest",
+        allow_auto_create_topics=False,
+    ) as consumer:
+        complaint = f"looking for topic '{topic}' failed with UNKNOWN_TOPIC_OR_PARTITION"
+        limit = time.monotonic() + 30
+        while complaint not in caplog.text:
+            assert time.monotonic() < limit, "nobody was told"
+            assert consumer.poll(timeout=0.1) == []
+        with face.admin(bootstrap) as admin:
+            admin.create_topic(topic)
+        sent = fill(face, bootstrap, topic, 3)
+        assert values(collect(consumer, 3)) == sent
+        assert caplog.text.count(complaint) == 1
 
 
 def test_max_poll_records(face: Face, bootstrap: str, new_topic: NewTopic) -> None:

@@ -315,7 +315,9 @@ class Network:
                 return connection
         except TimeoutError:
             address = self.metadata.brokers.get(node_id) or self._bootstrap_by_id(node_id)
-            cause = ConnectionFailed("the connection is not made, or takes nothing more")
+            cause = ConnectionFailed(
+                "the connection was not ready for it by then. Look whether a Kafka broker listens there"
+            )
             what = f"{ApiKey(api_key).title} to {address or f'broker {node_id}'}"
             raise TimedOut(what, seconds, cause=cause) from None
 

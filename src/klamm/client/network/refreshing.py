@@ -22,6 +22,10 @@ from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataReques
 
 Ask = Callable[[MetadataRequest], Awaitable[MetadataResponse]]
 
+MISSING_TOPIC_S = 1.0
+"""How soon a wanted topic that is not there is asked for again: somebody waits for it to be created. Kafka's
+own clients ask as often."""
+
 
 class MetadataRefresher:
     """Runs on the loop of its network, from `start` to `close`."""
@@ -52,6 +56,9 @@ class MetadataRefresher:
         """Questions in a row that brought no news."""
         self._failures = 0
         """Questions in a row that were not answered."""
+        self._missing_since: dict[str, float] = {}
+        """Wanted topics that are not there, as of the latest answer."""
+        self._told_missing: set[str] = set()
         self._asked_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -149,7 +156,10 @@ class MetadataRefresher:
     async def _until_due(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait until somebody asks or the metadata is old; then pause as long as questions bring no news."""
         updated_at = self._metadata.updated_at
-        age_left = None if updated_at is None else updated_at + self._max_age_seconds - loop.time()
+        max_age = (
+            min(self._max_age_seconds, MISSING_TOPIC_S) if self._missing_since else self._max_age_seconds
+        )
+        age_left = None if updated_at is None else updated_at + max_age - loop.time()
         await self._woken(age_left)
         while self._fruitless and not self._is_urgent:
             pause = self._asked_at + self._backoff.pause(self._fruitless, random.random()) - loop.time()
@@ -183,11 +193,28 @@ class MetadataRefresher:
         change = self._metadata.apply(response, clock(), all_topics=wants_all)
         if cluster_id is not None and self._metadata.cluster_id != cluster_id:
             self._logger.warning("the cluster was %s and is %s now", cluster_id, self._metadata.cluster_id)
+        self._note_missing(clock())
         self._fruitless = 0 if change else self._fruitless + 1
         if change:
             self._logger.debug("the cluster changed: %s", change)
         for callback in self._callbacks:
             callback(change)
+
+    def _note_missing(self, now: float) -> None:
+        """Which wanted topics are not there. One that stays away is told once: nothing else would show it."""
+        topics = self._metadata.topics
+        missing: dict[str, float] = {}
+        if not self._wants_all:  # those who want all expect none
+            for name in self._wanted:
+                if name not in topics or not topics[name].exists:
+                    missing[name] = self._missing_since.get(name, now)
+        self._missing_since = missing
+        self._told_missing &= missing.keys()
+        for name, since in missing.items():
+            if now - since >= MISSING_TOPIC_S and name not in self._told_missing:
+                self._told_missing.add(name)
+                code = topics[name].error if name in topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                self._logger.warning("%s", BrokerError.of(code, f"looking for topic {name!r}"))
 
 
 def _end(waiting: list[asyncio.Future[None]], error: BaseException | None) -> None:
