@@ -100,7 +100,7 @@ class GroupLoad(Load):
 
     def work(self) -> None:
         while not self.stopping.is_set():
-            self._polls_left = self._chance.randint(20, 100)
+            self._polls_left = self._chance.randint(5, 40)
             with self._face.consumer(
                 self.bootstrap,
                 group=self.group,
@@ -114,6 +114,8 @@ class GroupLoad(Load):
                 max_poll_interval_ms=4000,
                 session_timeout_ms=6000,
                 fetch_max_wait_ms=200,
+                # So that there is always something that was fetched and not handed out.
+                max_poll_records=20,
                 **IMPATIENT,
             ) as consumer:
                 while self._polls_left and not self.stopping.is_set():

@@ -24,7 +24,7 @@ from tests.client.leaks import nothing_leaks
 from tests.client.topics import make_topic
 
 PARTITIONS = 3
-SHORT_ROUNDS = 3
+SHORT_ROUNDS = 2
 LONG_ROUNDS = int(os.environ.get("ROUNDS", "40"))
 LONG_SEED = int(os.environ.get("SEED", "2"))
 RECORDS_BETWEEN_ROUNDS = 300
