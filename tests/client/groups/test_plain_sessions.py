@@ -202,6 +202,21 @@ def test_closing_waits_for_the_record_in_work(klamm_bootstrap: str, klamm_topic:
     assert committed(klamm_bootstrap, group, topic) == {0: 1}
 
 
+def test_closed_between_a_turn_of_the_loop_and_its_session(
+    klamm_bootstrap: str, klamm_topic: NewTopic
+) -> None:
+    topic = klamm_topic(1)
+    fill(klamm_bootstrap, topic, {0: numbered(5)})
+    consumer = new_consumer(klamm_bootstrap, unique("group"), topic)
+    turns = 0
+    for session in consumer.sessions():
+        turns += 1
+        consumer.close()
+        with session:
+            assert [record for claim in session.claims for record in claim] == []
+    assert turns == 1
+
+
 def test_a_worker_may_close_the_consumer_itself(klamm_bootstrap: str, klamm_topic: NewTopic) -> None:
     topic, group = klamm_topic(1), unique("group")
     fill(klamm_bootstrap, topic, {0: numbered(5)})

@@ -135,8 +135,15 @@ class Session(SessionFace):
         self._consumer._run(self._commit(self.claims))
 
     def __enter__(self) -> Self:
-        self._consumer._run(self._enter())
-        self._consumer._session = self
+        try:
+            self._consumer._run(self._enter())
+        except ClientClosed:
+            # Another thread closed the consumer since the loop handed this one out. Nothing comes of it, and
+            # the loop ends.
+            self._life.is_entered = True
+            self._life.end()
+        else:
+            self._consumer._session = self
         return self
 
     def __exit__(
