@@ -55,6 +55,11 @@ class ClientGuard(ForkAware):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._warned = False
 
+    @property
+    def state(self) -> str:
+        """What a client's `repr` says besides its name."""
+        return ", forked" if self.forked else ", closed" if self.unusable else ""
+
     def check(self) -> None:
         """Raise ClientClosed or ClientForked if the client may not be used any more."""
         if not self.unusable:

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from klamm import Admin, ClientClosed
+from klamm import Admin, ClientClosed, Producer, TimedOut
 from klamm.client.plain.face import documented_by
 from klamm.testing import Broker
 
@@ -95,3 +95,22 @@ def test_a_face_borrows_the_words_that_it_lacks():
             """Tell otherwise."""
 
     assert (Face.ask.__doc__, Face.tell.__doc__) == ("Ask.", "Tell otherwise.")
+
+
+def test_clients_and_deliveries_say_what_they_are(bootstrap):
+    with Producer(bootstrap, client_id="shop") as producer:
+        delivery = producer.send("said", b"1")
+        sent = delivery.result()
+        assert repr(delivery) == f"<Delivery to said-0: offset {sent.offset}>"
+        assert repr(producer) == "<klamm.Producer shop>"
+    assert repr(producer) == "<klamm.Producer shop, closed>"
+
+
+def test_a_flush_that_takes_too_long_says_why():
+    with Producer("127.0.0.1:1", max_block_ms=1000) as producer:
+        delivery = producer.send("said", b"1")
+        assert repr(delivery) == "<Delivery to said: on its way>"
+        with pytest.raises(TimedOut, match="no connection to 127.0.0.1:1"):
+            producer.flush(0.5)
+        assert delivery.exception() is not None
+        assert repr(delivery) == "<Delivery to said: TimedOut>"

@@ -176,6 +176,11 @@ class Network:
         """The connection to a broker, made if need be. Waits while the broker is left alone."""
         return await self._pool.get(node_id, lane)
 
+    @property
+    def last_error(self) -> ClientError | None:
+        """Why the latest refresh of metadata failed; None when it did not."""
+        return self._refresher.last_error
+
     async def retrying(self, what: str, timeout: float, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try until it works, pausing longer each time, for `timeout` seconds.
 

@@ -79,6 +79,9 @@ class PlainFace:
         """What this client has counted so far, by name."""
         return self._client.counters()
 
+    def __repr__(self) -> str:
+        return f"<klamm.{type(self).__name__} {self._guard.client_id}{self._guard.state}>"
+
     def __enter__(self) -> Self:
         self._guard.check()
         return self

@@ -79,7 +79,8 @@ class Delivery(BatchDelivery):
         ring = Ring()
         self._add_waiter(ring)
         if not ring.wait(timeout):
-            raise TimedOut(f"waiting for a record to {self._batch.topic}", timeout or 0.0)
+            batch, _ = self._place()
+            raise TimedOut(f"waiting for a record to {batch.topic}", timeout or 0.0, cause=batch.last_error)
         outcome = self._outcome()
         assert outcome is not None
         return outcome

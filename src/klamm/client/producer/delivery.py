@@ -27,6 +27,15 @@ class BatchDelivery:
         self._batch = batch
         self._index = index
 
+    def __repr__(self) -> str:
+        batch, index = self._place()
+        outcome = batch.outcome
+        if outcome is None:
+            return f"<Delivery to {batch.topic}: on its way>"
+        if outcome.error is not None:
+            return f"<Delivery to {batch.topic}: {type(outcome.error).__name__}>"
+        return f"<Delivery to {batch.topic}-{batch.partition}: offset {outcome.base_offset + index}>"
+
     def done(self) -> bool:
         """Whether the record was acknowledged or has failed."""
         return self._outcome() is not None

@@ -143,8 +143,13 @@ class Engine(Generic[DeliveryT]):
         except TimeoutError:
             with self._lock:
                 ledger.count_waiting()
+                cause = next((batch.last_error for batch in ledger.unsettled() if batch.last_error), None)
             left = self._network.counters.records_waiting
-            raise TimedOut(f"flushing, with {left} records left,", timeout or 0.0) from None
+            raise TimedOut(
+                f"flushing, with {left} records left,",
+                timeout or 0.0,
+                cause=cause or self._network.last_error,
+            ) from None
         finally:
             with self._lock:
                 ledger.drop_flush_waiter(waiter)

@@ -140,6 +140,9 @@ class Producer:
     ) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        return f"<klamm.aio.{type(self).__name__} {self._guard.client_id}{self._guard.state}>"
+
     def __del__(self) -> None:
         if (guard := getattr(self, "_guard", None)) is not None:
             guard.abandoned()
