@@ -11,6 +11,11 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.codec import decode
+from klamm.protocol.errors import MalformedMessage
+from klamm.protocol.headers import parse_response_header
+from klamm.protocol.messages.k03_metadata import MetadataResponse
 from tests.client.faults.proxy import PASS, Answer, Plan, Verdict
 
 HEAD_BYTES = 8
@@ -68,6 +73,26 @@ def damage_answers(api_key: int, seed: int, most: int, damages: tuple[Damage, ..
         counts[answer.client_id] += 1
         number = answer.client_id.rpartition("-")[2]
         chance = Random(f"{seed}:{number}:{api_key}:{counts[answer.client_id]}")
-        return Verdict(chance.choice(damages)(answer.frame, chance))
+        damaged = chance.choice(damages)(answer.frame, chance)
+        while names_a_future_leader(answer, damaged):
+            damaged = chance.choice(damages)(answer.frame, chance)
+        return Verdict(damaged)
 
     return plan
+
+
+def names_a_future_leader(answer: Answer, damaged: bytes) -> bool:
+    """Whether metadata speak of a leader epoch that is not there yet.
+
+    Clients believe that for ever, Java's as well as ours, because epochs never go back: so a broker that lags
+    behind cannot send them to an old leader. No client gets over it before the epoch has come.
+    """
+    if answer.api_key != ApiKey.METADATA:
+        return False
+    try:
+        body = memoryview(damaged)[_SIZE.size :]
+        _, offset = parse_response_header(ApiKey.METADATA, answer.version, body)
+        metadata, _ = decode(MetadataResponse, answer.version, body, offset)
+    except MalformedMessage:
+        return False
+    return any(one.leader_epoch > 0 for topic in metadata.topics for one in topic.partitions)
