@@ -44,6 +44,9 @@ class Commits:
         self._turn = asyncio.Lock()
         self._later: dict[TopicPartition, CommittedOffset] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.is_polled = False
+        """Whether anybody has begun to read. Whoever only sets offsets by hand has finished nothing, and
+        where reading would start must not take the place of what was set."""
 
     @property
     def is_automatic(self) -> bool:
@@ -76,7 +79,7 @@ class Commits:
 
     async def commit_finished(self, timeout: float | None = None) -> None:
         """Commit what is finished, if commits are automatic; if that fails the log says so."""
-        if not self.is_automatic:
+        if not self.is_automatic or not self.is_polled:
             return
         try:
             async with self._turn:

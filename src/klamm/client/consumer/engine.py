@@ -249,8 +249,9 @@ class ConsumerEngine:
             # Another task or thread is about to close it; a poll that went on would find nothing for ever.
             raise ClientClosed(f"consumer {self.client_id} was closed during a poll")
         self.counters.polls += 1
-        if self.group is not None:
+        if self.group is not None and self.commits is not None:
             self.group.polled(monotonic())
+            self.commits.is_polled = True
         self.records.begin_poll()
 
     @property
@@ -266,8 +267,9 @@ class ConsumerEngine:
     async def join(self, timeout: float | None, *, until_settled: bool = False) -> None:
         """Take part in the group: join, or go on with a rebalance; returns when that is settled, the time is
         over, or there may be something to read meanwhile."""
-        assert self.group is not None
+        assert self.group is not None and self.commits is not None
         self._is_subscription_new = False
+        self.commits.is_polled = True
         try:
             await self.group.ensure_active(timeout, until_settled=until_settled)
         finally:
