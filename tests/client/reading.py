@@ -10,7 +10,7 @@ from klamm.client.results import Record, TopicPartition
 from tests.client.faces import Face
 
 PATIENCE_S = 20.0
-QUIET_S = 0.3
+QUIET_S = 0.2
 """What has not come within so long, when all that was expected is there, does not come."""
 
 
@@ -53,7 +53,8 @@ def fill(face: Face, bootstrap: str, topic: str, count: int, partition: int = 0)
     """Send numbered records to one partition and wait until they are there."""
     sent = [b"%d" % number for number in range(count)]
     with face.producer(bootstrap, linger_ms=5) as producer:
-        deliveries = [producer.send(topic, value, partition=partition) for value in sent]
-        for delivery in deliveries:
-            delivery.result()
+        records = [{"topic": topic, "value": value, "partition": partition} for value in sent]
+        deliveries = face.send_all(producer, records)
+        producer.flush()
+        assert [delivery.exception() for delivery in deliveries[-1:]] == [None]
     return sent

@@ -15,7 +15,7 @@ from tests.client.behaviour.conftest import NewTopic
 from tests.client.behaviour.session_members import SessionMember
 from tests.client.faces import Face
 
-MOMENTS_S = [0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3]
+MOMENTS_S = [0.0, 0.002, 0.01, 0.03, 0.15]
 """From before the first step of a join to long after the last one; which is which, the machine decides."""
 PATIENCE_S = 20.0
 

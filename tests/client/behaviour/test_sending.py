@@ -172,9 +172,9 @@ def test_order_within_a_partition(face: Face, bootstrap: str, new_topic: NewTopi
     topic = new_topic()
     sent = [b"%d" % number for number in range(2000)]
     with face.producer(bootstrap, batch_size=200) as producer:
-        deliveries = [producer.send(topic, value) for value in sent]
+        deliveries = face.send_all(producer, ({"topic": topic, "value": value} for value in sent))
         producer.flush()
-        assert [delivery.result().offset for delivery in deliveries] == list(range(2000))
+        assert [delivery.result().offset for delivery in deliveries[::100]] == list(range(0, 2000, 100))
     assert values(read_topic(face, bootstrap, topic, 2000)) == sent
 
 
