@@ -21,6 +21,12 @@ from tests.protocol.samples import sample
 
 CORRUPTIONS_PER_VERSION = 120
 
+MOST_PEAK_BYTES = 200_000
+"""What decoding lies may allocate at a time: far less than any of the lengths they claim."""
+MEASUREMENTS = 3
+"""Other threads of the process, such as brokers of other tests, are measured too, so the least peak counts. A
+decoder that allocates does it every time."""
+
 HUGE_LENGTHS = (
     b"\x7f\xff\xff\xff",
     b"\xff\xff\xff\xff\x07",
@@ -65,15 +71,25 @@ def test_huge_lengths_allocate_nothing(message: type[Message]) -> None:
     for version in set(message.__valid_versions__):
         encoded = encode(sample(message, version, Random(seed_of(message, version))), version)
         decode(message, version, encoded)
-        tracemalloc.start()
+        peaks_bytes = []
+        while (
+            len(peaks_bytes) < MEASUREMENTS and min(peaks_bytes, default=MOST_PEAK_BYTES) >= MOST_PEAK_BYTES
+        ):
+            peaks_bytes.append(peak_of_decoding_lies(message, version, encoded))
+        assert min(peaks_bytes) < MOST_PEAK_BYTES, f"version {version} allocated {peaks_bytes} bytes"
+
+
+def peak_of_decoding_lies(message: type[Message], version: int, encoded: bytes) -> int:
+    tracemalloc.start()
+    try:
         for position in range(len(encoded)):
             for length in HUGE_LENGTHS:
                 lie = encoded[:position] + length + encoded[position + len(length) :]
                 with suppress(MalformedMessage):
                     decode(message, version, memoryview(lie))
-        peak_bytes = tracemalloc.get_traced_memory()[1]
+        return tracemalloc.get_traced_memory()[1]
+    finally:
         tracemalloc.stop()
-        assert peak_bytes < 200_000
 
 
 @pytest.mark.parametrize("version", [1, 9])
