@@ -21,7 +21,10 @@ def write(tmp_path, name, text):
 
 
 def test_a_password_is_taken_as_it_was_typed():
-    config = ClientConfig("admin", ADDRESS, None, {"sasl_password": " secret ", "sasl_username": " name "})
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}
+    config = ClientConfig(
+        "admin", ADDRESS, None, {**login, "sasl_password": " secret ", "sasl_username": " name "}
+    )
     assert (config["sasl.password"], config["sasl.username"]) == (" secret ", "name")
 
 
@@ -90,7 +93,7 @@ def test_an_option_that_is_none_is_not_given():
 def test_a_file_is_read_as_properties_or_toml(tmp_path, name, text):
     path = write(tmp_path, name, text)
     for given in (path, str(path)):
-        config = ClientConfig("consumer", config=given)
+        config = ClientConfig("consumer", config=given, options={"group_id": "g"})
         assert config["bootstrap.servers"] == ("a:1", "b:2")
         assert config["session.timeout.ms"] == 10_000
         assert config["check.crcs"] is False
@@ -98,7 +101,7 @@ def test_a_file_is_read_as_properties_or_toml(tmp_path, name, text):
 
 @pytest.mark.parametrize("name", ["session.timeout.ms", "session_timeout_ms"])
 def test_a_mapping_takes_both_spellings(name):
-    assert ClientConfig("consumer", ADDRESS, {name: 7000})["session.timeout.ms"] == 7000
+    assert ClientConfig("consumer", ADDRESS, {name: 7000, "group.id": "g"})["session.timeout.ms"] == 7000
 
 
 def test_values_may_be_what_python_has():
@@ -106,13 +109,28 @@ def test_values_may_be_what_python_has():
         "consumer",
         ["a:1", "b:2"],
         {"enable.auto.commit": False, "ssl.ca.location": Path("ca.pem"), "session.timeout.ms": 7000.0},
-        {"partition_assignment_strategy": ["sticky", "range"]},
+        {"group_id": "g", "partition_assignment_strategy": ["sticky", "range"]},
     )
     assert config["bootstrap.servers"] == ("a:1", "b:2")
     assert config["enable.auto.commit"] is False
     assert config["ssl.ca.location"] == "ca.pem"
     assert config["session.timeout.ms"] == 7000
     assert config["partition.assignment.strategy"] == ("sticky", "range")
+
+
+def test_commits_may_be_turned_off_where_there_are_none():
+    assert ClientConfig("consumer", ADDRESS, {"enable.auto.commit": False})["enable.auto.commit"] is False
+
+
+def test_assignors_may_have_the_names_of_java():
+    names = ["RangeAssignor", "RoundRobinAssignor", "StickyAssignor", "CooperativeStickyAssignor"]
+    classes = ",".join(f"org.apache.kafka.clients.consumer.{name}" for name in names)
+    config = ClientConfig("consumer", ADDRESS, {"group.id": "g", "partition.assignment.strategy": classes})
+    every = ("range", "roundrobin", "sticky", "cooperative-sticky")
+    assert config["partition.assignment.strategy"] == every
+    mixed = ["org.apache.kafka.clients.consumer.RangeAssignor", "range", "sticky"]
+    config = ClientConfig("consumer", ADDRESS, {"group.id": "g", "partition.assignment.strategy": mixed})
+    assert config["partition.assignment.strategy"] == ("range", "sticky")
 
 
 # ---- what is refused
@@ -140,6 +158,23 @@ def test_values_may_be_what_python_has():
         ("consumer", {"heartbeat_interval_ms": 45_000}, "heartbeat.interval.ms=45000.*session.timeout.ms"),
         ("admin", {"security_protocol": "SASL_SSL"}, "SASL_SSL needs sasl.mechanism"),
         ("admin", {"ssl_endpoint_identification_algorithm": "x"}, "one of https, none, nothing"),
+        (
+            "admin",
+            {"sasl_mechanism": "PLAIN"},
+            "sasl.mechanism is .* security.protocol=PLAINTEXT: set .* SASL_",
+        ),
+        (
+            "producer",
+            {"sasl_password": "x", "security_protocol": "SSL"},
+            "sasl.password is .*=SSL: set .*SASL_SSL",
+        ),
+        (
+            "consumer",
+            {"group_instance_id": "a"},
+            "group.instance.id is of no use without a group: give .*`group`",
+        ),
+        ("consumer", {"session_timeout_ms": 7000, "group_id": ""}, "session.timeout.ms is .*without a group"),
+        ("consumer", {"enable_auto_commit": True}, "enable.auto.commit is of no use without a group"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(kind, options, words):

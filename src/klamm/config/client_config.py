@@ -25,6 +25,16 @@ ConfigGiven: TypeAlias = Mapping[str, object] | str | PathLike[str] | None
 Bootstrap: TypeAlias = str | Sequence[str] | None
 """What the first argument of a client takes: "host:port,host:port" or a list of them."""
 
+GROUP_ONLY = (
+    "auto.commit.interval.ms",
+    "group.instance.id",
+    "heartbeat.interval.ms",
+    "max.poll.interval.ms",
+    "partition.assignment.strategy",
+    "session.timeout.ms",
+)
+"""What means nothing to a consumer without a group. Who gives one of these has forgotten the group."""
+
 KEYS_BY_KIND: Mapping[str, RowTable] = {
     "producer": PRODUCER_KEYS,
     "consumer": CONSUMER_KEYS,
@@ -100,10 +110,37 @@ class ClientConfig(ConfigValues):
             for name in ("sasl.mechanism", "sasl.username", "sasl.password"):
                 if self[name] is None:
                     raise ConfigError(f"security.protocol={self['security.protocol']} needs {name}", key=name)
+        else:
+            self._check_login_unused()
         if self.kind == "producer":
             self._check_idempotence()
         if self.kind == "consumer":
             self._check_order("heartbeat.interval.ms", "session.timeout.ms")
+            self._check_group()
+
+    def _check_login_unused(self) -> None:
+        """Credentials that nobody would be shown: the user believes to be logged in."""
+        name = next((name for name in sorted(self._given) if name.startswith("sasl.")), None)
+        if name is not None:
+            raise ConfigError(
+                f"{name} is of no use with security.protocol={self['security.protocol']}: set "
+                "security.protocol to SASL_SSL or SASL_PLAINTEXT to log in, or leave it out",
+                key=name,
+            )
+
+    def _check_group(self) -> None:
+        if self.optional_str("group.id"):
+            return
+        unused = [name for name in GROUP_ONLY if self.given(name)]
+        # Off is what it is without a group, and programs say so.
+        if self.given("enable.auto.commit") and self.bool_("enable.auto.commit"):
+            unused.append("enable.auto.commit")
+        if unused:
+            raise ConfigError(
+                f"{unused[0]} is of no use without a group: give the consumer a `group` (group.id), or leave "
+                "it out",
+                key=unused[0],
+            )
 
     def _check_idempotence(self) -> None:
         conflict = None

@@ -386,8 +386,14 @@ CONSUMER_KEYS = CLIENT_KEYS | table(
             ConfigType.LIST,
             ("range", "cooperative-sticky"),
             "How a group's partitions are shared out, the preferred first. All members must have one in "
-            "common.",
+            "common. The class names of Java's assignors are taken, too.",
             choices=("range", "roundrobin", "sticky", "cooperative-sticky"),
+            aliases=(
+                ("org.apache.kafka.clients.consumer.RangeAssignor", "range"),
+                ("org.apache.kafka.clients.consumer.RoundRobinAssignor", "roundrobin"),
+                ("org.apache.kafka.clients.consumer.StickyAssignor", "sticky"),
+                ("org.apache.kafka.clients.consumer.CooperativeStickyAssignor", "cooperative-sticky"),
+            ),
         ),
         ConfigRow(
             "prefetch.max.bytes",

@@ -101,6 +101,7 @@ class ConfigError(ValueError):
 class ConfigRow:
     """One key. `minimum`, `maximum`, `choices` and `also_allowed` bound its values.
 
+    `aliases` are other spellings of choices, each with the choice it stands for; only a list has them.
     `synonyms` are tried in order when the key itself is unset: of the same level for a broker key, of the
     broker for a topic or group key. A row with `honoured=False` is accepted so that files and tools written
     for Kafka work, and its `doc` says that it has no effect.
@@ -115,6 +116,7 @@ class ConfigRow:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
     also_allowed: tuple[int, ...] = ()
     synonyms: tuple[Synonym, ...] = ()
     sensitive: bool = False
@@ -135,7 +137,9 @@ class ConfigRow:
                 raise self._refusal(text)
             return text
         if self.type is ConfigType.LIST:
-            items = tuple(item for item in (part.strip() for part in text.split(",")) if item)
+            aliases = dict(self.aliases)
+            parts = (part.strip() for part in text.split(","))
+            items = tuple(aliases.get(part, part) for part in parts if part)
             if self.choices and any(item not in self.choices for item in items):
                 raise self._refusal(text)
             return tuple(dict.fromkeys(items))

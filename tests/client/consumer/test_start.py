@@ -70,3 +70,21 @@ def test_what_python_users_write(start: str | datetime | timedelta, policy: Star
 def test_what_nobody_should_write(start: object) -> None:
     with pytest.raises(ConfigError, match="start="):
         start_text(start)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("start", "nearest"),
+    [
+        ("begin", "; the nearest is earliest$"),
+        ("earlist", "; the nearest is earliest$"),
+        ("Latest", "; the nearest is latest$"),
+        ("end", "; the nearest is latest$"),
+        ("xyzzy", "12:00:00Z$"),
+        (datetime(2026, 1, 1), "time zone"),
+        ("by_duration:1H", "no duration"),
+    ],
+)
+def test_a_wrong_start_is_told_by_the_name_that_the_user_gave(start: str | datetime, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^start=.* is refused: .*{nearest}") as refused:
+        start_text(start)
+    assert refused.value.key == "start"

@@ -6,6 +6,7 @@ A core: the present comes from outside. A policy is text in the configuration an
 
 from __future__ import annotations
 
+import difflib
 import re
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeAlias
@@ -22,6 +23,14 @@ EARLIEST = -2
 """The timestamps of a ListOffsets request that ask for the two ends of a log."""
 
 _KEY = "auto.offset.reset"
+_ARGUMENT = "start"
+_WORDS = ("earliest", "latest", "none")
+_MEANT = {
+    **dict.fromkeys(("begin", "beginning", "first", "head", "oldest", "smallest", "start"), "earliest"),
+    **dict.fromkeys(("end", "last", "newest", "now", "largest", "tail"), "latest"),
+    **dict.fromkeys(("error", "exception", "fail"), "none"),
+}
+"""What others call these words, for the text of an error."""
 _DURATION_WORD = "by_duration:"
 _TIME_WORD = "by_time:"
 _DURATION = re.compile(
@@ -51,9 +60,9 @@ class StartPolicy(NamedTuple):
         return None
 
 
-def parse_start(text: str) -> StartPolicy:
-    """Read a word of auto.offset.reset; ConfigError says which there are."""
-    if text in ("earliest", "latest", "none"):
+def parse_start(text: str, name: str = _KEY) -> StartPolicy:
+    """Read a word of auto.offset.reset; ConfigError says which there are. `name` is what the user set."""
+    if text in _WORDS:
         return StartPolicy(text)
     try:
         if text.startswith(_DURATION_WORD):
@@ -61,25 +70,38 @@ def parse_start(text: str) -> StartPolicy:
         if text.startswith(_TIME_WORD):
             return StartPolicy("time", time_ms(datetime.fromisoformat(text.removeprefix(_TIME_WORD))))
     except (ValueError, OverflowError, ClientMisused) as error:
-        raise ConfigError(f"{_KEY}={text} is refused: {error}", key=_KEY) from None
+        raise ConfigError(f"{name}={text} is refused: {error}", key=name) from None
+    python_ways = ", a datetime, a timedelta (that long ago)" if name == _ARGUMENT else ""
     raise ConfigError(
-        f"{_KEY}={text} is refused: it must be earliest, latest, none, by_duration:PT1H (an hour ago) or "
-        "by_time:2026-01-31T12:00:00Z",
-        key=_KEY,
+        f"{name}={text} is refused: it must be earliest, latest, none{python_ways}, by_duration:PT1H (an "
+        f"hour ago) or by_time:2026-01-31T12:00:00Z{_nearest(text)}",
+        key=name,
     )
+
+
+def _nearest(text: str) -> str:
+    """The word that was probably meant, as the end of a sentence."""
+    word = text.strip().lower()
+    near = difflib.get_close_matches(word, (*_WORDS, *_MEANT), n=1)
+    return f"; the nearest is {_MEANT.get(near[0], near[0])}" if near else ""
 
 
 def start_text(start: Start) -> str | None:
     """The argument `start` as a word of auto.offset.reset."""
     if isinstance(start, timedelta):
         if start < timedelta(0):
-            raise ConfigError(f"start={start!r} is refused: it says how long ago, not when", key=_KEY)
+            raise ConfigError(f"start={start!r} is refused: it says how long ago, not when", key=_ARGUMENT)
         return f"{_DURATION_WORD}PT{start / timedelta(seconds=1):f}S"
     if isinstance(start, datetime):
-        return f"{_TIME_WORD}{start.isoformat()}"
-    if start is None or isinstance(start, str):
-        return start
-    raise ConfigError(f"start={start!r} is refused: it must be a word, a datetime or a timedelta", key=_KEY)
+        start = f"{_TIME_WORD}{start.isoformat()}"
+    if start is None:
+        return None
+    if not isinstance(start, str):
+        raise ConfigError(
+            f"start={start!r} is refused: it must be a word, a datetime or a timedelta", key=_ARGUMENT
+        )
+    parse_start(start, _ARGUMENT)
+    return start
 
 
 def _duration_ms(text: str) -> int:

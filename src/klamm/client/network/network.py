@@ -367,8 +367,14 @@ class Network:
 
 
 def connection_settings(config: ClientConfig, ssl_context: ssl.SSLContext | None) -> ConnectionSettings:
-    """How to connect. A context that is given turns TLS on by itself."""
+    """How to connect. A context that is given turns TLS on by itself, and replaces the ssl options."""
     protocol = config.str_("security.protocol")
+    if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
+        raise ConfigError(
+            f"ssl_context={ssl_context!r} is refused: it must be an ssl.SSLContext, as "
+            "ssl.create_default_context() makes one",
+            key="ssl_context",
+        )
     if ssl_context is not None and not protocol.endswith("SSL"):
         if config.given("security.protocol"):
             raise ConfigError(
@@ -377,6 +383,8 @@ def connection_settings(config: ClientConfig, ssl_context: ssl.SSLContext | None
                 key="security.protocol",
             )
         protocol = "SSL"
+    if not protocol.endswith("SSL"):
+        _check_tls_unused(config, protocol)
     return ConnectionSettings(
         client_id=config.str_("client.id"),
         setup_seconds=config.seconds("socket.connection.setup.timeout.ms"),
@@ -386,6 +394,18 @@ def connection_settings(config: ClientConfig, ssl_context: ssl.SSLContext | None
         ssl_context=(ssl_context or client_ssl_context(config)) if protocol.endswith("SSL") else None,
         credentials=_credentials(config) if protocol.startswith("SASL") else None,
     )
+
+
+def _check_tls_unused(config: ClientConfig, protocol: str) -> None:
+    """Certificates that would never be looked at: the user believes to be encrypted."""
+    name = next((name for name in config if name.startswith("ssl.") and config.given(name)), None)
+    if name is not None:
+        wanted = "SASL_SSL" if protocol.startswith("SASL") else "SSL"
+        raise ConfigError(
+            f"{name} is of no use with security.protocol={protocol}: set security.protocol to {wanted} to "
+            "encrypt, or leave it out",
+            key=name,
+        )
 
 
 def _credentials(config: ClientConfig) -> SaslCredentials:
