@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from klamm.client.errors import DeliveryTimedOut as DeliveryTimedOut
     from klamm.client.errors import FencedMember as FencedMember
     from klamm.client.errors import GroupError as GroupError
+    from klamm.client.errors import InvalidTopic as InvalidTopic
     from klamm.client.errors import NoBrokerReachable as NoBrokerReachable
     from klamm.client.errors import NoOffset as NoOffset
     from klamm.client.errors import NotKafka as NotKafka
@@ -92,9 +93,9 @@ _NAMES_BY_HOME = {
     "klamm.client.errors": (
         "AuthenticationFailed AuthorizationFailed BatchFailed BrokerError BufferFull ClaimRevoked "
         "ClientClosed ClientError ClientForked ClientMisused ConnectionFailed CorruptRecords "
-        "DeliveryTimedOut FencedMember GroupError NoBrokerReachable NoOffset NotKafka NotSerializable "
-        "OffsetOutOfRange PollOverdue RecordRefused RecordTooLarge TimedOut TlsFailed TopicExists "
-        "UnknownTopic UnsupportedRequest"
+        "DeliveryTimedOut FencedMember GroupError InvalidTopic NoBrokerReachable NoOffset NotKafka "
+        "NotSerializable OffsetOutOfRange PollOverdue RecordRefused RecordTooLarge TimedOut TlsFailed "
+        "TopicExists UnknownTopic UnsupportedRequest"
     ),
     "klamm.client.plain.admin": "Admin",
     "klamm.client.plain.consumer": "Consumer",

@@ -3,7 +3,7 @@
     ClientError                    anything below; has .code, .retriable, .advice
     ├── BrokerError                a broker answered with an error code
     │   ├── UnknownTopic  RecordRefused  RecordTooLarge  OffsetOutOfRange  GroupError  FencedMember
-    │   └── AuthorizationFailed  TopicExists  UnsupportedRequest
+    │   └── AuthorizationFailed  TopicExists  InvalidTopic  UnsupportedRequest
     ├── ConnectionFailed           no broker there, or it went away
     │   ├── NoBrokerReachable  NotKafka  TlsFailed
     ├── AuthenticationFailed       who we are was not believed
@@ -85,6 +85,10 @@ class TopicExists(BrokerError, codes=(ErrorCode.TOPIC_ALREADY_EXISTS,)):
     """A topic of that name is there already."""
 
 
+class InvalidTopic(BrokerError, codes=(ErrorCode.INVALID_TOPIC_EXCEPTION,)):
+    """A name that no topic can have, or that is kept for topics of the brokers' own."""
+
+
 class RecordRefused(
     BrokerError,
     codes=(
@@ -93,7 +97,6 @@ class RecordRefused(
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
     ),
 ):
     """The broker does not take this record, now or later."""

@@ -164,7 +164,7 @@ class Admin:
 
         None for partitions or replication factor takes the brokers' default; `assignments` names the brokers
         of every partition instead. `validate_only` creates nothing and raises what creating would raise.
-        Raises TopicExists when there is one already.
+        Raises TopicExists when there is one already, InvalidTopic for a name that no topic can have.
         """
         topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments)
         with alone(name):
