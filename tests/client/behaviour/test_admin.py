@@ -58,7 +58,7 @@ def test_several_topics_and_their_errors(admin: Any, new_topic: NewTopic) -> Non
     assert isinstance(failed.value.errors[there], klamm.TopicExists)
     assert isinstance(failed.value.errors["not/legal"], klamm.InvalidTopic)
     assert failed.value.errors["not/legal"].code is ErrorCode.INVALID_TOPIC_EXCEPTION
-    with pytest.raises(klamm.InvalidTopic, match="'not/legal'.*1 to 249 letters"):
+    with pytest.raises(klamm.InvalidTopic, match=r"'not/legal'.*1 to 249 letters"):
         admin.create_topic("not/legal")
     with pytest.raises(klamm.TopicExists):
         admin.create_topic(there)
