@@ -1,0 +1,312 @@
+"""What users write above their functions: `@source`, `@transform`, `@pipeline`, `@expect`, and the sinks.
+
+A decorator leaves the function as it is, so that tests call it with a DataFrame like any function, and pins
+what it was told to it; `discovery.py` collects that. Decorators are checked when they are applied, that is
+when the file is imported: a mistake is a DefinitionError with the line of the decorator.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from klamm.pipelines.definitions import (
+    FORMATS,
+    MODES,
+    OTHERWISE,
+    SESSION_PARAMETER,
+    DeltaSink,
+    Expectation,
+    Format,
+    IcebergSink,
+    JdbcSink,
+    Mode,
+    Node,
+    Otherwise,
+    ParquetSink,
+    Pipeline,
+    Sink,
+    Source,
+    TopicSink,
+    Transform,
+)
+from klamm.pipelines.errors import DefinitionError, Place
+from klamm.pipelines.formats import complaints
+
+F = TypeVar("F", bound=Callable[..., Any])
+ChoiceT = TypeVar("ChoiceT", bound=str)
+
+MARK = "__klamm__"
+"""The attribute of a function that has what its decorators were told."""
+
+_INTERVAL = re.compile(r"\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*", re.IGNORECASE)
+_SINKS = (ParquetSink, IcebergSink, DeltaSink, JdbcSink, TopicSink)
+
+
+@dataclass
+class Marks:
+    """What the decorators of one function were told so far: they are applied from the lowest up."""
+
+    expectations: tuple[Expectation, ...] = ()
+    node: Node | None = None
+
+
+def source(
+    *,
+    topic: str | Sequence[str],
+    format: Format = "json",
+    schema: str | None = None,
+    start: str = "earliest",
+    undecodable: Otherwise = "dead_letter",
+    read: Mapping[str, object] | None = None,
+    **options: object,
+) -> Callable[[F], F]:
+    """Read one or more topics. The function gets the decoded rows and returns what others shall see of them.
+
+    `schema`: columns as SQL writes them ("id STRING, amount DOUBLE"), a file below the project's schemas, or
+    "infer": found out from records once, written to schemas/<name>.json, and read from there since.
+    `start`: where the first start of a pipeline begins: "earliest", "latest", a time such as
+    "2026-01-31T12:00:00Z", or offsets as JSON ('{"orders": {"0": 17}}').
+    `undecodable`: what becomes of values that cannot be decoded: "dead_letter", "drop", "fail", or "warn"
+    (the columns that could not be read are null).
+    `read`: options of the data source, such as {"maxOffsetsPerTrigger": 100000}. Further arguments are
+    options of the format, see `formats.py`.
+    """
+    place = _caller()
+    topics = (topic,) if isinstance(topic, str) else tuple(topic)
+    if not topics or not all(isinstance(each, str) and each for each in topics):
+        raise DefinitionError(
+            f"topic={topic!r} names no topic", advice="Give it one name, or a list", place=place
+        )
+    _choose("format", format, FORMATS, place)
+    _choose("undecodable", undecodable, OTHERWISE, place)
+    texts = {name: _text(value) for name, value in options.items()}
+    for message, advice in complaints(format, schema, texts):
+        raise DefinitionError(message, advice=advice, place=place)
+
+    def decorate(function: F) -> F:
+        parameters, wants_session = _parameters(function, place)
+        if len(parameters) != 1:
+            raise DefinitionError(
+                f"the source {function.__name__} takes {len(parameters)} parameters",
+                advice="Its function takes one, the decoded rows (and spark, if it wants the session)",
+                place=place,
+            )
+        node = Source(
+            name=function.__name__,
+            function=function,
+            place=place,
+            wants_session=wants_session,
+            topics=topics,
+            format=format,
+            schema=schema,
+            options=texts,
+            undecodable=undecodable,
+            start=start,
+            read={name: _text(value) for name, value in (read or {}).items()},
+        )
+        return _mark(function, node)
+
+    return decorate
+
+
+@overload
+def transform(function: F) -> F: ...
+
+
+@overload
+def transform() -> Callable[[F], F]: ...
+
+
+def transform(function: F | None = None) -> F | Callable[[F], F]:
+    """Make one DataFrame of others. Parameters are named after the sources and transforms that they get."""
+    place = _caller()
+
+    def decorate(function: F) -> F:
+        inputs, wants_session = _parameters(function, place)
+        node = Transform(
+            name=function.__name__, function=function, place=place, inputs=inputs, wants_session=wants_session
+        )
+        return _mark(function, node)
+
+    return decorate if function is None else decorate(function)
+
+
+def pipeline(*, to: Sink, trigger: str | None = None, mode: Mode = "append") -> Callable[[F], F]:
+    """Write what the function returns to a sink, as one streaming query that is named after the function.
+
+    `trigger`: how often a batch starts ("10 seconds"); without it a batch starts when the one before is done.
+    `mode`: "append" (rows that are final), "update" (rows that changed), "complete" (all rows, each time).
+    """
+    place = _caller()
+    _choose("mode", mode, MODES, place)
+    if not isinstance(to, _SINKS):
+        raise DefinitionError(
+            f"to={to!r} is no sink", advice="Take parquet, iceberg, delta, jdbc or topic(…)", place=place
+        )
+    if trigger is not None and not _INTERVAL.fullmatch(trigger):
+        raise DefinitionError(
+            f"trigger={trigger!r} is no interval",
+            advice='Write it as "10 seconds" or "1 minute"',
+            place=place,
+        )
+
+    def decorate(function: F) -> F:
+        inputs, wants_session = _parameters(function, place)
+        node = Pipeline(
+            name=function.__name__,
+            function=function,
+            place=place,
+            inputs=inputs,
+            wants_session=wants_session,
+            to=to,
+            trigger=trigger,
+            mode=mode,
+        )
+        return _mark(function, node)
+
+    return decorate
+
+
+def expect(name: str, condition: str, otherwise: Otherwise = "warn") -> Callable[[F], F]:
+    """A rule for every row: `condition`, as SQL writes it, is true (null is not).
+
+    Otherwise: "warn" counts the row, "drop" leaves it out, "dead_letter" sends its record to the project's
+    dead-letter topic, "fail" stops the pipeline. Above a source the rule is about the decoded rows, before
+    the function is called; above a transform or a pipeline about what the function returns. Rules are looked
+    at from the top one down.
+    """
+    place = _caller()
+    _choose("otherwise", otherwise, OTHERWISE, place)
+    for what, text in (("name", name), ("condition", condition)):
+        if not isinstance(text, str) or not text.strip():
+            raise DefinitionError(
+                f"an expectation's {what} is empty",
+                advice='Write @expect("amount is positive", "amount > 0")',
+                place=place,
+            )
+    rule = Expectation(name, condition, otherwise, place)
+
+    def decorate(function: F) -> F:
+        marks = _marks(function)
+        if any(other.name == name for other in marks.expectations):
+            raise DefinitionError(
+                f"{function.__name__} has two expectations called {name!r}",
+                advice="Counts and dead letters go by the name: give each its own",
+                place=place,
+            )
+        # The decorator below was applied before: this one stands above it.
+        marks.expectations = (rule, *marks.expectations)
+        if marks.node is not None:
+            marks.node = replace(marks.node, expectations=marks.expectations)
+        return function
+
+    return decorate
+
+
+# ---- sinks
+
+
+def parquet(table: str, *, partition_by: str | Sequence[str] = ()) -> ParquetSink:
+    """Parquet files in a folder: a name below the project's tables, a path, or a URI that Spark writes."""
+    return ParquetSink(_named("table", table), _names(partition_by))
+
+
+def iceberg(table: str) -> IcebergSink:
+    """An Iceberg table, by its name in a catalog that [spark] sets up."""
+    return IcebergSink(_named("table", table))
+
+
+def delta(path: str, *, partition_by: str | Sequence[str] = ()) -> DeltaSink:
+    """A Delta table, by its path."""
+    return DeltaSink(_named("path", path), _names(partition_by))
+
+
+def jdbc(url: str, table: str, *, properties: Mapping[str, str] | None = None) -> JdbcSink:
+    """A table of a database; `properties` (user, password, driver …) go to its JDBC driver."""
+    return JdbcSink(_named("url", url), _named("table", table), dict(properties or {}))
+
+
+def topic(
+    name: str, *, key: str | None = None, value: str | None = None, headers: str | None = None
+) -> TopicSink:
+    """A topic. `key`, `value` and `headers` name columns; without `value` it is `value`, or all as JSON."""
+    return TopicSink(_named("topic", name), key, value, headers)
+
+
+# ---- checks
+
+
+def _marks(function: Callable[..., Any]) -> Marks:
+    marks: Marks | None = function.__dict__.get(MARK)
+    if marks is None:
+        marks = Marks()
+        setattr(function, MARK, marks)
+    return marks
+
+
+def _mark(function: F, node: Node) -> F:
+    marks = _marks(function)
+    if marks.node is not None:
+        raise DefinitionError(
+            f"{node.name} is a {marks.node.kind} already", advice="Write two functions", place=node.place
+        )
+    if node.name == SESSION_PARAMETER:
+        raise DefinitionError(
+            f"a {node.kind} cannot be called {SESSION_PARAMETER}",
+            advice="A parameter of that name gets the session: rename the function",
+            place=node.place,
+        )
+    marks.node = replace(node, expectations=marks.expectations)
+    return function
+
+
+def _parameters(function: Callable[..., Any], place: Place) -> tuple[tuple[str, ...], bool]:
+    """The parameters to fill, and whether one of them is the session. Those with defaults keep them."""
+    if not inspect.isfunction(function):
+        raise DefinitionError(f"{function!r} is no function", advice="Decorate a function", place=place)
+    names: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise DefinitionError(
+                f"{function.__name__} has the parameter {parameter}, which has no name to go by",
+                advice="Name one parameter for each input",
+                place=place,
+            )
+        if parameter.default is parameter.empty:
+            names.append(parameter.name)
+    inputs = tuple(name for name in names if name != SESSION_PARAMETER)
+    return inputs, SESSION_PARAMETER in names
+
+
+def _choose(what: str, value: str, choices: Iterable[str], place: Place) -> None:
+    if value not in choices:
+        nearest = difflib.get_close_matches(str(value), list(choices), n=1)
+        advice = f"Did you mean {nearest[0]!r}?" if nearest else f"Take one of {', '.join(choices)}"
+        raise DefinitionError(f"{what}={value!r} is not known", advice=advice, place=place)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _named(what: str, text: object) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise DefinitionError(f"the sink's {what} is {text!r}", advice="Give it a name", place=_caller(3))
+    return text
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _caller(depth: int = 2) -> Place:
+    """The line of whoever called the function that calls this."""
+    frame = sys._getframe(depth)
+    return Place(Path(frame.f_code.co_filename), frame.f_lineno)

@@ -1,0 +1,94 @@
+"""The one tree of exceptions that the pipeline layer raises.
+
+    PipelineError            anything below; has .message, .advice and .place
+    ├── ProjectError         klamm.toml is missing, or says something that cannot be
+    ├── DefinitionError      a decorated function, or what its decorator was given, cannot be used
+    ├── UserCodeError        the user's own code failed: at import, or when its function was called
+    ├── GraphError           functions that ask for what is not there, or for each other in a circle
+    ├── SchemaError          a schema that does not parse, is not there, or does not fit
+    └── SamplingFailed       the records that were to be looked at could not be read
+
+A text says what happened, to what, and what to do. `place` is where in the user's files it happened, if it is
+about one: whoever shows the error shows that, and none of our own stack.
+"""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """A line of a user's file."""
+
+    file: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class PipelineError(Exception):
+    """What the pipeline layer raises. Its text names the place, says what happened, and what to do."""
+
+    def __init__(self, message: str, *, advice: str = "", place: Place | None = None) -> None:
+        text = f"{message}. {advice}" if advice else message
+        super().__init__(f"{place}: {text}" if place else text)
+        self.message = message
+        self.advice = advice
+        self.place = place
+
+
+class ProjectError(PipelineError):
+    """klamm.toml is missing, or says something that cannot be."""
+
+
+class DefinitionError(PipelineError):
+    """A decorated function, or what its decorator was given, cannot be used."""
+
+
+class UserCodeError(PipelineError):
+    """The user's own code failed. `cause` is its exception; `place` is the last of the user's lines in it."""
+
+    @classmethod
+    def of(cls, what: str, error: BaseException, root: Path, fallback: Place | None = None) -> UserCodeError:
+        """What to raise when `error` came out of the user's code below `root`, while `what` was done."""
+        if isinstance(error, SyntaxError) and error.filename is not None:
+            place = Place(Path(error.filename), error.lineno or 1)
+            reason = f"SyntaxError: {error.msg}"
+        else:
+            place = _last_line_below(root, error) or fallback or Place(root, 1)
+            reason = f"{type(error).__name__}: {_first_lines(str(error))}".removesuffix(": ")
+        made = cls(f"{what} failed: {reason}", place=place)
+        made.__cause__ = error
+        return made
+
+
+class GraphError(PipelineError):
+    """Functions that ask for what is not there, or for each other in a circle."""
+
+
+class SchemaError(PipelineError):
+    """A schema that does not parse, is not there, or does not fit."""
+
+
+class SamplingFailed(PipelineError):
+    """The records that were to be looked at could not be read."""
+
+
+# Spark's analysis errors carry the whole plan below their first lines.
+SHOWN_LINES = 3
+
+
+def _first_lines(text: str) -> str:
+    return " ".join(line.strip() for line in text.strip().splitlines()[:SHOWN_LINES])
+
+
+def _last_line_below(root: Path, error: BaseException) -> Place | None:
+    found = None
+    for frame in traceback.extract_tb(error.__traceback__):
+        file = Path(frame.filename)
+        if file.is_relative_to(root) and frame.lineno is not None:
+            found = Place(file, frame.lineno)
+    return found

@@ -1,0 +1,111 @@
+"""The formats of sources: what each needs and takes. Reading a value is `decoding/`'s part.
+
+| format | schema | options |
+|---|---|---|
+| json | DDL, a .json file, or "infer" | Spark's, see JSON_OPTIONS |
+| csv | DDL, a .json file, or "infer" (all columns are text then) | Spark's, see CSV_OPTIONS |
+| text | none: one column `value` | `encoding` |
+| avro | an .avsc file | `framing`: "none", or "confluent" (five bytes before the value) |
+| protobuf | a descriptor set file .desc (`protoc --include_imports -o`) | `message`, `framing` |
+| binary | none: one column `value` | |
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from klamm.pipelines.definitions import INFER, Format
+
+JSON_OPTIONS = (
+    "allowBackslashEscapingAnyCharacter",
+    "allowComments",
+    "allowNonNumericNumbers",
+    "allowSingleQuotes",
+    "allowUnquotedFieldNames",
+    "dateFormat",
+    "locale",
+    "primitivesAsString",
+    "timeZone",
+    "timestampFormat",
+    "timestampNTZFormat",
+)
+CSV_OPTIONS = (
+    "comment",
+    "dateFormat",
+    "emptyValue",
+    "escape",
+    "ignoreLeadingWhiteSpace",
+    "ignoreTrailingWhiteSpace",
+    "locale",
+    "nanValue",
+    "negativeInf",
+    "nullValue",
+    "positiveInf",
+    "quote",
+    "sep",
+    "timeZone",
+    "timestampFormat",
+    "timestampNTZFormat",
+)
+
+FRAMINGS = ("none", "confluent")
+
+
+class FormatRow(NamedTuple):
+    """What a format takes. `schema_suffixes` are the files its schema may be in."""
+
+    options: tuple[str, ...]
+    needs_schema: bool
+    schema_suffixes: tuple[str, ...] = ()
+    takes_ddl: bool = False
+    needs_options: tuple[str, ...] = ()
+
+
+FORMAT_ROWS: Mapping[Format, FormatRow] = {
+    "json": FormatRow(JSON_OPTIONS, True, (".json",), takes_ddl=True),
+    "csv": FormatRow(CSV_OPTIONS, True, (".json",), takes_ddl=True),
+    "text": FormatRow(("encoding",), False),
+    "avro": FormatRow(("framing",), True, (".avsc",)),
+    "protobuf": FormatRow(("framing", "message"), True, (".desc",), needs_options=("message",)),
+    "binary": FormatRow((), False),
+}
+
+
+def complaints(format_: Format, schema: str | None, options: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What is wrong with what a source was given: sentences, each with what to do about it."""
+    row = FORMAT_ROWS[format_]
+    found: list[tuple[str, str]] = []
+    if row.needs_schema and not schema:
+        files = " or ".join(row.schema_suffixes)
+        advice = f'Give it columns ("id STRING, amount DOUBLE"), a file {files} below the schemas, or "infer"'
+        found.append(
+            (
+                f"a source of {format_} needs a schema",
+                advice if row.takes_ddl else f"Name a file {files} that lies below the project's schemas",
+            )
+        )
+    elif schema and not row.needs_schema:
+        found.append((f"a source of {format_} has no schema", "Leave it out; it has one column, value"))
+    elif schema and not row.takes_ddl and not schema.endswith(row.schema_suffixes):
+        found.append(
+            (
+                f"the schema {schema!r} is no file {' or '.join(row.schema_suffixes)}",
+                f"{format_} describes itself in such a file: name one that lies below the project's schemas"
+                + (", inferring is for json and csv" if schema == INFER else ""),
+            )
+        )
+    for name in options:
+        if name not in row.options:
+            nearest = difflib.get_close_matches(name, row.options, n=1)
+            known = (
+                f"Did you mean {nearest[0]}?" if nearest else f"It takes {', '.join(row.options) or 'none'}"
+            )
+            found.append((f"{name} is no option of {format_}", known))
+    for name in row.needs_options:
+        if name not in options:
+            found.append((f"a source of {format_} needs the option {name}", f'Add {name}="…"'))
+    if options.get("framing", "none") not in FRAMINGS:
+        found.append((f"framing={options['framing']!r} is not known", f"Take {' or '.join(FRAMINGS)}"))
+    return found

@@ -1,0 +1,185 @@
+"""A project: a folder with a klamm.toml, its pipelines, its schemas, and where its tables and its state lie.
+
+    [project]
+    name = "shop"                         # groups and the dead-letter topic are named by it
+    bootstrap = "localhost:9092"
+    pipelines = "pipelines"               # the folder with the Python files
+    schemas = "schemas"                   # schemas that were inferred and written down, .avsc, .desc
+    tables = "tables"                     # a folder, or a URI that Spark writes: hdfs://…, s3a://…
+    state = ".klamm"                      # lock, status, published batches; on this machine
+    checkpoints = ".klamm/checkpoints"    # on a cluster: a URI that all its machines reach
+    dead_letters = "shop.dead-letters"
+
+    [spark]
+    master = "local[*]"
+    spark.sql.shuffle.partitions = 2      # any spark.* key
+
+    [kafka]
+    security.protocol = "SSL"             # any client key, in Kafka's dotted names
+
+Everything but `name` has a default. What is not known is refused with the nearest that is, with its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from pathlib import Path
+
+from klamm.config.client_config import KEYS_BY_KIND
+from klamm.config.files import Setting, read_config_file
+from klamm.config.rows import ConfigError
+from klamm.pipelines.errors import Place, ProjectError
+
+PROJECT_FILE = "klamm.toml"
+DEFAULT_BOOTSTRAP = "localhost:9092"
+DEFAULT_MASTER = "local[*]"
+
+_PROJECT_KEYS = (
+    "name",
+    "bootstrap",
+    "pipelines",
+    "schemas",
+    "tables",
+    "state",
+    "checkpoints",
+    "dead_letters",
+)
+# The name becomes a part of topics' and groups' names, and of folders.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+@dataclass(frozen=True)
+class Project:
+    """What klamm.toml says, with every path made absolute. `tables` and `checkpoints` may be URIs."""
+
+    name: str
+    root: Path
+    bootstrap: str
+    tables: str
+    state: Path
+    checkpoints: str
+    pipelines: Path
+    schemas: Path
+    dead_letters: str
+    master: str = DEFAULT_MASTER
+    spark: Mapping[str, str] = field(default_factory=dict)
+    """The `spark.*` keys."""
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    """Client keys in Kafka's dotted names, without `bootstrap.servers`."""
+
+    @classmethod
+    def load(
+        cls, path: str | PathLike[str] = ".", *, bootstrap: str | None = None, master: str | None = None
+    ) -> Project:
+        """The project whose folder or klamm.toml `path` is. `bootstrap` and `master` win over the file."""
+        file = Path(fspath(path)).resolve()
+        file = file / PROJECT_FILE if file.is_dir() else file
+        if not file.is_file():
+            raise ProjectError(
+                f"there is no project at {file.parent}: it has no {file.name}",
+                advice="Make one with `klamm pipeline init`, or name the folder that has it",
+            )
+        try:
+            settings = read_config_file(file)
+        except ConfigError as error:
+            raise ProjectError(str(error), advice="Correct the file") from None
+        sections = _Sections(file)
+        for setting in settings:
+            sections.take(setting)
+        return sections.project(bootstrap, master)
+
+    def client_settings(self, kind: str) -> dict[str, str]:
+        """The settings of [kafka] that a client of this kind ("consumer", "producer", "admin") knows."""
+        return {name: value for name, value in self.kafka.items() if name in KEYS_BY_KIND[kind]}
+
+    def group_of(self, pipeline: str) -> str:
+        """The consumer group whose offsets show how far a pipeline has come."""
+        return f"{self.name}.{pipeline}"
+
+
+class _Sections:
+    """Collects the settings of the file by section, and refuses those that nobody knows."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._project: dict[str, Setting] = {}
+        self._spark: dict[str, str] = {}
+        self._kafka: dict[str, str] = {}
+
+    def take(self, setting: Setting) -> None:
+        section, _, name = setting.name.partition(".")
+        if section == "project":
+            self._known(setting, name, _PROJECT_KEYS, "[project]")
+            self._project[name] = setting
+        elif section == "spark" and (name == "master" or name.startswith("spark.")):
+            self._spark[name] = setting.text
+        elif section == "spark":
+            raise self._error(setting, f"{name} is no key of [spark]", "It takes master and keys spark.*")
+        elif section == "kafka":
+            self._known(setting, name, {key for keys in KEYS_BY_KIND.values() for key in keys}, "[kafka]")
+            self._kafka[name] = setting.text
+        else:
+            raise self._error(setting, f"{section} is no section", "There are [project], [spark] and [kafka]")
+
+    def project(self, bootstrap: str | None, master: str | None) -> Project:
+        root = self._file.parent
+        name = self._name()
+        of_kafka = self._kafka.pop("bootstrap.servers", None)
+        state = _folder(root, self._text("state", ".klamm"))
+        return Project(
+            name=name,
+            root=root,
+            bootstrap=bootstrap or self._text("bootstrap", of_kafka or DEFAULT_BOOTSTRAP),
+            tables=_location(root, self._text("tables", "tables")),
+            state=state,
+            checkpoints=_location(root, self._text("checkpoints", str(state / "checkpoints"))),
+            pipelines=_folder(root, self._text("pipelines", "pipelines")),
+            schemas=_folder(root, self._text("schemas", "schemas")),
+            dead_letters=self._text("dead_letters", f"{name}.dead-letters"),
+            master=master or self._spark.pop("master", DEFAULT_MASTER),
+            spark={key: value for key, value in self._spark.items() if key != "master"},
+            kafka=self._kafka,
+        )
+
+    def _name(self) -> str:
+        setting = self._project.get("name")
+        if setting is None:
+            raise ProjectError(
+                "the project has no name",
+                advice='Write name = "…" under [project]',
+                place=Place(self._file, 1),
+            )
+        if not _NAME.fullmatch(setting.text):
+            raise self._error(
+                setting, f"{setting.text!r} is no name of a project", "Take letters, digits, '.', '_' and '-'"
+            )
+        return setting.text
+
+    def _text(self, name: str, default: str) -> str:
+        setting = self._project.get(name)
+        if setting is not None and not setting.text:
+            raise self._error(setting, f"{name} is empty", "Give it a value, or leave it out")
+        return default if setting is None else setting.text
+
+    def _known(self, setting: Setting, name: str, names: Iterable[str], section: str) -> None:
+        if name not in names:
+            nearest = difflib.get_close_matches(name, list(names), n=1)
+            advice = f"The nearest that is one is {nearest[0]}" if nearest else ""
+            raise self._error(setting, f"{name} is no key of {section}", advice)
+
+    def _error(self, setting: Setting, message: str, advice: str) -> ProjectError:
+        return ProjectError(message, advice=advice, place=Place(self._file, setting.line))
+
+
+def _folder(root: Path, text: str) -> Path:
+    return (root / text).resolve()
+
+
+def _location(root: Path, text: str) -> str:
+    """A URI as it is; anything else is a path from the project's folder."""
+    return text if _URI.match(text) else str(_folder(root, text))

@@ -1,0 +1,29 @@
+"""Projects for tests, written into a folder from a few lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+from klamm.pipelines.project import Project
+
+IMPORTS = (
+    "from klamm.pipelines import delta, expect, iceberg, jdbc, parquet, pipeline, source, topic, transform\n"
+)
+
+
+def make_project(
+    root: Path, files: dict[str, str] | str = "", *, toml: str = "", **overrides: str
+) -> Project:
+    """A project called `shop`. `files` by path below its pipelines, or the text of `orders.py`.
+
+    The decorators are imported for the files on their first line; `toml` replaces the project's file.
+    """
+    (root / "pipelines").mkdir(parents=True, exist_ok=True)
+    (root / "klamm.toml").write_text(dedent(toml) or '[project]\nname = "shop"\n')
+    texts = {"orders.py": files} if isinstance(files, str) else files
+    for name, text in texts.items():
+        file = root / "pipelines" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(IMPORTS + dedent(text))
+    return Project.load(root, **overrides)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from klamm.pipelines.errors import ProjectError
+from klamm.pipelines.project import Project
+
+
+def load(root: Path, text: str) -> Project:
+    (root / "klamm.toml").write_text(text)
+    return Project.load(root)
+
+
+def test_a_name_is_enough(tmp_path: Path) -> None:
+    project = load(tmp_path, '[project]\nname = "shop"\n')
+    assert project.name == "shop"
+    assert project.root == tmp_path
+    assert project.bootstrap == "localhost:9092"
+    assert project.tables == str(tmp_path / "tables")
+    assert project.state == tmp_path / ".klamm"
+    assert project.checkpoints == str(tmp_path / ".klamm/checkpoints")
+    assert project.pipelines == tmp_path / "pipelines"
+    assert project.dead_letters == "shop.dead-letters"
+    assert project.master == "local[*]"
+    assert project.group_of("revenue") == "shop.revenue"
+
+
+def test_everything_can_be_said(tmp_path: Path) -> None:
+    project = load(
+        tmp_path,
+        """
+        [project]
+        name = "shop"
+        bootstrap = ["one:9092", "two:9092"]
+        pipelines = "src"
+        schemas = "types"
+        tables = "s3a://lake/tables"
+        state = "state"
+        checkpoints = "hdfs://name/checkpoints"
+        dead_letters = "broken"
+        [spark]
+        master = "spark://host:7077"
+        spark.sql.shuffle.partitions = 2
+        "spark.ui.enabled" = false
+        [kafka]
+        security.protocol = "SSL"
+        "linger.ms" = 5
+        """,
+    )
+    assert project.bootstrap == "one:9092,two:9092"
+    assert (project.pipelines, project.schemas) == (tmp_path / "src", tmp_path / "types")
+    assert (project.tables, project.checkpoints) == ("s3a://lake/tables", "hdfs://name/checkpoints")
+    assert (project.state, project.dead_letters) == (tmp_path / "state", "broken")
+    assert project.master == "spark://host:7077"
+    assert project.spark == {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
+    assert project.kafka == {"security.protocol": "SSL", "linger.ms": "5"}
+    assert project.client_settings("consumer") == {"security.protocol": "SSL"}
+    assert project.client_settings("producer") == project.kafka
+
+
+def test_arguments_win_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "klamm.toml").write_text('[project]\nname = "shop"\n[spark]\nmaster = "yarn"\n')
+    project = Project.load(tmp_path / "klamm.toml", bootstrap="here:1", master="local[1]")
+    assert (project.bootstrap, project.master, project.spark) == ("here:1", "local[1]", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "the project has no name"),
+        ('[project]\nname = "a shop"', "no name of a project"),
+        (
+            '[project]\nname = "shop"\ndead_leters = "x"',
+            "klamm.toml:3: dead_leters is no key of [project]. The nea",
+        ),
+        ('[project]\nname = "shop"\n[kafka]\nlinger.mz = 1', "The nearest that is one is linger.ms"),
+        ('[project]\nname = "shop"\n[spark]\nshuffle = 1', "klamm.toml:4: shuffle is no key of [spark]"),
+        ('[project]\nname = "shop"\n[sparks]\nmaster = 1', "sparks is no section"),
+        ('[project]\nname = "shop"\ntables = ""', "tables is empty"),
+        ("[project", "this is not TOML"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ProjectError) as refused:
+        load(tmp_path, text)
+    assert words in str(refused.value)
+
+
+def test_a_folder_without_a_project_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ProjectError, match="klamm pipeline init"):
+        Project.load(tmp_path)
