@@ -25,6 +25,7 @@ from klamm.records.batch import (
     parse_header,
 )
 from klamm.records.compression import DECOMPRESSED_LIMIT_BYTES, decompress
+from klamm.records.runs import LEAST_RUN, decode_run, may_begin
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 RecordT = TypeVar("RecordT", bound="tuple[Any, ...]")
@@ -33,6 +34,8 @@ TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 """The words for the flag in a batch's attributes, by its value."""
 
 _VARINT_BITS = 64
+_SUCCESSIVE = list(range(0, 2 * 8192, 2))
+"""The offset deltas of a batch without gaps, in zigzag form: for all but the largest batches."""
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 
 
@@ -43,6 +46,16 @@ class DecodedRecords(NamedTuple):
     timestamps: Sequence[int]
     keys: list[bytes | None]
     values: list[bytes | None]
+    headers: list[Headers]
+
+
+class _Fields(NamedTuple):
+    """One list per field, as long as the batch has records; deltas are still in zigzag form."""
+
+    offset_deltas: list[int]
+    timestamp_deltas: list[int]
+    keys: list[Any]
+    values: list[Any]
     headers: list[Headers]
 
 
@@ -100,22 +113,47 @@ def _decode_columns(
     return offsets, _absolute_timestamps(header, timestamp_deltas), keys, values, headers
 
 
-def _decode_fields(
-    data: bytes, count: int
-) -> tuple[list[int], list[int], list[Any], list[Any], list[Headers]]:
-    """Offset and timestamp deltas still in zigzag form, keys, values, headers.
+def _decode_fields(data: bytes, count: int) -> _Fields:
+    """All records, those of one shape together. Where runs are not found they are looked for ever less."""
+    fields = _Fields(_successive(count), [0] * count, [None] * count, [None] * count, [()] * count)
+    position = index = 0
+    look_from, pause = 0, 1
+    while index < count:
+        index, begin, position = _decode_singly(data, position, index, count, look_from, fields)
+        run = None
+        if count - index >= LEAST_RUN and may_begin(data, begin, position):
+            run = decode_run(data, begin, position, index, count - index)
+        if run is None:
+            look_from = index + pause
+            pause *= 2
+            continue
+        pause = 1
+        until = index + len(run.values)
+        position += (until - index) * (position - begin)
+        fields.timestamp_deltas[index:until] = run.timestamp_deltas
+        fields.keys[index:until] = run.keys
+        fields.values[index:until] = run.values
+        index = until
+    if position != len(data):
+        raise CorruptBatch(f"{len(data) - position} bytes follow the batch's last record")
+    return fields
 
-    Numbers of one and two bytes are read in place: a function call costs more than the rest of a field.
-    Fields may run past their record's end but not past the payload's; the record's end is checked last.
+
+def _decode_singly(
+    data: bytes, position: int, index: int, count: int, look_from: int, fields: _Fields
+) -> tuple[int, int, int]:
+    """Records from `index` on, up to the second of two that have one length, if it is not before `look_from`.
+
+    Returns the index after the last of them, and where that one begins and ends. Numbers of one and two bytes
+    are read in place: a function call costs more than the rest of a field. Fields may run past their record's
+    end but not past the payload's; the record's end is checked last.
     """
+    offset_deltas, timestamp_deltas, keys, values, headers = fields
     size = len(data)
-    offset_deltas = [0] * count
-    timestamp_deltas = [0] * count
-    keys: list[bytes | None] = [None] * count
-    values: list[bytes | None] = [None] * count
-    headers: list[Headers] = [()] * count
-    position = 0
-    for index in range(count):
+    begin = position
+    length = -1
+    for current in range(index, count):
+        begin = position
         number = data[position]
         position += 1
         if number >= 0x80:
@@ -125,6 +163,7 @@ def _decode_fields(
                 number += (byte - 1) << 7
             else:
                 number, position = read_zigzag(data, position - 2)
+        length_before, length = length, number
         end = position + (number >> 1)
         if number & 1 or end > size:
             raise CorruptBatch("a record is longer than its batch")
@@ -138,7 +177,7 @@ def _decode_fields(
                 number += (byte - 1) << 7
             else:
                 number, position = read_zigzag(data, position - 2)
-        timestamp_deltas[index] = number
+        timestamp_deltas[current] = number
 
         number = data[position]
         position += 1
@@ -149,7 +188,7 @@ def _decode_fields(
                 number += (byte - 1) << 7
             else:
                 number, position = read_zigzag(data, position - 2)
-        offset_deltas[index] = number
+        offset_deltas[current] = number
 
         number = data[position]
         position += 1
@@ -163,7 +202,7 @@ def _decode_fields(
         if not number & 1:  # an odd number is negative: no key
             start = position
             position += number >> 1
-            keys[index] = data[start:position]
+            keys[current] = data[start:position]
 
         number = data[position]
         position += 1
@@ -177,17 +216,17 @@ def _decode_fields(
         if not number & 1:
             start = position
             position += number >> 1
-            values[index] = data[start:position]
+            values[current] = data[start:position]
 
         if data[position]:
-            headers[index], position = _decode_headers(data, position, end)
+            headers[current], position = _decode_headers(data, position, end)
         else:
             position += 1
         if position != end:
             raise CorruptBatch("a record's length contradicts its fields")
-    if position != size:
-        raise CorruptBatch(f"{size - position} bytes follow the batch's last record")
-    return offset_deltas, timestamp_deltas, keys, values, headers
+        if length == length_before and current >= look_from:
+            return current + 1, begin, position
+    return count, begin, position
 
 
 def _decode_headers(data: bytes, position: int, record_end: int) -> tuple[Headers, int]:
@@ -244,7 +283,7 @@ def _absolute_offsets(header: BatchHeader, deltas: list[int]) -> Sequence[int]:
     """Offsets for deltas in zigzag form. A batch that compaction has not touched has them without gaps."""
     base = header.base_offset
     count = len(deltas)
-    if deltas == list(range(0, 2 * count, 2)):
+    if deltas == _successive(count):
         if count > header.last_offset_delta + 1:
             raise _offsets_wrong()
         return range(base, base + count)
@@ -258,6 +297,10 @@ def _absolute_offsets(header: BatchHeader, deltas: list[int]) -> Sequence[int]:
     return [base + (delta >> 1) for delta in deltas]
 
 
+def _successive(count: int) -> list[int]:
+    return _SUCCESSIVE[:count] if count <= len(_SUCCESSIVE) else list(range(0, 2 * count, 2))
+
+
 def _offsets_wrong() -> CorruptBatch:
     return CorruptBatch("the offsets of a batch's records do not ascend, or lie outside of the batch")
 
@@ -266,8 +309,13 @@ def _absolute_timestamps(header: BatchHeader, deltas: list[int]) -> Sequence[int
     if header.attributes & LOG_APPEND_TIME_FLAG:
         return [header.max_timestamp] * len(deltas)
     base = header.base_timestamp
+    largest = max(deltas, default=0)
+    if not largest:
+        return [base] * len(deltas)
     timestamps = [base - ((delta + 1) >> 1) if delta & 1 else base + (delta >> 1) for delta in deltas]
-    if timestamps and (min(timestamps) < _MIN_INT64 or max(timestamps) > _MAX_INT64):
+    if not _MIN_INT64 + largest <= base <= _MAX_INT64 - largest and (
+        min(timestamps) < _MIN_INT64 or max(timestamps) > _MAX_INT64
+    ):
         raise CorruptBatch("a record's timestamp does not fit 64 bits")
     return timestamps
 
