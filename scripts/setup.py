@@ -5,8 +5,8 @@
 
 Run by the Makefile with whatever Python the machine has, so it uses the standard library alone. Each step
 leaves a stamp of what it was made from and is skipped while that stands: the second run takes no time.
-The environment is a must: without it the script ends with an error. A peer (kcat, kafkajs, Apache Kafka) is
-not: one line names what cannot be had, and the tests that need it say so again.
+The environment is a must: without it the script ends with an error. A peer (kcat, kafkajs, Apache Kafka,
+Spark's connector for it) is not: one line names what cannot be had, and the tests that need it say so again.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ VENV_PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
 KAFKA_VERSION = "4.3.0"
 KAFKA_JARS = CACHE / f"kafka-{KAFKA_VERSION}"
 KAFKA_POM = REPOSITORY / "tests/peers/java/pom.xml"
+CONNECTOR_VERSION = "4.2.0"
+CONNECTOR_JARS = CACHE / f"spark-kafka-{CONNECTOR_VERSION}"
+CONNECTOR_POM = REPOSITORY / "tests/peers/java/spark/pom.xml"
 KAFKAJS_SOURCE = REPOSITORY / "tests/clients/kafkajs"
 KAFKAJS = CACHE / "kafkajs"
 
@@ -127,8 +130,8 @@ def install_klamm() -> None:
     )
     if stamp.stands():
         return
-    say("installing klamm and its dependencies into .venv")
-    pip_install("-c", constraints, "-e", ".")
+    say("installing klamm and its dependencies into .venv (Spark among them: 430 MB)")
+    pip_install("-c", constraints, "-e", ".[spark]")
     stamp.set()
 
 
@@ -200,29 +203,45 @@ def provide_kafkajs() -> None:
 
 
 def provide_kafka_jars() -> None:
-    if os.environ.get("KAFKA_JARS"):
-        return
-    stamp = Stamp(KAFKA_JARS / "klamm.stamp", KAFKA_POM)
+    if not os.environ.get("KAFKA_JARS"):
+        name = f"Apache Kafka {KAFKA_VERSION}"
+        copy_jars(KAFKA_JARS, KAFKA_POM, name, "54 MB", "the tests with the Java client")
+
+
+def provide_connector_jars() -> None:
+    if not os.environ.get("SPARK_KAFKA_JARS"):
+        name = f"Spark's Kafka connector {CONNECTOR_VERSION}"
+        copy_jars(CONNECTOR_JARS, CONNECTOR_POM, name, "10 MB", "the tests of both connectors side by side")
+
+
+def copy_jars(jars: Path, pom: Path, name: str, size: str, tests: str) -> None:
+    """Copy what a pom names from Maven's repository into a folder."""
+    stamp = Stamp(jars / "klamm.stamp", pom)
     if stamp.stands():
         return
     if shutil.which("mvn") is None:
-        say(f"missing: Apache Kafka {KAFKA_VERSION} (it comes with Maven, which is not here)")
+        say(f"missing: {name} (it comes with Maven, which is not here)")
         return
-    say(f"copying Apache Kafka {KAFKA_VERSION} and its tools into .cache (54 MB)")
-    shutil.rmtree(KAFKA_JARS, ignore_errors=True)
-    copy = ["mvn", "-q", "-B", "-f", KAFKA_POM, "dependency:copy-dependencies"]
+    say(f"copying {name} into .cache ({size})")
+    shutil.rmtree(jars, ignore_errors=True)
     try:
-        run([*copy, f"-DoutputDirectory={KAFKA_JARS}"])
+        run(["mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}"])
     except SetupError as error:
-        say(f"missing: Apache Kafka {KAFKA_VERSION}; the tests with the Java client cannot run: {error}")
+        say(f"missing: {name}; {tests} cannot run: {error}")
         return
     stamp.set()
+
+
+def provide_jars() -> None:
+    """One after the other: two Mavens that write to one repository get in each other's way."""
+    provide_kafka_jars()
+    provide_connector_jars()
 
 
 def provide_peers() -> None:
     provide_commands()
     with ThreadPoolExecutor() as pool:
-        for step in [pool.submit(provide_kafkajs), pool.submit(provide_kafka_jars)]:
+        for step in [pool.submit(provide_kafkajs), pool.submit(provide_jars)]:
             step.result()
 
 

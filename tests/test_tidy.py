@@ -22,8 +22,10 @@ from klamm.apis.registry import load_handlers
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "src/klamm"
+SPARK_PACKAGE = REPOSITORY / "src/pyspark_klamm"
 
-# A folder may import itself and the folders above it in this list.
+# A folder may import itself and the folders above it in this list. One of them is a package of its own, as
+# Spark finds data sources by their names.
 FOLDERS = (
     "model",
     "config",
@@ -42,6 +44,7 @@ FOLDERS = (
     "node",
     "testing",
     "ingest",
+    "pyspark_klamm",
     "pipelines",
     "console",
     "cli",
@@ -100,6 +103,9 @@ CORES = (
     "client/producer/settling.py",
     "client/producer/requests.py",
     "client/producer/settings.py",
+    "pyspark_klamm/options.py",
+    "pyspark_klamm/offsets.py",
+    "pyspark_klamm/planning.py",
 )
 OUTSIDE_WORLD = frozenset({"asyncio", "socket", "time", "random", "threading", "selectors", "uvloop"})
 
@@ -120,8 +126,16 @@ class Source:
 
     @property
     def in_package(self) -> str:
-        """The path below src/klamm, or nothing."""
-        return self.path.removeprefix("src/klamm/") if self.path.startswith("src/klamm/") else ""
+        """The path below src/klamm, or of the package for Spark below src, or nothing."""
+        if self.path.startswith("src/klamm/"):
+            return self.path.removeprefix("src/klamm/")
+        return self.path.removeprefix("src/") if self.path.startswith("src/pyspark_klamm/") else ""
+
+    @property
+    def package(self) -> list[str]:
+        """The names that a relative import of this file starts from."""
+        folders = self.in_package.split("/")[:-1]
+        return folders if folders[:1] == ["pyspark_klamm"] else ["klamm", *folders]
 
 
 # ---- the rules
@@ -136,8 +150,9 @@ def wrong_imports(source: Source) -> Iterator[str]:
         return
     allowed = FOLDERS[: FOLDERS.index(folder) + 1]
     for module, line in imported_modules(source):
-        parts = module.split(".")
-        if parts[0] == "klamm" and len(parts) > 1 and parts[1] not in allowed:
+        top, _, below = module.partition(".")
+        imported = below.split(".")[0] if top == "klamm" else top if top == SPARK_PACKAGE.name else ""
+        if imported and imported not in allowed:
             yield f"{source.path}:{line}: {folder} may not import {module}, which lies below it"
 
 
@@ -219,7 +234,7 @@ def parsed(text: str) -> ast.Module:
 
 def imported_modules(source: Source) -> Iterator[tuple[str, int]]:
     """Every module a file imports, wherever in the file, relative imports resolved."""
-    package = ["klamm", *source.in_package.split("/")[:-1]]
+    package = source.package
     for node in ast.walk(parsed(source.text)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -285,15 +300,18 @@ def test_every_api_module_is_named_by_its_key_and_served() -> None:
 
 def test_every_folder_of_the_package_has_its_place() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders.add(SPARK_PACKAGE.name)
     assert folders <= set(FOLDERS), f"give them a place in FOLDERS: {folders - set(FOLDERS)}"
 
 
 def test_the_map_of_files_names_every_module() -> None:
     """Each folder has a section, and in it each of its modules is named, and none that is gone."""
     text = (REPOSITORY / "docs/ARCHITECTURE.md").read_text()
+    files = [(path, PACKAGE) for path in PACKAGE.glob("*/**/*.py")]
+    files += [(path, SPARK_PACKAGE.parent) for path in SPARK_PACKAGE.glob("**/*.py")]
     modules = {
-        path.relative_to(PACKAGE)
-        for path in PACKAGE.glob("*/**/*.py")
+        path.relative_to(root)
+        for path, root in files
         if path.name != "__init__.py" and path.parent != PACKAGE / "protocol/messages"
     }
     named = set(map_of_files(text))
@@ -327,6 +345,8 @@ FAULTS = [
     (wrong_imports, "src/klamm/records/x.py", "from klamm import storage\n"),
     (wrong_imports, "src/klamm/records/x.py", "from ..storage import log\n"),
     (wrong_imports, "src/klamm/attic/x.py", "import os\n"),
+    (wrong_imports, "src/pyspark_klamm/x.py", "from klamm.pipelines import source\n"),
+    (wrong_imports, "src/klamm/client/x.py", "import pyspark_klamm.session\n"),
     (wrong_imports_in_the_client, "src/klamm/client/x.py", "from klamm.client.network import network\n"),
     (wrong_imports_in_the_client, "src/klamm/client/producer/x.py", "import klamm.client.plain.runner\n"),
     (
@@ -337,6 +357,7 @@ FAULTS = [
     (outside_world_in_cores, "src/klamm/groups/group.py", "import time\n"),
     (outside_world_in_cores, "src/klamm/protocol/messages/k00_produce.py", "from asyncio import sleep\n"),
     (outside_world_in_cores, "src/klamm/cluster/controller.py", "import random as chance\n"),
+    (outside_world_in_cores, "src/pyspark_klamm/planning.py", "import time\n"),
     (too_many_lines, "tests/x.py", "x = 1\n" * (MOST_LINES + 1)),
     (missing_docstring, "tests/x.py", "x = 1\n"),
     (missing_annotations_import, "tests/x.py", '"""Says it."""\nx: int = 1\n'),

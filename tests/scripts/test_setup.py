@@ -20,10 +20,11 @@ def setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name in ("KAFKA_JARS", "KAFKAJS"):
+    for name in ("KAFKA_JARS", "CONNECTOR_JARS", "KAFKAJS"):
         monkeypatch.setattr(module, name, tmp_path / name)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("KAFKA_JARS", raising=False)
+    monkeypatch.delenv("SPARK_KAFKA_JARS", raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: 1_000)
     return module
 
@@ -61,11 +62,12 @@ def test_missing_programs_are_named_in_one_line(
 
 def test_peers_that_cannot_be_had_are_named(setup: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     setup.provide_kafkajs()
-    setup.provide_kafka_jars()
+    setup.provide_jars()
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" (")[0] for line in lines] == [
         "setup: missing: kafkajs",
         "setup: missing: Apache Kafka 4.3.0",
+        "setup: missing: Spark's Kafka connector 4.2.0",
     ]
 
 
