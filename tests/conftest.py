@@ -5,12 +5,22 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.kafka_jars import PeerMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK_SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    # Tests are over before the better compiler would have earned its keep.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.memory": "1g",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,3 +76,16 @@ def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
 
         with Broker() as broker:
             yield broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of this process: a start takes seconds, so all tests share it."""
+    import pyspark_klamm
+
+    folder = tmp_path_factory.mktemp("spark")
+    places = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
+    session = pyspark_klamm.session("tests", "local[2]", SPARK_SETTINGS | places)
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

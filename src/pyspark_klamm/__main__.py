@@ -1,0 +1,29 @@
+"""`python -m pyspark_klamm jar` and `java`: where the two things are that a start of Spark may ask for."""
+
+from __future__ import annotations
+
+import argparse
+
+from pyspark_klamm.java import JavaMissing, find_java
+from pyspark_klamm.kafka_format import jar_path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m pyspark_klamm", description=__doc__)
+    parser.add_argument(
+        "what",
+        choices=["jar", "java"],
+        help='jar: the path of the jar that makes format("kafka") work, for spark.jars. '
+        "java: the Java that Spark would run on, for JAVA_HOME",
+    )
+    if parser.parse_args().what == "jar":
+        print(jar_path())
+        return
+    try:
+        print(find_java().home)
+    except JavaMissing as problem:
+        parser.exit(1, f"{problem}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""A Spark session in which `.format("klamm")` and `.format("kafka")` work: Java found, this Python used.
+
+    spark = pyspark_klamm.session("orders")
+
+What the caller configures wins over everything that is set here, apart from `spark.jars`, which is added to.
+A session that runs already is returned, as Spark does; its Java and its jars stay what they are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from pyspark_klamm.java import find_java
+from pyspark_klamm.kafka_format import jar_path
+
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+LOCAL_SETTINGS: Mapping[str, str] = {
+    # A machine's name need not resolve for what runs on it alone.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Checkpoints on a disk of this machine: half the time of a small batch would go to their bookkeeping.
+    "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+"""What makes Spark quick where everything runs in one process on one machine."""
+
+
+def session(
+    app_name: str = "klamm", master: str = "local[*]", config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A Spark session, made or found. Raises JavaMissing when there is no Java to run it on."""
+    settings = settings_for(master, config or {})
+    if SparkContext._active_spark_context is None:
+        # Spark's launcher takes both from the environment, and from nowhere else.
+        os.environ["JAVA_HOME"] = str(find_java().home)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def settings_for(master: str, config: Mapping[str, str]) -> dict[str, str]:
+    """All settings of a session on this master, with those of the caller."""
+    settings: dict[str, str] = {}
+    if master.startswith("local"):
+        settings |= LOCAL_SETTINGS
+        # Spark's 200 are for clusters; here each costs more to start than to run.
+        settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
+    settings |= config
+    settings["spark.jars"] = ",".join(filter(None, [config.get("spark.jars"), str(jar_path())]))
+    return settings
