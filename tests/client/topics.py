@@ -30,8 +30,8 @@ def make_topic(
 ) -> str:
     """Create a topic with a name of its own and wait until its leaders serve it.
 
-    Apache Kafka takes a moment for that, and another one between naming a leader in its metadata and having it
-    know that it leads. The cluster is one broker: all leaders are asked over one connection.
+    Apache Kafka takes a moment for that, and another between naming a leader in its metadata and having the
+    leader know it. The cluster is one broker: all leaders are asked over one connection.
     """
     name = name or unique("topic")
     with WireConnection(bootstrap, client_id="preparer") as connection:
@@ -52,7 +52,7 @@ def has_leaders(connection: WireConnection, name: str, partitions: int) -> bool:
 
 
 def leaders_serve(connection: WireConnection, name: str, partitions: int) -> bool:
-    """Whether the broker at the other end leads every partition. Who may list its offsets may produce to it."""
+    """Whether the broker there leads every partition: only then it lists offsets and takes records."""
     asked = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
     request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=asked)])
     (topic,) = connection.call(request).topics

@@ -1,7 +1,8 @@
-"""What users give as arguments, read the same way everywhere: names, partitions and times."""
+"""What users give as arguments, read the same way everywhere: names, partitions, times and time-outs."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -72,11 +73,23 @@ def as_partitions(items: Iterable[PartitionLike]) -> list[TopicPartition]:
 
 def as_count(number: int) -> int:
     """How many records at most."""
-    if not isinstance(number, int) or number < 1:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ClientMisused(
             f"max_records={number!r} is no number of records", advice="Give one from 1 on, or leave it out"
         )
     return number
+
+
+def as_timeout(seconds: float | None, name: str = "timeout") -> float | None:
+    """How long to wait, in seconds; None leaves it to the call. `name` is that of the argument."""
+    if seconds is None:
+        return None
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 <= seconds < math.inf:  # which NaN is not, either
+        raise ClientMisused(
+            f"{name}={seconds!r} is no time to wait", advice="Give seconds, from 0 on, or leave it out"
+        )
+    return seconds
 
 
 def time_ms(time: TimeLike) -> int:

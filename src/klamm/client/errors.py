@@ -207,7 +207,8 @@ class AuthenticationFailed(ClientError):
 
 
 class TimedOut(ClientError):
-    """Something took longer than it may. The text names what, where, how long and the last cause."""
+    """Something took longer than it may. The text names what, where, how long it was waited for, and the last
+    cause. `seconds` is what passed, which may differ a little from what was allowed."""
 
     retriable = True
 
@@ -220,11 +221,16 @@ class TimedOut(ClientError):
         advice: str = "",
     ) -> None:
         last = f"; the last cause was: {cause}" if cause is not None and str(cause) else ""
-        super().__init__(f"{what} took longer than {seconds:g} s{last}", advice=advice)
+        super().__init__(f"{what} timed out after {_rounded(seconds):g} s{last}", advice=advice)
         self.seconds = seconds
         self.cause = cause
         if isinstance(cause, ClientError):
             self.code = cause.code
+
+
+def _rounded(seconds: float) -> float:
+    """To as many digits as anybody wants to read: 0.05, 9.8, 31.2, 120."""
+    return float(f"{seconds:.3g}") if seconds >= 10 else float(f"{seconds:.2g}")
 
 
 class DeliveryTimedOut(TimedOut):

@@ -260,9 +260,7 @@ async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
     async with FakeBroker() as broker:
         connection = await connect(broker, request_seconds=0.05)
         first, second = ask(connection), ask(connection, timeout=5.0)
-        with pytest.raises(
-            TimedOut, match=r"ListGroups to broker 1 at 127.0.0.1:\d+ took longer than 0.05 s"
-        ):
+        with pytest.raises(TimedOut, match=r"ListGroups to broker 1 at 127.0.0.1:\d+ timed out after 0.05 s"):
             await first
         with pytest.raises(ConnectionFailed, match=r"did not answer ListGroups within 0\.05 s"):
             await second

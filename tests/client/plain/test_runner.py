@@ -77,7 +77,7 @@ def test_many_threads_wait_at_once(thread):
 
 def test_a_time_out_cancels_the_coroutine_and_says_what_it_was(thread):
     sleeper = Sleeper()
-    with pytest.raises(TimedOut, match=r"klamm-test: Sleeper.sleep took longer than 0.05 s"):
+    with pytest.raises(TimedOut, match=r"klamm-test: Sleeper.sleep timed out after 0.05 s"):
         thread.run(sleeper.sleep(), 0.05)
     assert sleeper.cancelled.is_set()
 

@@ -176,10 +176,13 @@ def test_a_record_that_waited_too_long_fails_with_the_last_cause() -> None:
     (batch,) = cores.drain()
     cores.answer(batch, ErrorCode.NOT_ENOUGH_REPLICAS)
     assert cores.settling.next_deadline() == cores.now + 10.0
-    cores.now += 10.0
+    cores.now += 11.25
     cores.settling.expire(cores.now)
     error = delivery.error()
     assert isinstance(error, DeliveryTimedOut) and error.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert error.seconds == 11.25 and "timed out after 11.2 s" in str(error), (
+        "what passed, not what was allowed"
+    )
     assert cores.drain() == [] and cores.ledger.memory_used == 0
 
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from klamm.client.arguments import as_timeout
 from klamm.client.errors import (
     BatchFailed,
     BrokerError,
@@ -37,6 +38,9 @@ from klamm.protocol.messages.k03_metadata import (
     MetadataResponsePartition,
 )
 from klamm.protocol.schema import Message
+
+LONGEST_SECONDS = (2**31 - 1) / 1000
+"""The longest time-out that a request has room for, in milliseconds."""
 
 Item = TypeVar("Item", bound=Any)
 Value = TypeVar("Value")
@@ -80,7 +84,8 @@ class AdminCalls:
 
     def limit(self, timeout: float | None) -> float:
         """How long a call may take, in seconds."""
-        return self._default_timeout if timeout is None else timeout
+        seconds = as_timeout(timeout)
+        return self._default_timeout if seconds is None else min(seconds, LONGEST_SECONDS)
 
     # ---- asking about several items
 
@@ -98,7 +103,7 @@ class AdminCalls:
             try:
                 await self.network.retrying(what, seconds, settling.attempt)
             except TimedOut as late:
-                settling.give_up(seconds, late)
+                settling.give_up(late)
         return settling.outcome()
 
     async def settle_partly(
@@ -301,13 +306,13 @@ class _Settling(Generic[Item, Value]):
         if still_open:
             raise _StillOpen(str(self._last[still_open[0]]))
 
-    def give_up(self, seconds: float, late: TimedOut) -> None:
+    def give_up(self, late: TimedOut) -> None:
         """The time is over. When no broker ever said anything, that is one error and not one per item."""
         if not self._results and not self._errors and not self._last:
             raise late
         for item in self.pending:
             cause = self._last.get(item, late.cause)
-            self._errors[item] = TimedOut(f"{self._what} ({item})", seconds, cause=cause)
+            self._errors[item] = TimedOut(f"{self._what} ({item})", late.seconds, cause=cause)
 
     def outcome(self) -> dict[Item, Value]:
         results = {item: self._results[item] for item in self._order if item in self._results}

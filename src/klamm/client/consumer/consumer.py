@@ -27,6 +27,7 @@ from klamm.client.arguments import (
     as_name,
     as_partition,
     as_partitions,
+    as_timeout,
     time_ms,
 )
 from klamm.client.consumer.columns import empty_columns, read_columns
@@ -182,10 +183,12 @@ class Consumer:
         await self.start()
         engine = self._engine
         limit = engine.max_poll_records if max_records is None else as_count(max_records)
-        deadline = None if timeout is None else monotonic() + timeout
+        seconds = as_timeout(timeout)
+        deadline = None if seconds is None else monotonic() + seconds
         self._enter()
         try:
-            await asyncio.sleep(0)  # let the loop read sockets, however fast the user polls
+            if engine.records.has_news():
+                await asyncio.sleep(0)  # let the loop read sockets, however fast the user polls
             while True:
                 await self._begin(deadline)
                 records = engine.records.take(limit)
@@ -207,7 +210,8 @@ class Consumer:
         await self.start()
         engine = self._engine
         limit = None if max_records is None else as_count(max_records)
-        deadline = None if timeout is None else monotonic() + timeout
+        seconds = as_timeout(timeout)
+        deadline = None if seconds is None else monotonic() + seconds
         self._enter()
         try:
             await asyncio.sleep(0)

@@ -169,7 +169,7 @@ class PositionFinder:
         elif now - since > self._patience_seconds:
             self._waiting_since.pop((state, version))
             what = f"finding where to read in {state.partition}"
-            self._positions.fail(state, version, TimedOut(what, self._patience_seconds, cause=error))
+            self._positions.fail(state, version, TimedOut(what, now - since, cause=error))
         self._positions.back_off(state, version, now, self._backoff, random.random())
         if len(self._waiting_since) > len(self._positions.states):
             self._forget_old()

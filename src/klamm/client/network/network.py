@@ -135,7 +135,7 @@ class Network:
         assert api_key is not None
         connection = self._pool.find(node_id, lane)
         if connection is None or not connection.writable:
-            connection = await self._ready(node_id, lane, api_key, seconds, deadline)
+            connection = await self._ready(node_id, lane, api_key, deadline)
         version = connection.version(api_key, max_version)
         message = request.build(version) if isinstance(request, Versioned) else request
         return await connection.send(message, version, max(deadline - loop.time(), 0.0))
@@ -187,7 +187,8 @@ class Network:
         Errors that no retry can heal are raised as they are; the others end up as the cause of TimedOut.
         """
         loop = asyncio.get_running_loop()
-        deadline = min(loop.time() + timeout, self._deadline())
+        began = loop.time()
+        deadline = min(began + timeout, self._deadline())
         task = asyncio.current_task()
         outer = self._deadlines.get(task)
         self._deadlines[task] = deadline
@@ -200,7 +201,7 @@ class Network:
                         return await attempt()
                 except TimeoutError:
                     cause = last or self._refresher.last_error or self._silence(loop.time())
-                    raise TimedOut(what, timeout, cause=cause) from last
+                    raise TimedOut(what, loop.time() - began, cause=cause) from last
                 except ClientError as error:
                     if not error.retriable:
                         raise
@@ -209,7 +210,7 @@ class Network:
                 self.counters.retries += 1
                 pause = self._retry_backoff.pause(failures, random.random())
                 if loop.time() + pause >= deadline:
-                    raise TimedOut(what, timeout, cause=last) from last
+                    raise TimedOut(what, loop.time() - began, cause=last) from last
                 await asyncio.sleep(pause)
                 self._pool.check_open()
         finally:
@@ -309,10 +310,10 @@ class Network:
 
     # ---- connections
 
-    async def _ready(
-        self, node_id: int, lane: str, api_key: int, seconds: float, deadline: float
-    ) -> BrokerConnection:
+    async def _ready(self, node_id: int, lane: str, api_key: int, deadline: float) -> BrokerConnection:
         """A connection that takes the request now, by `deadline`."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             async with asyncio.timeout_at(deadline):
                 connection = await self.connection(node_id, lane)
@@ -324,7 +325,7 @@ class Network:
                 "the connection was not ready for it by then. Look whether a Kafka broker listens there"
             )
             what = f"{ApiKey(api_key).title} to {address or f'broker {node_id}'}"
-            raise TimedOut(what, seconds, cause=cause) from None
+            raise TimedOut(what, loop.time() - began, cause=cause) from None
 
     def _address(self, node_id: int) -> BrokerAddress:
         address = self.metadata.brokers.get(node_id) or self._bootstrap_by_id(node_id)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Unpack
 
-from klamm.client.arguments import PartitionLike, PartitionT, TimeLike, as_count
+from klamm.client.arguments import PartitionLike, PartitionT, TimeLike, as_count, as_timeout
 from klamm.client.consumer.columns import empty_columns, read_columns
 from klamm.client.consumer.consumer import Consumer as AsyncConsumer
 from klamm.client.consumer.group.session_life import DRAIN
@@ -154,7 +154,8 @@ class Consumer(PlainFace):
 
     def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
         limit = self._engine.max_poll_records if max_records is None else as_count(max_records)
-        deadline = None if timeout is None else monotonic() + timeout
+        seconds = as_timeout(timeout)
+        deadline = None if seconds is None else monotonic() + seconds
         self._enter()
         try:
             while True:
@@ -170,7 +171,8 @@ class Consumer(PlainFace):
 
     def poll_arrow(self, timeout: float | None = None, max_records: int | None = None) -> pyarrow.RecordBatch:
         limit = None if max_records is None else as_count(max_records)
-        deadline = None if timeout is None else monotonic() + timeout
+        seconds = as_timeout(timeout)
+        deadline = None if seconds is None else monotonic() + seconds
         self._enter()
         try:
             while True:

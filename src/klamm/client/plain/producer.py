@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from klamm.client.arguments import TimeLike, as_name
+from klamm.client.arguments import TimeLike, as_name, as_timeout
 from klamm.client.errors import BufferFull, ClientError, ClientMisused, TimedOut
 from klamm.client.plain.face import PlainFace, documented_by
 from klamm.client.plain.runner import acquire_within
@@ -76,11 +76,18 @@ class Delivery(BatchDelivery):
         return self._error(self._wait(timeout) if outcome is None else outcome)
 
     def _wait(self, timeout: float | None) -> Outcome:
+        seconds = as_timeout(timeout)
         ring = Ring()
         self._add_waiter(ring)
-        if not ring.wait(timeout):
+        rang = False
+        try:
+            rang = ring.wait(seconds)
+        finally:
+            if not rang:
+                self._drop_waiter(ring)
+        if not rang:
             batch, _ = self._place()
-            raise TimedOut(f"waiting for a record to {batch.topic}", timeout or 0.0, cause=batch.last_error)
+            raise TimedOut(f"waiting for a record to {batch.topic}", seconds or 0.0, cause=batch.last_error)
         outcome = self._outcome()
         assert outcome is not None
         return outcome
@@ -104,10 +111,17 @@ class RangesDelivery(BaseRangesDelivery):
     def _wait(self, timeout: float | None) -> None:
         if self.done():
             return
+        seconds = as_timeout(timeout)
         ring = Ring()
-        self._add_waiter(ring)
-        if not ring.wait(timeout):
-            raise TimedOut("waiting for records that were sent as columns", timeout or 0.0)
+        waiting = self._add_waiter(ring)
+        rang = False
+        try:
+            rang = ring.wait(seconds)
+        finally:
+            if not rang:
+                waiting.drop()
+        if not rang:
+            raise TimedOut("waiting for records that were sent as columns", seconds or 0.0)
 
 
 @documented_by(AsyncProducer)
@@ -142,7 +156,7 @@ class Producer(PlainFace):
         self._thread.call_soon(setattr, _thread_marks, "is_client", True)
 
     def close(self, timeout: float | None = None) -> None:
-        self._close(partial(self._client.close, timeout))
+        self._close(partial(self._client.close, as_timeout(timeout)))
 
     def send(
         self,
@@ -236,7 +250,7 @@ class Producer(PlainFace):
             self._guard.check()
 
     def flush(self, timeout: float | None = None) -> None:
-        self._run(self._client.flush(timeout))
+        self._run(self._client.flush(as_timeout(timeout)))
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        return self._run(self._client.partitions_for(as_name(topic, "topic"), timeout))
+        return self._run(self._client.partitions_for(as_name(topic, "topic"), as_timeout(timeout)))

@@ -19,6 +19,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from klamm.client.arguments import as_count, as_timeout
 from klamm.client.consumer.group.claim_reader import ClaimReader
 from klamm.client.consumer.group.session_faces import ClaimFace, SessionFace
 from klamm.client.consumer.group.session_life import CANCEL, SessionLife, drain_seconds
@@ -58,11 +59,13 @@ class Claim(ClaimFace):
     def poll(self, max_records: int | None = None, timeout: float | None = None) -> list[Record]:
         """Several records at once; those before are finished. Nothing when the claim has ended, or when
         `timeout` seconds are over: `while records := claim.poll(): ...`"""
-        deadline = None if timeout is None else monotonic() + timeout
+        limit = None if max_records is None else as_count(max_records)
+        seconds = as_timeout(timeout)
+        deadline = None if seconds is None else monotonic() + seconds
         while True:
             with self._lock:
                 self._come_back()
-                records = self._reader.take(max_records)
+                records = self._reader.take(limit)
             self._session._count(len(records))
             left = None if deadline is None else deadline - monotonic()
             if records or self._is_over() or (left is not None and left <= 0):

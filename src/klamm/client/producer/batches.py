@@ -287,6 +287,18 @@ class Batch:
                 waiter()
                 return
 
+    def drop_waiter(self, index: int, waiter: Waiter) -> None:
+        """Nobody waits there any more. One that is being called, or on the move, is called all the same."""
+        batch = self
+        while True:
+            try:
+                batch.waiters.remove((index, waiter))
+                return
+            except ValueError:
+                if batch.moved is None:
+                    return
+            batch, index = batch.moved[index]
+
     def was_looked_at(self) -> None:
         """Somebody has, or will have, the outcome."""
         if self.notice is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 from klamm.client.errors import ClientError
@@ -62,6 +63,9 @@ class BatchDelivery:
     def _add_waiter(self, waiter: Waiter) -> None:
         self._batch.add_waiter(self._index, waiter)
 
+    def _drop_waiter(self, waiter: Waiter) -> None:
+        self._batch.drop_waiter(self._index, waiter)
+
     def _error(self, outcome: Outcome) -> ClientError | None:
         batch, index = self._place()
         batch.was_looked_at()
@@ -106,7 +110,7 @@ class RangesDelivery:
         self._place = 0
         self._is_fed = False
         self._failure: ClientError | None = None
-        self._feed_waiters: list[Waiter] = []
+        self._feed_waiters: list[RangesWaiter] = []
 
     def feed(self, batch: Batch) -> None:
         """More of the records are in a batch now."""
@@ -118,7 +122,7 @@ class RangesDelivery:
         self._failure = failure
         waiters, self._feed_waiters = self._feed_waiters, []
         for waiter in waiters:
-            self._add_waiter(waiter)
+            waiter()
 
     def done(self) -> bool:
         """Whether all records were acknowledged or have failed."""
@@ -137,15 +141,11 @@ class RangesDelivery:
                     return batch
         return None
 
-    def _add_waiter(self, waiter: Waiter) -> None:
-        """Waits for one batch after the other, so that parts of a split one are waited for, too."""
-        batch = self._undone()
-        if batch is not None:
-            batch.add_waiter(0, lambda: self._add_waiter(waiter))
-        elif self._is_fed:
-            waiter()
-        else:
-            self._feed_waiters.append(waiter)
+    def _add_waiter(self, waiter: Waiter) -> RangesWaiter:
+        """Have `waiter` called when all records are done; what is returned can be dropped."""
+        waiting = RangesWaiter(self, waiter)
+        waiting()
+        return waiting
 
     def _error(self) -> ClientError | None:
         parts = [part for batch in self._batches for part in _parts_of(batch)]
@@ -174,6 +174,37 @@ def _parts_of(batch: Batch) -> Iterator[Batch]:
     else:
         for part in dict.fromkeys(part for part, _ in batch.moved):
             yield from _parts_of(part)
+
+
+class RangesWaiter:
+    """Waits for one batch after the other, so that parts of a split one are waited for, too. It is called
+    when there is a reason to look how far they are."""
+
+    __slots__ = ("_batch", "_delivery", "_waiter")
+
+    def __init__(self, delivery: RangesDelivery, waiter: Waiter) -> None:
+        self._delivery = delivery
+        self._waiter: Waiter | None = waiter
+        self._batch: Batch | None = None
+
+    def __call__(self) -> None:
+        if self._waiter is None:
+            return
+        self._batch = self._delivery._undone()
+        if self._batch is not None:
+            self._batch.add_waiter(0, self)
+        elif self._delivery._is_fed:
+            self._waiter()
+        else:
+            self._delivery._feed_waiters.append(self)
+
+    def drop(self) -> None:
+        """Nobody waits any more."""
+        self._waiter = None
+        if self._batch is not None:
+            self._batch.drop_waiter(0, self)
+        with suppress(ValueError):
+            self._delivery._feed_waiters.remove(self)
 
 
 class DoneCallback:

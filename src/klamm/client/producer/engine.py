@@ -132,7 +132,9 @@ class Engine(Generic[DeliveryT]):
     async def flush(self, timeout: float | None = None) -> None:
         """Send all that is here without lingering, and wait until it is settled."""
         ledger = self.accumulator.ledger
-        waiter = Wakeable(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        waiter = Wakeable(loop)
         try:
             async with asyncio.timeout(timeout):
                 await self.fed()
@@ -147,7 +149,7 @@ class Engine(Generic[DeliveryT]):
             left = self._network.counters.records_waiting
             raise TimedOut(
                 f"flushing, with {left} records left,",
-                timeout or 0.0,
+                loop.time() - began,
                 cause=cause or self._network.last_error,
             ) from None
         finally:

@@ -71,7 +71,7 @@ class Lookups:
         try:
             return await self._network.topic(name, patience)
         except TimedOut as error:
-            raise _named(error, name, patience) from error
+            raise _named(error, name) from error
 
     async def want_topic(self, topic: str) -> None:
         """See to it that the accumulator knows a topic, be it without all its leaders."""
@@ -126,7 +126,7 @@ class Lookups:
             else:
                 await self._network.topic(topic, patience)
         except TimedOut as error:
-            return _named(error, topic, self._settings.max_block)
+            return _named(error, topic)
         except ClientError as error:
             return error
         except TimeoutError:
@@ -166,12 +166,12 @@ class Lookups:
         return int(answer.producer_id)
 
 
-def _named(error: TimedOut, topic: str, seconds: float) -> ClientError:
+def _named(error: TimedOut, topic: str) -> ClientError:
     """A topic that nobody knows is an UnknownTopic, however long it took to be sure."""
     if isinstance(error.cause, UnknownTopic):
         return BrokerError.of(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             f"looking for topic {topic!r}",
-            f"it was not there within {seconds:g} s",
+            f"it was not there within {error.seconds:.3g} s",
         )
     return error

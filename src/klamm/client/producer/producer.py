@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from klamm.client.arguments import TimeLike, as_name
+from klamm.client.arguments import TimeLike, as_name, as_timeout
 from klamm.client.errors import ClientError, ClientMisused
 from klamm.client.producer.arguments import BytesLike, HeadersGiven
 from klamm.client.producer.delivery import BatchDelivery, SentRange
@@ -36,7 +36,11 @@ class Delivery(BatchDelivery):
         if outcome is None:
             waiter = Wakeable(asyncio.get_running_loop())
             self._add_waiter(waiter)
-            yield from waiter.future
+            try:
+                yield from waiter.future
+            except BaseException:  # cancelled, by `wait_for` perhaps
+                self._drop_waiter(waiter)
+                raise
             outcome = self._outcome()
             assert outcome is not None
         return self._sent(outcome)
@@ -64,8 +68,12 @@ class RangesDelivery(BaseRangesDelivery):
     def __await__(self) -> Generator[Any, None, list[SentRange]]:
         if not self.done():
             waiter = Wakeable(asyncio.get_running_loop())
-            self._add_waiter(waiter)
-            yield from waiter.future
+            waiting = self._add_waiter(waiter)
+            try:
+                yield from waiter.future
+            except BaseException:
+                waiting.drop()
+                raise
         return self._sent()
 
     def result(self, timeout: float | None = None) -> list[SentRange]:
@@ -124,9 +132,10 @@ class Producer:
 
         Idempotent; every other call raises ClientClosed afterwards.
         """
+        seconds = as_timeout(timeout)
         if not self._guard.unusable:
             self._guard.check_on_loop()
-        await self._engine.close(timeout)
+        await self._engine.close(seconds)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -223,9 +232,9 @@ class Producer:
         Raises TimedOut when that takes longer than `timeout` seconds; the records are on their way still.
         """
         self._guard.check_on_loop()
-        await self._engine.flush(timeout)
+        await self._engine.flush(as_timeout(timeout))
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
         """The partitions of a topic. Waits for the topic up to `max_block_ms`, or `timeout` seconds."""
         self._guard.check_on_loop()
-        return await self._engine.partitions_for(as_name(topic, "topic"), timeout)
+        return await self._engine.partitions_for(as_name(topic, "topic"), as_timeout(timeout))

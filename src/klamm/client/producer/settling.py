@@ -105,8 +105,8 @@ class Settling:
         for buffer in list(self.accumulator.holding.values()):
             while buffer.held and buffer.held[0].deadline <= now:
                 held = buffer.held.popleft()
-                waited = held.deadline - held.created
-                self._ledger.settle(held, Outcome(error=TimedOut(f"waiting for topic {buffer.name}", waited)))
+                late = TimedOut(f"waiting for topic {buffer.name}", now - held.created)
+                self._ledger.settle(held, Outcome(error=late))
             if not buffer.held:
                 del self.accumulator.holding[buffer.name]
         for batch in self._ledger.unsettled():
@@ -114,7 +114,7 @@ class Settling:
                 continue
             if batch.deadline > now:
                 break
-            self._give_up(batch, self._timed_out(batch))
+            self._give_up(batch, self._timed_out(batch, now))
 
     def next_deadline(self) -> float:
         """When `expire` will have something to do; never is infinite."""
@@ -200,7 +200,7 @@ class Settling:
         self._settle(queue, batch, Outcome(error=error))
         self.accumulator.reconsider(queue)
 
-    def _timed_out(self, batch: Batch) -> DeliveryTimedOut:
+    def _timed_out(self, batch: Batch, now: float) -> DeliveryTimedOut:
         batch.close()
         if batch.attempts:
             advice = "They may have been written all the same"
@@ -208,7 +208,7 @@ class Settling:
             advice = "Look whether the partition has a leader, and whether the brokers keep up"
         return DeliveryTimedOut(
             f"the delivery of {batch.count} records to {batch.topic}-{batch.partition}",
-            self._settings.delivery_timeout,
+            now - batch.created,
             cause=batch.last_error,
             advice=advice,
         )

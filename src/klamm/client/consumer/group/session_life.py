@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING
 
+from klamm.client.arguments import as_timeout
 from klamm.client.consumer.group.claim_reader import ClaimReader
 from klamm.client.errors import ClientMisused
 from klamm.client.logs import client_logger
@@ -39,14 +40,15 @@ def drain_seconds(engine: ConsumerEngine, on_revoke: str, drain_timeout: float |
     if on_revoke not in (DRAIN, CANCEL):
         raise ClientMisused(f"on_revoke={on_revoke!r} is refused", advice=f'Say "{DRAIN}" or "{CANCEL}"')
     longest = engine.config.seconds("max.poll.interval.ms")
-    if drain_timeout is None:
+    seconds = as_timeout(drain_timeout, "drain_timeout")
+    if seconds is None:
         return longest * DRAIN_SHARE
-    if not 0 <= drain_timeout < longest:
+    if seconds >= longest:
         raise ClientMisused(
-            f"drain_timeout={drain_timeout} is refused: a rebalance waits for {longest:g} s at most",
+            f"drain_timeout={seconds} is refused: a rebalance waits for {longest:g} s at most",
             advice="Give a shorter one, or raise max_poll_interval_ms",
         )
-    return drain_timeout
+    return seconds
 
 
 class SessionLife:

@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from klamm.client.arguments import as_count, as_timeout
 from klamm.client.consumer.group.claim_reader import ClaimReader
 from klamm.client.consumer.group.session_faces import ClaimFace, SessionFace
 from klamm.client.consumer.group.session_life import (
@@ -63,17 +64,19 @@ class Claim(ClaimFace):
     async def poll(self, max_records: int | None = None, timeout: float | None = None) -> list[Record]:
         """Several records at once; those before are finished. Nothing when the claim has ended, or when
         `timeout` seconds are over: `while records := await claim.poll(): ...`"""
+        limit = None if max_records is None else as_count(max_records)
+        seconds = as_timeout(timeout)
         await self._come_back()
-        records = self._reader.take(max_records)
-        if not records and timeout != 0:
+        records = self._reader.take(limit)
+        if not records and seconds != 0:
             loop = asyncio.get_running_loop()
-            deadline = None if timeout is None else loop.time() + timeout
+            deadline = None if seconds is None else loop.time() + seconds
             while not records and not self.ended:
                 left = None if deadline is None else deadline - loop.time()
                 if left is not None and left <= 0:
                     break
                 await self._session._life.wait_for_news(self._reader, left)
-                records = self._reader.take(max_records)
+                records = self._reader.take(limit)
         self._session._count(len(records))
         return records
 
