@@ -1,0 +1,73 @@
+"""Clients kept per process: a Python worker of Spark runs many short tasks, and connecting takes time.
+
+A connection is a client's network on a loop in a thread of its own, so that answers are received while the
+thread of the task decodes, or writes to Spark. What always holds: a process has at most one for each set of
+settings, and a child that was forked makes its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from klamm.client.admin.calls import AdminCalls
+from klamm.client.consumer.fetch_requests import FetchSettings
+from klamm.client.consumer.offsets import OffsetLookup
+from klamm.client.errors import ClientError
+from klamm.client.network.network import Network
+from klamm.client.plain.runner import LoopThread
+from klamm.config.client_config import ClientConfig
+
+T = TypeVar("T")
+
+MOST_CONNECTIONS = 8
+"""Sets of settings that a process keeps connections for: clusters and logins, of which a session has few."""
+
+
+class Connection:
+    """One client's way to one cluster. Its coroutines run on `thread`."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self.config = ClientConfig("consumer", config=settings)
+        self.fetch_settings = FetchSettings.of(self.config)
+        self.timeout_seconds = self.config.seconds("default.api.timeout.ms")
+        self.thread = LoopThread(f"klamm-spark-{os.getpid()}")
+        self.network = self.thread.run(_started(self.config))
+        self.calls = AdminCalls(self.network)
+        self.lookup = OffsetLookup(self.network, is_read_committed=self.fetch_settings.is_read_committed)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the loop, and wait."""
+        return self.thread.run(work)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run on the loop, and wait later."""
+        return asyncio.run_coroutine_threadsafe(work, self.thread.loop)
+
+    def close(self) -> None:
+        with contextlib.suppress(ClientError):  # closed already, or forked away
+            self.thread.run(self.network.close())
+        self.thread.close()
+
+
+async def _started(config: ClientConfig) -> Network:
+    network = Network(config)
+    await network.start()
+    return network
+
+
+_connections: dict[tuple[int, frozenset[tuple[str, str]]], Connection] = {}
+
+
+def connection_for(settings: Mapping[str, str]) -> Connection:
+    """This process's connection with these settings. Workers run one task at a time, each its own."""
+    key = os.getpid(), frozenset(settings.items())
+    found = _connections.pop(key, None) or Connection(settings)
+    _connections[key] = found  # the latest used is the last
+    if len(_connections) > MOST_CONNECTIONS:
+        _connections.pop(next(iter(_connections))).close()
+    return found

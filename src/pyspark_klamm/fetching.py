@@ -1,0 +1,245 @@
+"""In a task: the records of one range of offsets, as Arrow batches in Spark's schema.
+
+While a batch is decoded and taken by Spark, the next fetch is under way on the connection's thread. What
+always holds:
+- A range ends at its end offset, also where the last offsets are gaps: control batches, aborted
+  transactions, or what compaction removed.
+- Records that should be there and are not are never passed over in silence: they fail the task, or are
+  logged where failOnDataLoss is false.
+- A leader that moves, a broker that restarts, is waited for, for as long as kafkaConsumer.pollTimeoutMs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from klamm.client.errors import BrokerError, ClientError, TimedOut
+from klamm.client.network.network import Versioned
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from klamm.records.fetched import FetchedRecords, end_offset
+from pyspark_klamm.connections import Connection
+from pyspark_klamm.errors import data_loss
+from pyspark_klamm.offsets import EARLIEST, LATEST
+from pyspark_klamm.planning import OffsetRange
+
+logger = logging.getLogger("pyspark_klamm")
+
+FIRST_FETCH_BYTES = 1024 * 1024
+"""Asked for before the size of records is known: enough for most small batches, little for a short range."""
+
+MAX_FETCH_BYTES = 4 * 1024 * 1024
+"""The most that one fetch asks for: brokers send such answers quickest, and a task holds two of them."""
+
+SPARE_SHARE = 1.1
+"""How much more than a range seems to need is asked for, as records differ in size."""
+
+MAX_WAIT_MS = 500
+"""How long a broker holds a fetch that has nothing to bring: records of a range are there already."""
+
+GONE_SECONDS = 5.0
+"""How long a topic may be unknown before it counts as deleted: brokers learn of new leaders one by one."""
+
+LANE = "fetch"
+_LAST_VERSION_WITH_NAMES = 12
+_EMPTY_ANSWERS = 2
+"""So many empty answers in a row from a log that goes on mean that nothing is there: one may be a quota's."""
+
+
+class Fetched(NamedTuple):
+    """One answer: its records, if any, and where to go on."""
+
+    records: FetchedRecords | None
+    next_offset: int
+
+
+class RangeFetcher:
+    """Fetches one range, answer by answer. `fetch` runs on the connection's loop."""
+
+    def __init__(
+        self, connection: Connection, wanted: OffsetRange, *, fails_on_loss: bool, patience_seconds: float
+    ) -> None:
+        self._connection = connection
+        self._settings = connection.fetch_settings
+        self._wanted = wanted
+        self._fails_on_loss = fails_on_loss
+        self._patience_seconds = patience_seconds
+        self._replica: int | None = None
+        """A replica that the leader sent us to."""
+        self._bytes_per_offset = 0.0
+        self._empty_answers = 0
+
+    async def fetch(self, offset: int) -> Fetched:
+        """What comes next at or after `offset`. Ends the range when nothing of it is left."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience_seconds
+        unknown_since: float | None = None
+        failures = 0
+        last: ClientError | None = None
+        error: ClientError | None
+        while True:
+            try:
+                data = await self._ask(offset)
+                error = None if data.error_code == ErrorCode.NONE else self._error(data, offset)
+            except ClientError as caught:
+                if not caught.retriable:
+                    raise
+                error = caught
+            if error is None:
+                answer = self._take(data, offset)
+                if answer is not None:
+                    return answer
+                failures = 0
+            elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE and self._replica is None:
+                return await self._out_of_range(offset)
+            elif isinstance(error, BrokerError) and not error.retriable:
+                raise error
+            else:
+                last = error
+                failures += 1
+                self._replica = None
+                if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+                    unknown_since = unknown_since or loop.time()
+                    if loop.time() - unknown_since > GONE_SECONDS:
+                        return self._lost(offset, self._wanted.end, "the topic or the partition is gone")
+                self._connection.network.request_refresh()
+                await asyncio.sleep(self._settings.backoff.pause(failures, random.random()))
+            if loop.time() > deadline:
+                what = f"fetching {self._wanted.place} from offset {offset} up to {self._wanted.end}"
+                raise TimedOut(what, self._patience_seconds, cause=last) from last
+
+    # ---- one request
+
+    async def _ask(self, offset: int) -> PartitionData:
+        topic, partition = self._wanted.place
+        network = self._connection.network
+        leader = network.metadata.leader(topic, partition)
+        if leader is None:
+            network.want_topics([topic])
+            await network.request_refresh()
+            leader = network.metadata.leader(topic, partition)
+            if leader is None:
+                known = network.metadata.partition(topic, partition)
+                code = ErrorCode.LEADER_NOT_AVAILABLE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise BrokerError.of(code, f"looking for the leader of {self._wanted.place}")
+        node, epoch = leader
+
+        def build(version: int) -> FetchRequest:
+            one = FetchPartition(
+                partition=partition,
+                current_leader_epoch=epoch if self._replica is None else -1,
+                fetch_offset=offset,
+                partition_max_bytes=self._fetch_bytes(offset),
+            )
+            return FetchRequest(
+                max_wait_ms=MAX_WAIT_MS,
+                min_bytes=1,
+                max_bytes=self._settings.max_bytes,
+                isolation_level=1 if self._settings.is_read_committed else 0,
+                topics=[FetchTopic(topic=topic, partitions=[one])],
+                rack_id=self._settings.rack,
+            )
+
+        response = await network.call(
+            node if self._replica is None else self._replica,
+            Versioned(FetchRequest, build),
+            lane=LANE,
+            max_version=_LAST_VERSION_WITH_NAMES,
+        )
+        if response.error_code != ErrorCode.NONE:
+            raise BrokerError.of(response.error_code, f"fetching {self._wanted.place} on broker {node}")
+        found: PartitionData = response.responses[0].partitions[0]
+        return found
+
+    def _fetch_bytes(self, offset: int) -> int:
+        if not self._bytes_per_offset:
+            return max(FIRST_FETCH_BYTES, self._settings.partition_max_bytes)
+        left = self._bytes_per_offset * (self._wanted.end - offset) * SPARE_SHARE
+        return max(64 * 1024, min(int(left), max(MAX_FETCH_BYTES, self._settings.partition_max_bytes)))
+
+    # ---- answers
+
+    def _take(self, data: PartitionData, offset: int) -> Fetched | None:
+        """The answer as records; None if there is nothing yet."""
+        if data.preferred_read_replica >= 0 and data.preferred_read_replica != self._replica:
+            self._replica = data.preferred_read_replica
+            return None
+        if data.records:
+            aborted = None
+            if self._settings.is_read_committed:
+                aborted = tuple(
+                    (each.producer_id, each.first_offset) for each in data.aborted_transactions or ()
+                )
+            fetched = FetchedRecords(
+                *self._wanted.place, memoryview(data.records), offset, aborted, self._settings.check_crcs
+            )
+            try:
+                next_offset = end_offset(fetched)
+            except KafkaError:  # who decodes it says what is wrong, after the records before it
+                return Fetched(fetched, self._wanted.end)
+            if next_offset > offset:
+                self._bytes_per_offset = len(data.records) / (next_offset - offset)
+                self._empty_answers = 0
+                return Fetched(fetched, next_offset)
+        visible = data.last_stable_offset if self._settings.is_read_committed else data.high_watermark
+        if visible >= self._wanted.end:
+            self._empty_answers += 1
+            if self._empty_answers >= _EMPTY_ANSWERS:
+                return Fetched(None, self._wanted.end)
+        return None
+
+    def _error(self, data: PartitionData, offset: int) -> BrokerError:
+        return BrokerError.of(data.error_code, f"fetching {self._wanted.place} from offset {offset}")
+
+    async def _out_of_range(self, offset: int) -> Fetched:
+        """The log does not hold `offset`: it begins later, or ends before."""
+        place = self._wanted.place
+        lookup = self._connection.lookup
+        seconds = self._connection.timeout_seconds
+        earliest = (await lookup.list_offsets({place: EARLIEST}, seconds))[place].offset
+        latest = (await lookup.list_offsets({place: LATEST}, seconds))[place].offset
+        there = f"the log holds offsets from {earliest} to before {latest}"
+        if offset < earliest:
+            return self._lost(offset, min(earliest, self._wanted.end), there)
+        if offset > latest:
+            return self._lost(offset, self._wanted.end, there)
+        return Fetched(None, offset)  # it came back into range meanwhile
+
+    def _lost(self, first: int, end: int, reason: str) -> Fetched:
+        place = self._wanted.place
+        loss = (
+            f"{place}: the records from offset {first} to before {end} are not there any more, of the wanted "
+            f"{self._wanted.start} to before {self._wanted.end}; {reason}"
+        )
+        if self._fails_on_loss:
+            raise data_loss([loss])
+        logger.warning("%s; going on without them", loss)
+        return Fetched(None, end)
+
+
+def read_range(
+    connection: Connection,
+    wanted: OffsetRange,
+    decode: Any,
+    *,
+    fails_on_loss: bool,
+    patience_seconds: float,
+) -> Iterator[Any]:
+    """The range as record batches, made by `decode`."""
+    fetcher = RangeFetcher(connection, wanted, fails_on_loss=fails_on_loss, patience_seconds=patience_seconds)
+    under_way = connection.begin(fetcher.fetch(wanted.start))
+    try:
+        while True:
+            answer = under_way.result()
+            if answer.next_offset < wanted.end:
+                under_way = connection.begin(fetcher.fetch(answer.next_offset))
+            if answer.records is not None:
+                yield from decode(answer.records, wanted.end)
+            if answer.next_offset >= wanted.end:
+                return
+    finally:
+        under_way.cancel()

@@ -1,0 +1,64 @@
+"""The data source: what Spark asks for by `.format("klamm")`, and what it gets.
+
+An instance is made in a short-lived Python process for each question, and travels to others by pickle. So it
+holds options only, and everything that takes long to import is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+COLUMNS = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, "
+    "timestamp TIMESTAMP, timestampType INT"
+)
+HEADERS_COLUMN = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+
+class KlammSource(DataSource):
+    """Topics as tables: a row per record."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "klamm"
+
+    def schema(self) -> str:
+        from pyspark_klamm.options import includes_headers
+
+        return f"{COLUMNS}, {HEADERS_COLUMN}" if includes_headers(self.options) else COLUMNS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_klamm.batch_reader import KlammBatchReader
+        from pyspark_klamm.options import parse_read_options
+
+        return KlammBatchReader(parse_read_options(self.options, is_stream=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_klamm.options import parse_read_options
+        from pyspark_klamm.stream_reader import KlammStreamReader
+
+        return KlammStreamReader(parse_read_options(self.options, is_stream=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_klamm.errors import OptionError
+        from pyspark_klamm.sink import KlammWriter, make_sink
+
+        if overwrite:
+            raise OptionError("save mode overwrite is not allowed for topics: records stay; use append")
+        return KlammWriter(make_sink(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from pyspark_klamm.sink import KlammStreamWriter, make_sink
+
+        return KlammStreamWriter(make_sink(self.options, schema))
