@@ -60,22 +60,32 @@ def is_klamm(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
-def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
+def apache_kafka() -> Iterator[str]:
+    """The address of an Apache Kafka: one for the whole session, started when it is first asked for."""
+    try:
+        kafka = ApacheKafka()
+    except PeerMissing as problem:
+        cannot_run(problem)
+    with kafka:
+        yield kafka.bootstrap
+
+
+@pytest.fixture(scope="session")
+def klamm_bootstrap() -> Iterator[str]:
+    """The address of a Klamm broker: one for the whole session, for tests with topics of their own."""
+    from klamm.testing import Broker
+
+    with Broker() as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def bootstrap(request: pytest.FixtureRequest) -> str:
     """The address of the broker that the client suites talk to: one for the whole session."""
     if address := os.environ.get("TEST_BOOTSTRAP"):
-        yield address
-    elif request.config.getoption("--peer") == "kafka":
-        try:
-            kafka = ApacheKafka()
-        except PeerMissing as problem:
-            cannot_run(problem)
-        with kafka:
-            yield kafka.bootstrap
-    else:
-        from klamm.testing import Broker
-
-        with Broker() as broker:
-            yield broker.bootstrap
+        return address
+    peer = "apache_kafka" if request.config.getoption("--peer") == "kafka" else "klamm_bootstrap"
+    return str(request.getfixturevalue(peer))
 
 
 @pytest.fixture(scope="session")

@@ -11,13 +11,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from klamm.testing.broker import Broker
 from tests.client.faces import FACES, Face
 from tests.client.leaks import nothing_complains, nothing_leaks
 from tests.client.topics import make_topic
-from tests.conftest import cannot_run
-from tests.peers.apache_kafka import ApacheKafka
-from tests.peers.kafka_jars import PeerMissing
 
 NewTopic = Callable[..., str]
 
@@ -29,17 +25,10 @@ class BrokerUnderTest:
 
 
 @pytest.fixture(scope="session", params=["klamm", "kafka"])
-def broker(request: pytest.FixtureRequest) -> Iterator[BrokerUnderTest]:
-    if request.param == "klamm":
-        with Broker() as klamm_broker:
-            yield BrokerUnderTest("klamm", klamm_broker.bootstrap)
-    else:
-        try:
-            kafka = ApacheKafka()
-        except PeerMissing as problem:
-            cannot_run(problem)
-        with kafka:
-            yield BrokerUnderTest("kafka", kafka.bootstrap)
+def broker(request: pytest.FixtureRequest) -> BrokerUnderTest:
+    # Both outlive the turns of this fixture: a Kafka takes seconds to start.
+    fixture = "klamm_bootstrap" if request.param == "klamm" else "apache_kafka"
+    return BrokerUnderTest(request.param, request.getfixturevalue(fixture))
 
 
 @pytest.fixture(scope="session")

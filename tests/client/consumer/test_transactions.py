@@ -11,23 +11,10 @@ from tests.client.faces import FACES, Face
 from tests.client.leaks import nothing_leaks
 from tests.client.reading import PATIENCE_S, collect, poll_until, values
 from tests.client.topics import make_topic, unique
-from tests.conftest import cannot_run
-from tests.peers.apache_kafka import ApacheKafka
-from tests.peers.kafka_jars import PeerMissing
-
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[str]:
-    try:
-        kafka = ApacheKafka()
-    except PeerMissing as problem:
-        cannot_run(problem)
-    with kafka:
-        yield kafka.bootstrap
 
 
 @pytest.fixture(params=list(FACES))
-def face(request: pytest.FixtureRequest, kafka: str) -> Iterator[Face]:
+def face(request: pytest.FixtureRequest, apache_kafka: str) -> Iterator[Face]:
     face = FACES[request.param]()
     with nothing_leaks(face.loop):
         yield face
@@ -62,10 +49,10 @@ class Transactions:
 
 
 @pytest.fixture
-def topic(kafka: str) -> str:
+def topic(apache_kafka: str) -> str:
     """Two committed records, two aborted ones, two committed ones: with the markers nine offsets."""
-    topic = make_topic(kafka)
-    transactions = Transactions(kafka, topic)
+    topic = make_topic(apache_kafka)
+    transactions = Transactions(apache_kafka, topic)
     transactions.begin(b"a", b"b")
     transactions.commit()
     transactions.begin(b"no", b"never")
@@ -75,8 +62,8 @@ def topic(kafka: str) -> str:
     return topic
 
 
-def test_committed_records_only(face: Face, kafka: str, topic: str) -> None:
-    with face.consumer(kafka, start="earliest", isolation_level="read_committed") as consumer:
+def test_committed_records_only(face: Face, apache_kafka: str, topic: str) -> None:
+    with face.consumer(apache_kafka, start="earliest", isolation_level="read_committed") as consumer:
         consumer.assign([(topic, 0)])
         assert values(collect(consumer, 4)) == [b"a", b"b", b"c", b"d"]
         poll_until(consumer, lambda: consumer.position((topic, 0)) == 9, "the last marker is behind us")
@@ -89,16 +76,16 @@ def test_committed_records_only(face: Face, kafka: str, topic: str) -> None:
         assert values(collect(consumer, 2)) == [b"c", b"d"], "begun in the middle of what was aborted"
 
 
-def test_everything_is_there_for_who_wants_it(face: Face, kafka: str, topic: str) -> None:
-    with face.consumer(kafka, start="earliest") as consumer:
+def test_everything_is_there_for_who_wants_it(face: Face, apache_kafka: str, topic: str) -> None:
+    with face.consumer(apache_kafka, start="earliest") as consumer:
         consumer.assign([(topic, 0)])
         assert values(collect(consumer, 6)) == [b"a", b"b", b"no", b"never", b"c", b"d"]
 
 
-def test_an_open_transaction_holds_back_what_follows(face: Face, kafka: str, topic: str) -> None:
-    transactions = Transactions(kafka, topic)
-    plain = Producer({"bootstrap.servers": kafka})
-    with face.consumer(kafka, start="earliest", isolation_level="read_committed") as consumer:
+def test_an_open_transaction_holds_back_what_follows(face: Face, apache_kafka: str, topic: str) -> None:
+    transactions = Transactions(apache_kafka, topic)
+    plain = Producer({"bootstrap.servers": apache_kafka})
+    with face.consumer(apache_kafka, start="earliest", isolation_level="read_committed") as consumer:
         consumer.assign([(topic, 0)])
         collect(consumer, 4)
         transactions.begin(b"open")
@@ -115,10 +102,10 @@ def test_an_open_transaction_holds_back_what_follows(face: Face, kafka: str, top
         assert values(collect(consumer, 1)) == [b"last"]
 
 
-def test_a_group_commits_behind_the_markers(face: Face, kafka: str, topic: str) -> None:
+def test_a_group_commits_behind_the_markers(face: Face, apache_kafka: str, topic: str) -> None:
     group = unique("committed")
     given = {"group": group, "topics": topic, "start": "earliest", "isolation_level": "read_committed"}
-    with face.consumer(kafka, **given) as consumer:
+    with face.consumer(apache_kafka, **given) as consumer:
         collect(consumer, 4)
         poll_until(consumer, lambda: consumer.position((topic, 0)) == 9, "the last marker is behind us")
         consumer.commit()

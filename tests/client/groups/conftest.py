@@ -6,19 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from klamm.testing.broker import Broker
 from tests.client.topics import make_topic
 from tests.clients.conftest import Clients
-from tests.conftest import cannot_run
-from tests.peers.apache_kafka import ApacheKafka
-from tests.peers.kafka_jars import PeerMissing
-
-
-@pytest.fixture(scope="session")
-def klamm_bootstrap() -> Iterator[str]:
-    with Broker() as broker:
-        yield broker.bootstrap
-
 
 NewTopic = Callable[..., str]
 
@@ -30,16 +19,8 @@ def klamm_topic(klamm_bootstrap: str) -> NewTopic:
 
 
 @pytest.fixture(scope="session", params=["klamm", "kafka"])
-def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "klamm":
-        yield request.getfixturevalue("klamm_bootstrap")
-        return
-    try:
-        kafka = ApacheKafka()
-    except PeerMissing as problem:
-        cannot_run(problem)
-    with kafka:
-        yield kafka.bootstrap
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue("klamm_bootstrap" if request.param == "klamm" else "apache_kafka"))
 
 
 @pytest.fixture(scope="session")
