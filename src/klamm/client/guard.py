@@ -52,7 +52,8 @@ class ClientGuard(ForkAware):
         self.client_id = client_id
         self.unusable = False
         self.started = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """That of the first call; the hottest calls compare it before they `check_on_loop`."""
         self._warned = False
 
     @property
@@ -81,9 +82,9 @@ class ClientGuard(ForkAware):
                 f"{self.kind} {self.client_id} of klamm.aio is used outside of an event loop",
                 advice=f"Call it in a coroutine, or take klamm.{self.kind.capitalize()}",
             ) from None
-        if self._loop is None:
-            self._loop = loop
-        elif self._loop is not loop:
+        if self.loop is None:
+            self.loop = loop
+        elif self.loop is not loop:
             raise ClientMisused(
                 f"{self.kind} {self.client_id} is used on another event loop than before",
                 advice="Make it, use it and close it within one asyncio.run()",

@@ -304,3 +304,47 @@ async def test_a_record_alone_goes_at_once_and_a_burst_goes_together(broker: Bro
         await producer.flush()
         assert producer.counters()["batches_sent"] - before <= 3
         assert [one.result().offset for one in deliveries] == list(range(1, 301))
+
+
+# ---- what `send` refuses is not sent later
+
+
+async def test_a_record_that_found_no_room_is_not_sent_later(broker: Broker) -> None:
+    topic = make_topic(broker.bootstrap)
+    options: ProducerOptions = {"buffer_memory": 20_000, "batch_size": 5000}
+    async with klamm.aio.Producer(broker.bootstrap, **options) as producer:
+        taken: list[bytes] = []
+        with pytest.raises(BufferFull):
+            while True:
+                value = b"%d" % len(taken) + bytes(1000)
+                producer.send(topic, value)
+                taken.append(value)
+        await producer.drain()
+        last = b"last" + bytes(1000)
+        await producer.send(topic, last)
+        await producer.flush()
+        assert producer.counters()["records_sent"] == len(taken) + 1
+    assert read_values(broker.bootstrap, topic) == [*taken, last]
+
+
+def test_a_record_that_came_from_outside_of_the_loop_is_not_sent_later(broker: Broker) -> None:
+    topic = make_topic(broker.bootstrap)
+
+    async def send(producer: klamm.aio.Producer, value: bytes) -> None:
+        await producer.send(topic, value)
+
+    async def use() -> None:
+        producer = klamm.aio.Producer(broker.bootstrap)
+
+        def misuse() -> None:
+            with pytest.raises(ClientMisused, match="outside of an event loop"):
+                producer.send(topic, b"from a thread")
+            with pytest.raises(ClientMisused, match="another event loop"):
+                asyncio.run(send(producer, b"from another loop"))
+
+        async with producer:
+            await asyncio.to_thread(misuse)
+            await send(producer, b"from the loop")
+
+    asyncio.run(use())
+    assert read_values(broker.bootstrap, topic) == [b"from the loop"]

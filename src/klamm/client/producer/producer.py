@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from asyncio import _get_running_loop
 from collections.abc import Generator
 from contextlib import nullcontext
 from types import TracebackType
@@ -179,12 +180,13 @@ class Producer:
 
         Never waits: when `buffer_memory` is used up it raises BufferFull, and `await drain()` waits for room.
         """
-        if self._guard.unusable:
-            self._guard.check()
+        guard = self._guard
+        # Before anything is taken: what is refused must not be sent later.
+        if guard.unusable or _get_running_loop() is not guard.loop:
+            guard.check_on_loop()
         delivery = self._append(topic, value, key, headers, partition, timestamp)
         if self._accumulator.wake_wanted:
-            self._guard.check_on_loop()
-            self._guard.started = True
+            guard.started = True
             self._engine.sender.wake_or_pump()
         return delivery
 
