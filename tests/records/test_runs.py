@@ -25,7 +25,7 @@ def decode_slowly(payload: bytes, count: int) -> list[tuple[int, int, bytes | No
 
     Raises ValueError or IndexError where something is wrong.
     """
-    records = []
+    records: list[tuple[int, int, bytes | None, bytes | None]] = []
     position = 0
     for _ in range(count):
         length, position = decode_varint(payload, position)

@@ -26,10 +26,10 @@ class ColumnError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EncodedRecords:
-    """The records of one batch; `payload` is what `assemble_batch` wants."""
+    """The records of one batch; `batch` has room for a header before them, which `seal_batch` writes."""
 
     partition: int
-    payload: memoryview
+    batch: memoryview
     count: int
     base_timestamp: int
     max_timestamp: int
@@ -141,9 +141,9 @@ class _Plan:
         self.max_timestamps = np.empty(rows, np.int64)
 
     def write(self, batches: int, columns: _Columns) -> list[EncodedRecords]:
-        """All payloads, one after the other in one buffer."""
+        """All batches, one after the other in one buffer, so that no record is copied twice."""
         sizes = self.sizes[:batches]
-        ends = np.cumsum(sizes)
+        ends = np.cumsum(sizes + HEADER_SIZE)
         output = np.empty(int(ends[-1]), np.uint8)
         packing.write_records(
             *columns.keys,
@@ -157,10 +157,10 @@ class _Plan:
             np.zeros(batches, np.int64),
             output,
         )
-        payloads = output.data
+        data = output.data
         fields = (self.partitions, self.sizes, ends, self.counts, self.base_timestamps, self.max_timestamps)
         return [
-            EncodedRecords(partition, payloads[end - size : end], count, base, newest)
+            EncodedRecords(partition, data[end - size - HEADER_SIZE : end], count, base, newest)
             for partition, size, end, count, base, newest in zip(
                 *(field[:batches].tolist() for field in fields), strict=True
             )

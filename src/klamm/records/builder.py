@@ -94,6 +94,37 @@ def assemble_batch(
     data = compress(codec, payload, level) if codec and records_count else payload
     batch = bytearray(HEADER_SIZE + len(data))
     batch[HEADER_SIZE:] = data
+    seal_batch(
+        batch,
+        records_count=records_count,
+        base_offset=base_offset,
+        last_offset_delta=last_offset_delta,
+        leader_epoch=leader_epoch,
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+    return batch
+
+
+def seal_batch(
+    batch: bytearray | memoryview,
+    *,
+    records_count: int,
+    base_offset: int,
+    last_offset_delta: int,
+    leader_epoch: int,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+) -> None:
+    """Write the header of a batch whose records are in their place already, behind it."""
     HEADER.pack_into(
         batch,
         0,
@@ -112,10 +143,11 @@ def assemble_batch(
         records_count,
     )
     batch[CRC_POSITION : CRC_POSITION + 4] = compute_crc(batch).to_bytes(4, "big")
-    return batch
 
 
-def stamp_producer(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+def stamp_producer(
+    batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
+) -> None:
     """Give a batch that is made already the numbers of another producer, as after a new epoch."""
     _PRODUCER.pack_into(batch, PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
     batch[CRC_POSITION : CRC_POSITION + 4] = compute_crc(batch).to_bytes(4, "big")

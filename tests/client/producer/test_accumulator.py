@@ -258,7 +258,7 @@ def test_nothing_is_taken_after_the_end() -> None:
     with pytest.raises(ClientClosed):
         cores.send()
     with pytest.raises(ClientClosed):
-        cores.accumulator.append_encoded("t", 0, b"xx", 1, 0, 0)
+        cores.accumulator.append_encoded("t", 0, memoryview(bytearray(63)), 1, 0, 0)
 
 
 # ---- memory
@@ -300,10 +300,10 @@ def test_who_waits_for_room_is_told_when_there_is_enough() -> None:
 
 def test_encoded_records_take_room_or_wait_unless_alone() -> None:
     cores = Cores(1, buffer_bytes=1000)
-    batch = cores.accumulator.append_encoded("t", 0, bytes(5000), 3, NOW_MS, NOW_MS)
+    batch = cores.accumulator.append_encoded("t", 0, memoryview(bytearray(5000)), 3, NOW_MS, NOW_MS)
     assert cores.ledger.memory_used > 1000, "alone it may exceed the bound"
     with pytest.raises(BufferFull):
-        cores.accumulator.append_encoded("t", 0, bytes(10), 1, NOW_MS, NOW_MS)
+        cores.accumulator.append_encoded("t", 0, memoryview(bytearray(71)), 1, NOW_MS, NOW_MS)
     cores.schedule.drain(cores.now, cores.leader_of, lambda node: True, 1 << 20)
     cores.answer(batch)
     assert cores.ledger.memory_used == 0

@@ -42,7 +42,7 @@ def fed(cores: Cores, feed: ColumnFeed) -> RangesDelivery:
                 cores.accumulator.append_encoded(
                     "t",
                     records.partition,
-                    records.payload,
+                    records.batch,
                     records.count,
                     records.base_timestamp,
                     records.max_timestamp,
@@ -57,7 +57,7 @@ def test_rows_are_cut_into_slices_that_fit_the_buffer() -> None:
     slices = []
     while (encoded := feed.next_batches(3, [0, 1, 2], NOW_MS)) is not None:
         slices.append(sum(batch.count for batch in encoded))
-        assert sum(len(batch.payload) for batch in encoded) < 20_000
+        assert sum(len(batch.batch) for batch in encoded) < 20_000
     assert sum(slices) == 1000 and len(slices) > 5
 
 

@@ -45,7 +45,7 @@ from klamm.client.producer.schedule import Schedule
 from klamm.client.producer.sequences import PartitionSequences, ProducerIdentity
 from klamm.client.producer.settings import ProducerSettings
 from klamm.model.errors import ErrorCode
-from klamm.records.batch import HEADER_SIZE, Buffer
+from klamm.records.batch import HEADER_SIZE
 from klamm.records.decoding import Headers
 
 HELD_SPAN_S = 1.0
@@ -165,16 +165,17 @@ class Accumulator(Generic[DeliveryT]):
         self,
         topic: str,
         partition: int,
-        payload: Buffer,
+        encoded: memoryview,
         count: int,
         base_timestamp: int,
         max_timestamp: int,
     ) -> Batch:
-        """Take records that are encoded already, as a batch of their own. The topic is known.
+        """Take records that are encoded already, behind room for a header, as a batch of their own. The topic
+        is known.
 
         Raises BufferFull when there is no room, unless nothing else is there.
         """
-        memory = len(payload) + HEADER_SIZE
+        memory = len(encoded)
         if not self.has_room(memory):
             raise self._closed or self._buffer_full(topic)
         queues = self.topics[topic].queues
@@ -184,7 +185,7 @@ class Accumulator(Generic[DeliveryT]):
         self._close_open(queue)
         batch = self._new_batch(queue, self._clock(), self.ledger.new_number())
         batch.is_open = False
-        batch.payload, batch.count, batch.size, batch.memory = payload, count, memory, memory
+        batch.encoded, batch.count, batch.size, batch.memory = encoded, count, memory, memory
         batch.timestamps.append(base_timestamp)
         batch.max_timestamp = max_timestamp
         self.ledger.memory_used += memory

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.client.errors import BrokerError, ClientError
 from klamm.records.batch import HEADER_SIZE, NO_PRODUCER_ID, Buffer
-from klamm.records.builder import assemble_batch, stamp_producer
+from klamm.records.builder import assemble_batch, seal_batch, stamp_producer
 from klamm.records.compression import Codec
 from klamm.records.decoding import Headers
 from klamm.records.encoding import encode_records
@@ -89,6 +89,7 @@ class Batch:
         "created",
         "data",
         "deadline",
+        "encoded",
         "headers",
         "is_open",
         "keys",
@@ -103,7 +104,6 @@ class Batch:
         "order",
         "outcome",
         "partition",
-        "payload",
         "producer_epoch",
         "producer_id",
         "queue",
@@ -134,15 +134,15 @@ class Batch:
         self.timestamps: list[int] = []
         """Kept for the deliveries. Of records that came encoded, only the first."""
         self.headers: list[Headers] | None = None
-        self.payload: Buffer | None = None
-        """Records that came encoded already."""
+        self.encoded: memoryview | None = None
+        """Records that came encoded already, behind room for a header."""
         self.max_timestamp = -1
         self.count = 0
         """Set when the batch is closed."""
         self.size = HEADER_SIZE
         self.memory = 0
         """What it counts for in buffer.memory; set when it is closed, 0 again when that is given back."""
-        self.data: bytearray | None = None
+        self.data: bytearray | memoryview | None = None
         self.attempts = 0
         self.retry_at = 0.0
         self.on_wire = False
@@ -201,7 +201,7 @@ class Batch:
 
     # ---- bytes
 
-    def encode(self, codec: int = Codec.NONE, level: int | None = None) -> bytearray:
+    def encode(self, codec: int = Codec.NONE, level: int | None = None) -> bytearray | memoryview:
         """The bytes for the wire, with the current sequence. Called on a closed batch by one at a time."""
         stamp = (self.producer_id, self.producer_epoch, self.sequence)
         data = self.data
@@ -212,25 +212,30 @@ class Batch:
         self.stamp = stamp
         return data
 
-    def _assemble(self, codec: int, level: int | None) -> bytearray:
-        payload = self.payload
-        if payload is None:
-            payload = encode_records(self.keys, self.values, self.timestamps, self.headers)
+    def _assemble(self, codec: int, level: int | None) -> bytearray | memoryview:
+        encoded = self.encoded
+        if encoded is None:
+            payload: Buffer = encode_records(self.keys, self.values, self.timestamps, self.headers)
             self.max_timestamp = max(self.timestamps)
-        data = assemble_batch(
-            payload,
-            records_count=self.count,
-            base_offset=0,
-            last_offset_delta=self.count - 1,
-            leader_epoch=-1,
-            attributes=codec,
-            base_timestamp=self.timestamps[0],
-            max_timestamp=self.max_timestamp,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            base_sequence=self.sequence,
-            level=level,
-        )
+        else:
+            payload = encoded[HEADER_SIZE:]
+        fields = {
+            "records_count": self.count,
+            "base_offset": 0,
+            "last_offset_delta": self.count - 1,
+            "leader_epoch": -1,
+            "attributes": codec,
+            "base_timestamp": self.timestamps[0],
+            "max_timestamp": self.max_timestamp,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.producer_epoch,
+            "base_sequence": self.sequence,
+        }
+        if encoded is None or codec:
+            data: bytearray | memoryview = assemble_batch(payload, level=level, **fields)
+        else:
+            data = encoded
+            seal_batch(data, **fields)
         self._drop_columns()  # they are in the bytes now
         return data
 
@@ -241,7 +246,7 @@ class Batch:
         self._drop_columns()
 
     def _drop_columns(self) -> None:
-        self.payload = None
+        self.encoded = None
         self.keys = self.headers = None
         self.values = []
 

@@ -13,7 +13,6 @@ from klamm.client.errors import ClientMisused, LocalRecordTooLarge
 from klamm.client.producer.partitioners import Partitioner, ask_user
 from klamm.client.producer.settings import ProducerSettings
 from klamm.records.arrow_encoding import ColumnError, EncodedRecords, encode_columns
-from klamm.records.batch import HEADER_SIZE
 from klamm.records.kernels import pyarrow as pa
 
 SLICE_BYTES = 4 * 1024 * 1024
@@ -75,11 +74,11 @@ class ColumnFeed:
         if self._partitioner is not None:
             rows, names = self._ask(self._partitioner, rows, partitions)
         encoded = self._encode(rows, names, partitions, rotation, now_ms)
-        limit = self._settings.max_request_bytes - HEADER_SIZE
+        limit = self._settings.max_request_bytes
         for batch in encoded:
-            if batch.count == 1 and len(batch.payload) > limit:
+            if batch.count == 1 and len(batch.batch) > limit:
                 raise LocalRecordTooLarge(
-                    f"a row for {self.topic} needs {len(batch.payload) + HEADER_SIZE} bytes, more than "
+                    f"a row for {self.topic} needs {len(batch.batch)} bytes, more than "
                     "max_request_size allows",
                     advice="Send less at once, or raise max_request_size",
                 )

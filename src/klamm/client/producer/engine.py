@@ -29,7 +29,6 @@ from klamm.client.producer.settling import Settling
 from klamm.client.producer.unseen import UnseenFailures
 from klamm.client.producer.waking import Wakeable
 from klamm.config.client_config import ClientConfig
-from klamm.records.batch import HEADER_SIZE
 
 if TYPE_CHECKING:  # they need klamm[arrow]
     from klamm.client.producer.columns import ColumnFeed
@@ -231,13 +230,13 @@ class Engine(Generic[DeliveryT]):
                     return self.accumulator.append_encoded(
                         topic,
                         records.partition,
-                        records.payload,
+                        records.batch,
                         records.count,
                         records.base_timestamp,
                         records.max_timestamp,
                     )
             except BufferFull:
-                await self.room(len(records.payload) + HEADER_SIZE)
+                await self.room(len(records.batch))
 
 
 def _now_ms() -> int:
