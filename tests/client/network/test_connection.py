@@ -17,8 +17,13 @@ from klamm.client.network.connection import MAX_IN_FLIGHT_REQUESTS, BrokerConnec
 from klamm.client.network.opening import ConnectionSettings, open_connection
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
-from klamm.protocol.headers import encode_response_frame
-from klamm.protocol.messages.k00_produce import ProduceRequest
+from klamm.protocol.headers import encode_request_frame, encode_response_frame
+from klamm.protocol.messages.k00_produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from klamm.protocol.messages.k01_fetch import FetchableTopicResponse, FetchRequest, FetchResponse
 from klamm.protocol.messages.k01_fetch import PartitionData as FetchedPartition
 from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
@@ -423,3 +428,85 @@ async def test_held_requests_time_out_like_others() -> None:
         with pytest.raises(TimedOut):
             await ask(connection, timeout=0.02)
         await close(connection)
+
+
+# ---- requests that other threads write
+
+
+class BigProduce:
+    """A prepared Produce of whatever size its records have."""
+
+    api_key = ApiKey.PRODUCE.value
+    version = 13
+
+    def frame(self, correlation_id: int, records: bytearray, /) -> bytes:
+        data = PartitionProduceData(index=0, records=records)
+        request = ProduceRequest(topic_data=[TopicProduceData(topic_id=b"t" * 16, partition_data=[data])])
+        return b"".join(encode_request_frame(self.api_key, self.version, correlation_id, "test", request))
+
+    def read(self, frame: memoryview, /) -> None:
+        return None
+
+
+def write_here(connection: BrokerConnection, waiter: asyncio.Future[Any], size: int) -> bool:
+    now = time.monotonic()
+    with connection.lock:
+        if not connection.may_send_here(now):
+            return False
+        connection.send_here(waiter, BigProduce(), bytearray(size), now)
+        return True
+
+
+async def test_another_thread_may_write_more_than_the_socket_takes() -> None:
+    sizes = [10, 8_000_000, 20]
+    async with FakeBroker() as broker:
+        seen: list[int] = []
+
+        def note(request: ProduceRequest, version: int) -> ProduceResponse:
+            seen.append(len(request.topic_data[0].partition_data[0].records or b""))
+            return ProduceResponse(throttle_time_ms=0)
+
+        broker.answers[ApiKey.PRODUCE] = note
+        broker.answers[ApiKey.LIST_GROUPS] = lambda request, version: ListGroupsResponse(error_code=7)
+        connection = await connect(broker)
+        connection.open_shortcut()
+        waiters: list[asyncio.Future[Any]] = []
+        for size in sizes:
+            waiters.append(asyncio.get_running_loop().create_future())
+            assert await asyncio.to_thread(write_here, connection, waiters[-1], size)
+            # What the loop writes meanwhile comes behind all of it.
+            assert (await ask(connection)).error_code == 7
+        await asyncio.gather(*waiters)
+        assert seen == sizes
+        assert connection.in_flight == 0
+        await close(connection)
+
+
+async def test_no_other_thread_writes_while_something_stands_against_it() -> None:
+    async with FakeBroker() as broker:
+        broker.answers[ApiKey.PRODUCE] = lambda request, version: SILENCE
+        connection = await connect(broker)
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        assert not write_here(connection, waiter, 1)  # nobody has opened the shortcut
+        connection.open_shortcut()
+        connection.hold()
+        assert not write_here(connection, waiter, 1)
+        connection.release()
+        assert write_here(connection, waiter, 1)
+        connection.close()
+        assert not write_here(connection, waiter, 1)
+        with pytest.raises(ConnectionFailed):
+            await waiter
+        await connection.gone
+
+
+async def test_what_another_thread_wrote_has_a_deadline() -> None:
+    async with FakeBroker() as broker:
+        broker.answers[ApiKey.PRODUCE] = lambda request, version: SILENCE
+        connection = await connect(broker, request_seconds=0.2)
+        connection.open_shortcut()
+        waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        assert await asyncio.to_thread(write_here, connection, waiter, 1)
+        with pytest.raises(TimedOut):
+            await waiter
+        await connection.gone

@@ -17,6 +17,7 @@ from klamm.client.errors import (
     BrokerError,
     BufferFull,
     ClientClosed,
+    ClientError,
     DeliveryTimedOut,
     RecordRefused,
     TimedOut,
@@ -570,3 +571,30 @@ async def test_many_failures_that_nobody_looks_at_do_not_flood_the_log(
     lines = [each.getMessage() for each in caplog.records if "not delivered" in each.getMessage()]
     assert len(lines) == MOST_LINES + 1
     assert f"{100 - MOST_LINES} more records in {100 - MOST_LINES} batches" in lines[-1]
+
+
+# ---- our own bugs
+
+
+async def test_an_answer_that_trips_us_up_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bug where answers are taken fails the records at once, is logged, and the producer goes on."""
+
+    def trip(*arguments: Any) -> bool:
+        raise ZeroDivisionError("a bug of ours")
+
+    async with ScriptedTopic(brokers=2) as topic, producer_of(topic) as producer:
+        await send_all(producer, 1)
+        monkeypatch.setattr(producer._engine._network.metadata, "learn_leader", trip)
+        topic.script = [moved_to(2, epoch=1)]
+        async with asyncio.timeout(LIMIT_S):
+            with pytest.raises(
+                ClientError, match=r"could not be taken: ZeroDivisionError.* may have been written"
+            ):
+                await producer.send(TOPIC, b"bad")
+            assert "a bug of ours" in caplog.text and "Traceback" in caplog.text
+            monkeypatch.undo()
+            assert (await producer.send(TOPIC, b"good")).offset == 1
+        assert producer.counters()["buffer_bytes"] == 0
+    assert topic.values() == [b"0", b"good"]

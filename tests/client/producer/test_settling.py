@@ -6,6 +6,7 @@ from klamm.client.errors import (
     AuthenticationFailed,
     BrokerError,
     ClientClosed,
+    ClientError,
     ConnectionFailed,
     DeliveryTimedOut,
     RecordRefused,
@@ -316,3 +317,19 @@ def test_a_settled_batch_keeps_no_records() -> None:
     cores.answer(batch)
     assert batch.data is None and not batch.values and batch.keys is None and batch.queue is None
     assert delivery.sent().offset == 0
+
+
+def test_what_a_spoiled_answer_left_undone_has_failed() -> None:
+    cores = Cores(3)
+    deliveries = [cores.send(partition=index) for index in range(3)]
+    settled, half_done, untouched = cores.drain()
+    cores.answer(settled)
+    cores.settling._off_wire(half_done)
+    bug = ClientError("a bug of ours")
+    cores.settling.spoiled([settled, half_done, untouched], bug, cores.now)
+    assert [one.error() for one in deliveries] == [None, bug, bug]
+    assert cores.ledger.memory_used == 0 and not cores.ledger.has_unsettled
+    more = [cores.send(partition=index) for index in range(3)]
+    for batch in cores.drain_all():
+        cores.answer(batch)
+    assert [one.error() for one in more] == [None] * 3, "the partitions go on"

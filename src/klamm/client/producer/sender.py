@@ -13,6 +13,7 @@ import logging
 import math
 import random
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -318,17 +319,31 @@ class Sender:
         unnamed = dict.fromkeys(call.batches)
         is_stale = False
         with self._lock:
-            learn = self._network.metadata.learn_leader
-            for batch, answer, has_moved, stale in call.answers(response, version, learn):
-                del unnamed[batch]
-                is_stale = is_stale or stale
-                self._settling.answered(batch, answer, address, now, chance=random.random(), moved=has_moved)
-            for batch in unnamed:
-                missing = ConnectionFailed(f"an answer does not speak of {batch.topic}-{batch.partition}")
-                self._settling.lost(batch, missing, now, chance=random.random())
+            try:
+                learn = self._network.metadata.learn_leader
+                for batch, answer, has_moved, stale in call.answers(response, version, learn):
+                    del unnamed[batch]
+                    is_stale = is_stale or stale
+                    self._settling.answered(
+                        batch, answer, address, now, chance=random.random(), moved=has_moved
+                    )
+                for batch in unnamed:
+                    missing = ConnectionFailed(f"an answer does not speak of {batch.topic}-{batch.partition}")
+                    self._settling.lost(batch, missing, now, chance=random.random())
+            except Exception as error:
+                self._spoiled(call.batches, address, error)
         if is_stale:
             self._network.request_refresh()
         if schedule.has_ready or schedule.next_due() < self._timer_at:
             self.pump()
         else:
             self.call_finished()
+
+    def _spoiled(self, batches: Iterable[Batch], address: object, error: Exception) -> None:
+        """An answer could not be taken, which is a bug of ours: nobody shall wait for it. Under the lock."""
+        self._logger.exception("the answer of %s to a Produce could not be taken", address)
+        failure = ClientError(
+            f"the answer of {address} to a Produce could not be taken: {error!r}",
+            advice="The records may have been written. This is a bug of Klamm's; its log says where",
+        )
+        self._settling.spoiled(batches, failure, time.monotonic())

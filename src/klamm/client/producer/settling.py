@@ -100,6 +100,17 @@ class Settling:
                 self._settle(queue, batch, Outcome(error=error))
         self.accumulator.reconsider(queue)
 
+    def spoiled(self, batches: Iterable[Batch], error: ClientError, now: float) -> None:
+        """Taking the answer to these batches failed half-way. Those that it left undone have failed."""
+        for batch in batches:
+            if batch.on_wire:
+                self.lost(batch, error, now, chance=0.0)
+            elif batch.outcome is None and batch.moved is None and batch not in batch.in_queue.waiting:
+                queue = batch.in_queue
+                batch.may_be_written = True
+                self._settle(queue, batch, Outcome(error=error))
+                self.accumulator.reconsider(queue)
+
     def expire(self, now: float) -> None:
         """Settle what has waited for too long."""
         for buffer in list(self.accumulator.holding.values()):
