@@ -7,7 +7,7 @@ Counts are made by `DataFrame.observe` while rows go by and come out in the prog
     undecodable                records whose value could not be decoded (sources)
     rule:<name>                rows for which the rule did not hold
     dead_letters               rows that went to the dead-letter topic from here
-    unknown_fields             records, of those looked at, with fields that the schema does not know (sources)
+    unknown_fields             records, of those looked at, with fields the schema does not know
     unknown_field              the name of one of those fields
 
 A batch that is tried again counts again; so do rows of a node that a query uses twice.

@@ -1,0 +1,128 @@
+"""Who needs whom: the nodes of a project as a graph, by the names of their parameters.
+
+What is wrong with it comes out of `problems` all at once, for lint; `order` raises the first that stands in
+the way of one node. A pipeline is an end: nothing can ask for one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from klamm.pipelines.definitions import Node, Pipeline, Source
+from klamm.pipelines.errors import GraphError
+
+
+def order(name: str, nodes: Mapping[str, Node]) -> list[Node]:
+    """The node and all that it needs, each after what it needs itself. Raises GraphError."""
+    if name not in nodes:
+        raise GraphError(
+            f"there is no source, transform or pipeline called {name!r}", advice=_nearest(name, list(nodes))
+        )
+    for problem in _problems_of(nodes[name], nodes, set()):
+        raise problem
+    ordered: dict[str, Node] = {}
+    _visit(nodes[name], nodes, ordered)
+    return list(ordered.values())
+
+
+def sources_of(name: str, nodes: Mapping[str, Node]) -> list[Source]:
+    """The sources that a node reads, directly or through others."""
+    return [node for node in order(name, nodes) if isinstance(node, Source)]
+
+
+def edges(nodes: Mapping[str, Node]) -> list[tuple[str, str]]:
+    """From each input to the node that asks for it: what a picture of the project shows."""
+    return [(name, node.name) for node in nodes.values() for name in node.inputs if name in nodes]
+
+
+def unused(nodes: Mapping[str, Node]) -> list[Node]:
+    """Sources and transforms that no pipeline comes to."""
+    used = {name for node in nodes.values() if isinstance(node, Pipeline) for name in _reached(node, nodes)}
+    return [node for node in nodes.values() if not isinstance(node, Pipeline) and node.name not in used]
+
+
+def problems(nodes: Mapping[str, Node]) -> list[GraphError]:
+    """Inputs that are not there or cannot be asked for, functions without any, and circles, told once."""
+    told: set[str] = set()
+    return [problem for node in nodes.values() for problem in _problems_of(node, nodes, told)]
+
+
+def _problems_of(node: Node, nodes: Mapping[str, Node], told: set[str]) -> Iterator[GraphError]:
+    """The problems of a node and of all below it that were not told before."""
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if current.name in told:
+            continue
+        told.add(current.name)
+        yield from _own_problems(current, nodes)
+        if (circle := _circle(current.name, nodes)) and current.name == min(circle):
+            yield GraphError(
+                f"these need each other in a circle: {' → '.join([*circle, circle[0]])}",
+                advice="Take one of the parameters away",
+                place=current.place,
+            )
+        pending += [nodes[name] for name in reversed(current.inputs) if name in nodes]
+
+
+def _own_problems(node: Node, nodes: Mapping[str, Node]) -> Iterator[GraphError]:
+    if not isinstance(node, Source) and not node.inputs and not node.wants_session:
+        yield GraphError(
+            f"the {node.kind} {node.name} asks for nothing",
+            advice="Name its inputs by parameters; one called spark gets the session",
+            place=node.place,
+        )
+    for name in node.inputs:
+        wanted = nodes.get(name)
+        if wanted is None:
+            choices = [each.name for each in nodes.values() if not isinstance(each, Pipeline)]
+            yield GraphError(
+                f"{node.name} asks for {name!r}, and there is no source or transform of that name",
+                advice=_nearest(name, choices),
+                place=node.place,
+            )
+        elif isinstance(wanted, Pipeline):
+            yield GraphError(
+                f"{node.name} asks for {name!r}, which is a pipeline and goes to its sink only",
+                advice="Make what both need a transform",
+                place=node.place,
+            )
+
+
+def _circle(name: str, nodes: Mapping[str, Node]) -> list[str]:
+    """A way from the node back to itself, or nothing."""
+    pending = [[name]]
+    seen: set[str] = set()
+    while pending:
+        way = pending.pop()
+        for following in nodes[way[-1]].inputs:
+            if following == name:
+                return way
+            if following in nodes and following not in seen:
+                seen.add(following)
+                pending.append([*way, following])
+    return []
+
+
+def _visit(node: Node, nodes: Mapping[str, Node], ordered: dict[str, Node]) -> None:
+    if node.name not in ordered:
+        for name in node.inputs:
+            _visit(nodes[name], nodes, ordered)
+        ordered[node.name] = node
+
+
+def _reached(node: Node, nodes: Mapping[str, Node]) -> set[str]:
+    reached: set[str] = set()
+    pending = list(node.inputs)
+    while pending:
+        name = pending.pop()
+        if name in nodes and name not in reached:
+            reached.add(name)
+            pending += nodes[name].inputs
+    return reached
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, names, n=1)
+    return f"Did you mean {nearest[0]}?" if nearest else f"There are {', '.join(names) or 'none'}"

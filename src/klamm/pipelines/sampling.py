@@ -1,0 +1,107 @@
+"""Looks at records of topics with our own client: for schemas to be inferred, and for lint.
+
+Nothing is committed and no group is joined. Waits are bounded: whoever asks sits at a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from klamm.client.errors import ClientError, UnknownTopic
+from klamm.client.plain.admin import Admin
+from klamm.client.plain.consumer import Consumer
+from klamm.client.results import Record, TopicPartition
+from klamm.pipelines.errors import SamplingFailed
+from klamm.pipelines.project import Project
+
+SAMPLED_RECORDS = 1000
+"""How many records of a topic are looked at: enough to meet rare fields, and read within a second."""
+
+ANSWER_TIMEOUT_MS = 10_000
+"""How long a broker may take to answer, unless [kafka] says otherwise."""
+
+POLL_TIMEOUT_S = 5.0
+"""How long the next records may take; offsets that compaction has taken away never come."""
+
+
+def existing_topics(project: Project) -> set[str]:
+    """The names of all topics. Raises SamplingFailed when no broker answers."""
+    try:
+        with Admin(project.bootstrap, config=_settings(project, "admin")) as admin:
+            return set(admin.list_topics(include_internal=True))
+    except ClientError as error:
+        raise SamplingFailed(
+            f"the broker at {project.bootstrap} cannot be asked for its topics: {error}"
+        ) from error
+
+
+def sample(project: Project, topics: Sequence[str], count: int = SAMPLED_RECORDS) -> list[Record]:
+    """The last records of the topics, about `count` in all, ordered by topic, partition and offset."""
+    found: list[Record] = []
+    with _telling(topics), Consumer(project.bootstrap, config=_settings(project, "consumer")) as consumer:
+        partitions = _partitions(project, topics)
+        each = max(1, count // max(1, len(partitions)))
+        ranges = {
+            partition: (start, end)
+            for partition, (start, end) in _ranges(consumer, partitions, each).items()
+            if start < end
+        }
+        consumer.assign(ranges)
+        for partition, (start, _) in ranges.items():
+            consumer.seek(partition, start)
+        while any(consumer.position(partition) < end for partition, (_, end) in ranges.items()):
+            records = consumer.poll(timeout=POLL_TIMEOUT_S)
+            if not records:
+                break
+            found += [record for record in records if record.offset < ranges[_partition_of(record)][1]]
+    return sorted(found, key=lambda record: (record.topic, record.partition, record.offset))
+
+
+def last_offsets(
+    project: Project, topics: Sequence[str], count: int
+) -> dict[TopicPartition, tuple[int, int]]:
+    """For each partition, where its last `count` offsets begin, and where it ends."""
+    with _telling(topics), Consumer(project.bootstrap, config=_settings(project, "consumer")) as consumer:
+        return _ranges(consumer, _partitions(project, topics), count)
+
+
+@contextmanager
+def _telling(topics: Sequence[str]) -> Iterator[None]:
+    """Errors of the client as ours, with the topics that they are about."""
+    try:
+        yield
+    except ClientError as error:
+        what = "is not there" if isinstance(error, UnknownTopic) else "cannot be read"
+        raise SamplingFailed(f"{', '.join(topics)} {what}: {error}") from error
+
+
+def _partitions(project: Project, topics: Sequence[str]) -> list[TopicPartition]:
+    """Asked of the admin: a consumer would wait for a topic that is not there to be made."""
+    with Admin(project.bootstrap, config=_settings(project, "admin")) as admin:
+        return [
+            TopicPartition(topic, number)
+            for topic in topics
+            for number in range(len(admin.describe_topic(topic).partitions))
+        ]
+
+
+def _ranges(
+    consumer: Consumer, partitions: list[TopicPartition], count: int
+) -> dict[TopicPartition, tuple[int, int]]:
+    starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    return {
+        partition: (max(starts[partition], ends[partition] - count), ends[partition])
+        for partition in partitions
+    }
+
+
+def _partition_of(record: Record) -> TopicPartition:
+    return TopicPartition(record.topic, record.partition)
+
+
+def _settings(project: Project, kind: str) -> dict[str, str]:
+    settings = {"default.api.timeout.ms": str(ANSWER_TIMEOUT_MS), **project.client_settings(kind)}
+    if kind == "consumer":
+        settings["allow.auto.create.topics"] = "false"  # whoever looks must not change what is there
+    return settings

@@ -1,0 +1,7 @@
+"""Schemas of sources: said, read from files, or inferred from records and then written down."""
+
+from __future__ import annotations
+
+from klamm.pipelines.schemas.resolving import SchemaUpdate, ensure_schema, schema_file, schema_of, update
+
+__all__ = ["SchemaUpdate", "ensure_schema", "schema_file", "schema_of", "update"]

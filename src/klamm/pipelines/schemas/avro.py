@@ -1,0 +1,169 @@
+"""Avro's schemas: an .avsc file as a StructType, and as fastavro is to read values with it.
+
+    record, array, map, enum, fixed      STRUCT, ARRAY, MAP<STRING, …>, STRING, BINARY
+    int, long, float, double             INT, BIGINT, FLOAT, DOUBLE
+    boolean, string, bytes               BOOLEAN, STRING, BINARY
+    date                                 DATE
+    timestamp-millis, -micros            TIMESTAMP; the local- ones TIMESTAMP_NTZ
+    decimal                              DECIMAL
+    [null, x]                            x, which may be null
+    [int, long], [float, double]         BIGINT, DOUBLE
+    other unions                         STRING: the value as JSON
+
+Other logical types are what they are made of: a uuid is a STRING, a time an INT or BIGINT. A record that
+contains itself has no end as columns, and is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fastavro
+from pyspark.sql import types
+
+from klamm.pipelines.errors import SchemaError
+
+_PLAIN: Mapping[str, types.DataType] = {
+    "boolean": types.BooleanType(),
+    "int": types.IntegerType(),
+    "long": types.LongType(),
+    "float": types.FloatType(),
+    "double": types.DoubleType(),
+    "bytes": types.BinaryType(),
+    "string": types.StringType(),
+    "null": types.StringType(),
+}
+_LOGICAL: Mapping[tuple[str, str], types.DataType] = {
+    ("int", "date"): types.DateType(),
+    ("long", "timestamp-millis"): types.TimestampType(),
+    ("long", "timestamp-micros"): types.TimestampType(),
+    ("long", "local-timestamp-millis"): types.TimestampNTZType(),
+    ("long", "local-timestamp-micros"): types.TimestampNTZType(),
+}
+_MILLIS = frozenset({"timestamp-millis", "local-timestamp-millis"})
+
+
+@dataclass(frozen=True)
+class AvroSchema:
+    """`columns` for Spark; `reader` for fastavro; `writers` by the id that Confluent's framing carries."""
+
+    columns: types.StructType
+    reader: Mapping[str, Any]
+    writers: Mapping[int, Mapping[str, Any]]
+
+
+def read_avro_schema(file: Path) -> AvroSchema:
+    """The schema of an .avsc file.
+
+    Files `<name>.<id>.avsc` beside it are the schemas that values were written with, by their id in
+    Confluent's framing; a value with another id is taken to be written with the schema itself.
+    """
+    text = _read(file)
+    columns = _to_spark(text, {}, ())
+    if not isinstance(columns, types.StructType):
+        raise SchemaError(f"the Avro schema {file} is no record", advice="Wrap it into a record")
+    writers = {}
+    for other in sorted(file.parent.glob(f"{file.stem}.*.avsc")):
+        number = other.name.removeprefix(f"{file.stem}.").removesuffix(".avsc")
+        if number.isdecimal():
+            writers[int(number)] = _plain_times(_read(other))
+    return AvroSchema(columns, _plain_times(text), writers)
+
+
+def _read(file: Path) -> Any:
+    try:
+        text = json.loads(file.read_text(encoding="utf-8"))
+        fastavro.parse_schema(text)
+    except OSError as error:
+        raise SchemaError(
+            f"the Avro schema {file} cannot be read: {error.strerror}", advice="Put it there, or name another"
+        ) from None
+    except (ValueError, fastavro.schema.SchemaParseException, KeyError, TypeError) as error:
+        raise SchemaError(f"{file} is no Avro schema: {error}", advice="Correct the file") from None
+    return text
+
+
+def _to_spark(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> types.DataType:
+    """`named` are the types that were defined so far, `inside` the records around this place."""
+    if isinstance(schema, list):
+        return _union(schema, named, inside)
+    if isinstance(schema, str):
+        if schema in _PLAIN:
+            return _PLAIN[schema]
+        if schema in inside:
+            raise SchemaError(
+                f"the Avro record {schema} contains itself",
+                advice="Columns need an end: flatten it, or read binary",
+            )
+        return _to_spark(named[schema], named, inside)
+    kind = schema["type"]
+    if isinstance(kind, dict | list):
+        return _to_spark(kind, named, inside)
+    if "name" in schema and kind in ("record", "error", "enum", "fixed"):
+        for name in _names(schema):
+            named[name] = schema
+    return _by_kind(kind, schema, named, inside)
+
+
+def _by_kind(kind: str, schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> types.DataType:
+    logical = schema.get("logicalType")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        return types.DecimalType(min(int(schema["precision"]), 38), int(schema.get("scale", 0)))
+    if (kind, logical) in _LOGICAL:
+        return _LOGICAL[kind, logical]
+    if kind in ("record", "error"):
+        within = (*inside, *_names(schema))
+        fields = [(field["name"], _to_spark(field["type"], named, within)) for field in schema["fields"]]
+        return types.StructType([types.StructField(name, data_type) for name, data_type in fields])
+    if kind == "array":
+        return types.ArrayType(_to_spark(schema["items"], named, inside))
+    if kind == "map":
+        return types.MapType(types.StringType(), _to_spark(schema["values"], named, inside))
+    if kind == "enum":
+        return types.StringType()
+    if kind == "fixed":
+        return types.BinaryType()
+    return _to_spark(kind, named, inside)
+
+
+def _names(schema: Any) -> list[str]:
+    """The names that other places may call a type by: alone, and with its namespace."""
+    name = schema["name"]
+    space = schema.get("namespace")
+    return [name, f"{space}.{name}"] if space else [name, name.rpartition(".")[2]]
+
+
+def _union(branches: list[Any], named: dict[str, Any], inside: tuple[str, ...]) -> types.DataType:
+    found = [_to_spark(branch, named, inside) for branch in branches if branch != "null"]
+    if len(found) == 1:
+        return found[0]
+    kinds = {type(each) for each in found}
+    if found and kinds <= {types.IntegerType, types.LongType}:
+        return types.LongType()
+    if found and kinds <= {types.FloatType, types.DoubleType}:
+        return types.DoubleType()
+    return types.StringType()
+
+
+def _plain_times(schema: Any) -> Any:
+    """The schema for fastavro: points in time come as numbers of microseconds, the way Arrow holds them.
+
+    It would make a datetime of each otherwise. Milliseconds stay datetimes: columns have one unit.
+    """
+    if isinstance(schema, list):
+        return [_plain_times(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {
+        key: _plain_times(value) if key in ("type", "items", "values") else value
+        for key, value in schema.items()
+    }
+    if "fields" in schema:
+        made["fields"] = [_plain_times(field) for field in schema["fields"]]
+    if made.get("logicalType") not in (None, "decimal", *_MILLIS):
+        del made["logicalType"]
+    return made

@@ -1,0 +1,116 @@
+"""Does a value fit a schema? What lint says of sampled records, without Spark.
+
+It follows what Spark's JSON reader does with each type. It is a forecast: the reader itself decides when a
+pipeline runs, and what does not fit goes to the dead letters then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from pyspark.sql import types
+
+from klamm.pipelines.schemas.inference import is_date, is_timestamp
+
+_BITS: Mapping[type[types.DataType], int] = {
+    types.ByteType: 8,
+    types.ShortType: 16,
+    types.IntegerType: 32,
+    types.LongType: 64,
+}
+_NUMBER_WORDS = ("NaN", "Infinity", "-Infinity", "+Infinity", "INF", "-INF", "+INF")
+
+
+def misfits(
+    value: object, data_type: types.DataType, path: str = "", *, own_time_formats: bool = False
+) -> Iterator[str]:
+    """Sentences about each part of a parsed JSON value that its type does not hold. Null fits everything.
+
+    With `own_time_formats` texts of dates and times are not looked at: the source says how they are written.
+    """
+    if value is None or isinstance(data_type, types.StringType | types.VariantType):
+        return
+    if isinstance(data_type, types.StructType):
+        if not isinstance(value, Mapping):
+            yield f"{path or 'the value'} is {_shown(value)}, not an object"
+            return
+        for field in data_type:
+            inner = f"{path}.{field.name}" if path else field.name
+            yield from misfits(
+                value.get(field.name), field.dataType, inner, own_time_formats=own_time_formats
+            )
+    elif isinstance(data_type, types.ArrayType):
+        if not isinstance(value, list):
+            yield f"{path} is {_shown(value)}, not an array"
+            return
+        for element in value:
+            yield from misfits(element, data_type.elementType, f"{path}[]", own_time_formats=own_time_formats)
+    elif isinstance(data_type, types.MapType):
+        if not isinstance(value, Mapping):
+            yield f"{path} is {_shown(value)}, not an object"
+            return
+        for key, inner_value in value.items():
+            yield from misfits(
+                inner_value, data_type.valueType, f"{path}.{key}", own_time_formats=own_time_formats
+            )
+    elif not _fits_plain(value, data_type, own_time_formats):
+        yield f"{path} is {_shown(value)}, which no {data_type.simpleString().upper()} holds"
+
+
+def unknown_fields(value: object, data_type: types.DataType, path: str = "") -> Iterator[str]:
+    """The fields of a parsed JSON value, by their paths, that the schema does not know."""
+    if isinstance(data_type, types.StructType) and isinstance(value, Mapping):
+        known = {field.name: field for field in data_type}
+        for name, inner in value.items():
+            inner_path = f"{path}.{name}" if path else str(name)
+            if name in known:
+                yield from unknown_fields(inner, known[name].dataType, inner_path)
+            else:
+                yield inner_path
+    elif isinstance(data_type, types.ArrayType) and isinstance(value, list):
+        for element in value:
+            yield from unknown_fields(element, data_type.elementType, f"{path}[]")
+
+
+def _fits_plain(value: object, data_type: types.DataType, own_time_formats: bool) -> bool:
+    if isinstance(data_type, types.BooleanType):
+        return isinstance(value, bool)
+    if isinstance(data_type, types.BinaryType | types.CharType | types.VarcharType):
+        return isinstance(value, str)
+    if isinstance(data_type, types.TimestampType | types.TimestampNTZType):
+        if isinstance(value, str):
+            return own_time_formats or is_timestamp(value) or is_date(value)
+        return isinstance(value, int) and not isinstance(value, bool)  # seconds since 1970
+    if isinstance(data_type, types.DateType):
+        return isinstance(value, str) and (own_time_formats or is_date(value))
+    if isinstance(data_type, types.FloatType | types.DoubleType):
+        return _is_number(value) or value in _NUMBER_WORDS
+    if isinstance(data_type, types.DecimalType):
+        return _is_number(value) and _fits_decimal(value, data_type)
+    bits = _BITS.get(type(data_type))
+    if bits is not None:
+        return (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
+        )
+    return True  # a type that records do not usually have: the reader will say
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _fits_decimal(value: object, data_type: types.DecimalType) -> bool:
+    assert isinstance(value, int | float)
+    return math.isfinite(value) and abs(value) < 10 ** (data_type.precision - data_type.scale)
+
+
+SHOWN_CHARACTERS = 40
+"""How much of a value is shown: enough to recognise it, not enough to fill a screen."""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"

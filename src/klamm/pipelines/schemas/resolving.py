@@ -1,0 +1,160 @@
+"""Which columns a source has: from what it says, from a file, or found out from records and written down.
+
+A schema that was written down is what counts from then on: a field that newer records have and the schema
+does not know is not carried, but said (by lint and in the status of the pipeline); `update` adds such fields
+at the end, and never changes the type of one that is there, since tables have it already.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import types
+
+from klamm.client.results import Record
+from klamm.pipelines.definitions import CARRIED, INFER, Source
+from klamm.pipelines.errors import SchemaError
+from klamm.pipelines.project import Project
+from klamm.pipelines.sampling import sample
+from klamm.pipelines.schemas.avro import read_avro_schema
+from klamm.pipelines.schemas.ddl import parse_ddl
+from klamm.pipelines.schemas.files import read_schema, write_schema
+from klamm.pipelines.schemas.inference import compare, infer
+from klamm.pipelines.schemas.protobuf import columns_of, message_class, read_descriptors
+
+ERROR_COLUMN = "_error"
+RESERVED = frozenset({*CARRIED, ERROR_COLUMN})
+
+
+def schema_file(project: Project, source: Source) -> Path | None:
+    """The file that a source's schema is in, or nothing if the source says it itself or has none."""
+    if source.schema == INFER:
+        return project.schemas / f"{source.name}.json"
+    if source.schema and source.schema.endswith((".json", ".avsc", ".desc")):
+        return project.schemas / source.schema
+    return None
+
+
+def schema_of(project: Project, source: Source) -> types.StructType:
+    """The columns that a source decodes to. Raises SchemaError with the place of the source."""
+    try:
+        schema = _schema_of(project, source)
+    except SchemaError as error:
+        raise _placed(error, source) from None
+    for field in schema:
+        if field.name.lower() in RESERVED:
+            raise SchemaError(
+                f"{source.name} has a column {field.name}, which is a name of ours",
+                advice=f"Rename it: {', '.join(sorted(RESERVED))} are taken",
+                place=source.place,
+            )
+    return schema
+
+
+def ensure_schema(project: Project, source: Source) -> types.StructType:
+    """As `schema_of`; one that is to be inferred and is not there yet is inferred and written down."""
+    file = schema_file(project, source)
+    if source.schema == INFER and file is not None and not file.exists():
+        write_schema(file, _inferred(project, source))
+    return schema_of(project, source)
+
+
+@dataclass(frozen=True)
+class SchemaUpdate:
+    """What newer records say about a source's schema.
+
+    `added` are fields with their types, `differing` sentences about fields that stay as they are. `written`
+    is whether the file was changed: it is not if the source spells its schema out itself.
+    """
+
+    source: str
+    file: Path | None
+    added: tuple[str, ...]
+    differing: tuple[str, ...]
+    written: bool
+
+
+def update(project: Project, source: Source) -> SchemaUpdate:
+    """Look at the newest records, and add the fields that they have to the schema that is written down."""
+    if source.format != "json":
+        raise SchemaError(
+            f"the schema of {source.name} cannot be updated from records: they are {source.format}",
+            advice="Change its schema by hand",
+            place=source.place,
+        )
+    file = schema_file(project, source)
+    if file is not None and not file.exists() and source.schema == INFER:
+        schema = ensure_schema(project, source)
+        return SchemaUpdate(source.name, file, tuple(field.simpleString() for field in schema), (), True)
+    known = schema_of(project, source)
+    found = compare(known, _inferred(project, source))
+    written = bool(found.added) and file is not None
+    if written and file is not None:
+        write_schema(file, found.merged)
+    return SchemaUpdate(source.name, file, found.added, found.differing, written)
+
+
+def parsed_values(records: Iterable[Record]) -> list[dict[str, object]]:
+    """The values that are JSON objects; others are somebody else's concern."""
+    values = []
+    for record in records:
+        try:
+            value = json.loads(record.value or b"")
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            values.append(value)
+    return values
+
+
+def _schema_of(project: Project, source: Source) -> types.StructType:
+    if source.format == "text":
+        return types.StructType([types.StructField("value", types.StringType())])
+    if source.format == "binary":
+        return types.StructType([types.StructField("value", types.BinaryType())])
+    file = schema_file(project, source)
+    if file is None:
+        return parse_ddl(source.schema or "")
+    if source.format == "avro":
+        return read_avro_schema(file).columns
+    if source.format == "protobuf":
+        return columns_of(message_class(read_descriptors(file), source.options["message"]).DESCRIPTOR)
+    if source.schema == INFER and not file.exists():
+        raise SchemaError(
+            f"the schema of {source.name} has not been inferred yet: there is no {file}",
+            advice="It is written when the pipeline runs or is previewed for the first time",
+        )
+    return read_schema(file)
+
+
+def _inferred(project: Project, source: Source) -> types.StructType:
+    records = sample(project, source.topics)
+    schema = _infer_csv(source, records) if source.format == "csv" else infer(parsed_values(records))
+    if not schema.fields:
+        why = f"none of the last {len(records)} records is an object" if records else "there are no records"
+        raise SchemaError(
+            f"the schema of {source.name} cannot be inferred from {', '.join(source.topics)}: {why}",
+            advice='Produce some first, or say the schema: schema="id STRING, …"',
+            place=source.place,
+        )
+    return schema
+
+
+def _infer_csv(source: Source, records: list[Record]) -> types.StructType:
+    """Columns _c0, _c1 … of text, as many as most records have: values of CSV do not say their types."""
+    separator = source.options.get("sep", ",")
+    counts: dict[int, int] = {}
+    for record in records:
+        if record.value:
+            number = record.value.decode("utf-8", "replace").count(separator) + 1
+            counts[number] = counts.get(number, 0) + 1
+    usual = max(counts, key=lambda number: (counts[number], number), default=0)
+    return types.StructType([types.StructField(f"_c{number}", types.StringType()) for number in range(usual)])
+
+
+def _placed(error: SchemaError, source: Source) -> SchemaError:
+    message = f"{source.name}: {error.message}"
+    return SchemaError(message, advice=error.advice, place=error.place or source.place)
