@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from pyspark_klamm.jar import jar_path
 from pyspark_klamm.java import JavaMissing, find_java
-from pyspark_klamm.kafka_format import jar_path
 
 
 def main() -> None:
@@ -13,7 +13,8 @@ def main() -> None:
     parser.add_argument(
         "what",
         choices=["jar", "java"],
-        help='jar: the path of the jar that makes format("kafka") work, for spark.jars. '
+        help='jar: the path of the jar that completes format("klamm") and makes format("kafka") work, for '
+        "spark.jars. "
         "java: the Java that Spark would run on, for JAVA_HOME",
     )
     if parser.parse_args().what == "jar":

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from pyspark_klamm.jar import jar_path
 from pyspark_klamm.java import find_java
-from pyspark_klamm.kafka_format import jar_path
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
