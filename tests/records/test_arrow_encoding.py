@@ -330,6 +330,29 @@ def test_malformed_arrays_are_refused(ends: list[int]) -> None:
             encode(batch, **arguments)
 
 
+def address(encoded: list[EncodedRecords]) -> int:
+    return int(np.frombuffer(encoded[0].batch, np.uint8).ctypes.data)
+
+
+def test_memory_is_used_again_only_when_nobody_has_it() -> None:
+    def table(letter: bytes) -> pa.RecordBatch:
+        return pa.record_batch({"v": pa.array([letter * 1000] * 2000, pa.binary())})
+
+    first = encode(table(b"a"), value="v")
+    second = encode(table(b"b"), value="v")
+    left = first.pop()
+    del first  # one batch of it is still there
+    third = encode(table(b"c"), value="v")
+    assert set(values_of([left])) == {b"a" * 1000}
+    assert set(values_of(second)) == {b"b" * 1000} and set(values_of(third)) == {b"c" * 1000}
+
+    place = address(third)
+    del third
+    fourth = encode(table(b"d"), value="v")
+    assert address(fourth) == place
+    assert set(values_of(fourth)) == {b"d" * 1000} and set(values_of(second)) == {b"b" * 1000}
+
+
 def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
     """These tests once more, with kernels that check each index."""
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}

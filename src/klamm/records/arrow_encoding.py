@@ -6,6 +6,8 @@ kernels of `packing.py` choose partitions, cut batches and write records. No Pyt
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +20,16 @@ from klamm.records.kernels import pyarrow as pa
 
 METHODS = {"murmur2": packing.MURMUR2, "crc32": packing.CRC32}
 """How keys choose partitions, by the words of the producer's key `partitioner`."""
+
+
+LEAST_SPARE_BYTES = 1024 * 1024
+MOST_SPARE_BYTES = 8 * 1024 * 1024
+"""Outputs of these sizes, as the slices of a producer are, are used again. Smaller ones cost little."""
+
+MOST_SPARE_OUTPUTS = 2
+"""What is kept of them: one is given back about when the next is wanted."""
+
+_spare: deque[Array] = deque(maxlen=MOST_SPARE_OUTPUTS)
 
 
 class ColumnError(ValueError):
@@ -144,7 +156,7 @@ class _Plan:
         """All batches, one after the other in one buffer, so that no record is copied twice."""
         sizes = self.sizes[:batches]
         ends = np.cumsum(sizes + HEADER_SIZE)
-        output = np.empty(int(ends[-1]), np.uint8)
+        output = _output(int(ends[-1]))
         packing.write_records(
             *columns.keys,
             *columns.values,
@@ -165,6 +177,22 @@ class _Plan:
                 *(field[:batches].tolist() for field in fields), strict=True
             )
         ]
+
+
+def _output(size: int) -> Array:
+    """Memory to write to. That of an earlier call if it is about as large and nobody has it any more: memory
+    that is new to the process costs more than what is written to it."""
+    if not LEAST_SPARE_BYTES <= size <= MOST_SPARE_BYTES:
+        return np.empty(size, np.uint8)
+    try:
+        memory = _spare.pop()
+    except IndexError:
+        memory = _NO_BYTES
+    if not size <= memory.size <= 2 * size:
+        memory = np.empty(size + size // 8, np.uint8)  # a little more: the next call may need it
+    output = memory[:size]
+    weakref.finalize(output, _spare.append, memory).atexit = False
+    return output
 
 
 # ---- columns into one form
