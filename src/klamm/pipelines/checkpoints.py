@@ -1,0 +1,49 @@
+"""What a pipeline's checkpoint tells: Spark writes there what a batch reads before it reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from klamm.pipelines.hadoop import RemoteFiles, joined, local_path
+from klamm.pipelines.positions import Position, parse_offset_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Checkpoint:
+    """The checkpoint of one generation of one pipeline, on this machine or wherever Spark keeps it."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        self.location = location
+        self._path = local_path(location)
+        self._files = None if self._path is not None else RemoteFiles(spark, location)
+
+    def ends(self, batch: int) -> list[Position]:
+        """Where a batch ends, for each source; nothing if the batch is not known (any more)."""
+        try:
+            text = self._read("offsets", str(batch))
+        except FileNotFoundError:
+            return []
+        return parse_offset_log(text)
+
+    def keeps_state(self) -> bool:
+        """Whether the query has operators with state, which want every batch to be run, even twice."""
+        return bool(self._names("state"))
+
+    def _read(self, *names: str) -> str:
+        if self._path is not None:
+            return Path(self._path, *names).read_text()
+        assert self._files is not None
+        location = joined(self.location, *names)
+        if not self._files.exists(location):
+            raise FileNotFoundError(location)
+        return self._files.read_text(location)
+
+    def _names(self, folder: str) -> list[str]:
+        if self._path is not None:
+            path = self._path / folder
+            return [each.name for each in path.iterdir()] if path.is_dir() else []
+        assert self._files is not None
+        return self._files.names(joined(self.location, folder))
