@@ -77,6 +77,7 @@ CORES = (
     "client/network/metadata.py",
     "client/network/receiving.py",
     "client/network/versions.py",
+    "client/consumer/absences.py",
     "client/consumer/start.py",
     "client/consumer/subscription.py",
     "client/consumer/partition_state.py",

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import TypeAlias
 
+from klamm.client.consumer.absences import Absences
 from klamm.client.consumer.commits import Commits
 from klamm.client.consumer.fetch_planner import FetchPlanner
 from klamm.client.consumer.fetch_requests import FetchSettings
@@ -59,6 +60,7 @@ class ConsumerEngine:
         self.max_poll_records = config.int_("max.poll.records")
         self.positions = Positions(threading.Lock())
         self.records = HandOut(self.positions)
+        self._absences = Absences(self.positions)
         self.subscription = Subscription(excludes_internal=config.bool_("exclude.internal.topics"))
         self.call_listener: CallListener = _call_here
         self.on_news: Callable[[], bool] | None = None
@@ -184,7 +186,10 @@ class ConsumerEngine:
             self._follow_topics()
 
     def _metadata_came(self, change: MetadataChange) -> None:
-        if self.group is None and change:
+        if not self.subscription.is_by_topic:
+            if self._absences.look(self.network.metadata.topics, monotonic()):
+                self._tell_news()
+        elif self.group is None and change:
             self._follow_topics()
 
     def _follow_topics(self) -> None:

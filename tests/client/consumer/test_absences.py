@@ -1,0 +1,120 @@
+"""Partitions that were assigned and are not there: a poll says so, soon and by name."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import klamm
+from klamm.client.consumer.absences import PATIENCE_SECONDS, Absences
+from klamm.client.consumer.positions import Positions
+from klamm.client.network.metadata import PartitionMetadata, TopicMetadata
+from klamm.client.results import TopicPartition
+from klamm.model.errors import ErrorCode
+from klamm.testing import Broker
+from tests.client.faces import Face
+from tests.client.reading import collect, fill, values
+from tests.client.topics import make_topic
+
+SOON_SECONDS = 15.0
+"""Far less than default_api_timeout_ms, and enough on a busy machine."""
+
+
+def topic_of(partitions: int, error: ErrorCode = ErrorCode.NONE) -> dict[str, TopicMetadata]:
+    made = tuple(PartitionMetadata(index, 1, 0, (1,), (1,)) for index in range(partitions))
+    return {"orders": TopicMetadata("orders", b"o" * 16, False, error, made)}
+
+
+def test_what_is_missing_for_long_is_told_once() -> None:
+    positions = Positions(threading.Lock())
+    positions.assign([TopicPartition("orders", 0), TopicPartition("orders", 2)])
+    absences = Absences(positions)
+    assert not absences.look(topic_of(2), 100.0), "others may know more already"
+    assert not absences.look(topic_of(2), 100.0 + PATIENCE_SECONDS / 2)
+    assert absences.look(topic_of(2), 100.0 + PATIENCE_SECONDS)
+    assert not absences.look(topic_of(2), 101.0 + PATIENCE_SECONDS), "it is to be raised already"
+    positions.raise_error(TopicPartition("orders", 0))
+    with pytest.raises(klamm.UnknownTopic, match=r"'orders' has no partition 2: it has 2, numbers 0 to 1"):
+        positions.raise_error(TopicPartition("orders", 2))
+    assert absences.look(topic_of(2), 102.0 + PATIENCE_SECONDS), "who polls again is told again"
+
+
+def test_what_comes_in_time_or_has_no_topic_is_waited_for() -> None:
+    positions = Positions(threading.Lock())
+    positions.assign([TopicPartition("orders", 2)])
+    absences = Absences(positions)
+    for now, topics in enumerate(
+        [{}, topic_of(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), topic_of(2), topic_of(3)]
+    ):
+        assert not absences.look(topics, 100.0 + now)
+    assert not absences.look(topic_of(2), 110.0), "a new absence, with a time of its own"
+
+
+@pytest.mark.parametrize("missing", [3, -1])
+def test_a_poll_says_which_partition_is_not_there(face: Face, broker: Broker, missing: int) -> None:
+    topic = make_topic(broker.bootstrap, partitions=3)
+    words = rf"'{topic}' has no partition {missing}: it has 3, numbers 0 to 2"
+    with face.consumer(broker.bootstrap) as consumer:
+        consumer.assign([(topic, missing)])
+        check(poll_on, consumer, words)
+        check(lambda consumer: consumer.position((topic, missing)), consumer, words)
+
+
+def test_a_place_that_was_sought_makes_no_difference(face: Face, broker: Broker) -> None:
+    topic = make_topic(broker.bootstrap)
+    with face.consumer(broker.bootstrap) as consumer:
+        consumer.assign([(topic, 1)])
+        consumer.seek((topic, 1), 5)
+        check(poll_on, consumer, rf"'{topic}' has no partition 1: it has 1, number 0")
+
+
+def test_the_others_are_read(face: Face, broker: Broker) -> None:
+    topic = make_topic(broker.bootstrap)
+    sent = fill(face, broker.bootstrap, topic, 3)
+    with face.consumer(broker.bootstrap, start="earliest") as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        assert values(collect(consumer, 3)) == sent
+        check(poll_on, consumer, "has no partition 1")
+        fill(face, broker.bootstrap, topic, 1)
+        assert len(collect_through(consumer, 1)) == 1
+
+
+def test_a_partition_that_comes_is_read(face: Face, broker: Broker) -> None:
+    topic = make_topic(broker.bootstrap)
+    with face.consumer(broker.bootstrap, start="earliest") as consumer, face.admin(broker.bootstrap) as admin:
+        consumer.assign([(topic, 1)])
+        check(poll_on, consumer, "has no partition 1")
+        admin.create_partitions(topic, 2)
+        fill(face, broker.bootstrap, topic, 2, partition=1)
+        assert len(collect_through(consumer, 2)) == 2
+
+
+def poll_on(consumer: Any) -> None:
+    """As programs do, with short polls that may come back empty."""
+    deadline = time.monotonic() + SOON_SECONDS
+    while time.monotonic() < deadline:
+        assert consumer.poll(timeout=0.2) == []
+
+
+def check(way: Callable[[Any], object], consumer: Any, words: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(klamm.UnknownTopic, match=words) as raised:
+        way(consumer)
+    assert time.monotonic() - begun < SOON_SECONDS
+    assert raised.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not raised.value.retriable
+
+
+def collect_through(consumer: Any, count: int) -> list[Any]:
+    """Poll until so many came, through what is told again and again meanwhile."""
+    records: list[Any] = []
+    deadline = time.monotonic() + SOON_SECONDS
+    while len(records) < count and time.monotonic() < deadline:
+        try:
+            records += consumer.poll(timeout=0.2)
+        except klamm.UnknownTopic:
+            continue
+    return records
