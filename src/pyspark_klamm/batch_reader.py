@@ -53,10 +53,13 @@ class KlammBatchReader(DataSourceReader):
 async def plan_batch(connection: Connection, options: ReadOptions) -> list[OffsetRange]:
     """The ranges of a batch, from what there is now."""
     lookup = ClusterLookup(connection, options.subscription)
-    partitions = await lookup.all_partitions()
-    starts = await lookup.resolve(options.starting, partitions, options.latest_if_no_record)
-    ends = await lookup.resolve(options.ending, partitions, True)
-    return [OffsetRange(*each, starts[each], ends[each]) for each in partitions if starts[each] < ends[each]]
+    starts = await lookup.starts(options)
+    ends = await lookup.ends(options)
+    return [
+        OffsetRange(*each, start, ends[each])
+        for each, start in sorted(starts.items())
+        if each in ends and start < ends[each]
+    ]
 
 
 def read_partition(options: ReadOptions, schema: StructType, wanted: OffsetRange) -> Iterator[Any]:

@@ -6,7 +6,10 @@ say what happened, to what, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Sequence
+
+logger = logging.getLogger("pyspark_klamm")
 
 
 class OptionError(ValueError):
@@ -21,11 +24,15 @@ class DataLoss(Exception):
     """Records that a query was to read are gone, and failOnDataLoss is true."""
 
 
-LOSS_ADVICE = (
+_ADVICE = (
     "Records may have been deleted by retention, or the topic was deleted or made anew. "
     "Set the option failOnDataLoss to false to go on without them"
 )
 
 
-def data_loss(losses: Iterable[str]) -> DataLoss:
-    return DataLoss(f"{'; '.join(losses)}. {LOSS_ADVICE}")
+def report_losses(losses: Sequence[str], fails: bool) -> None:
+    """Raise, or log where the user has said that a query shall go on."""
+    text = "; ".join(losses)
+    if fails:
+        raise DataLoss(f"{text}. {_ADVICE}")
+    logger.warning("%s; going on without", text)

@@ -12,7 +12,6 @@ always holds:
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -23,17 +22,19 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from klamm.records.fetched import FetchedRecords, end_offset
 from pyspark_klamm.connections import Connection
-from pyspark_klamm.errors import data_loss
+from pyspark_klamm.errors import report_losses
+from pyspark_klamm.lookup import LAST_FETCH_BY_NAME
 from pyspark_klamm.offsets import EARLIEST, LATEST
 from pyspark_klamm.planning import OffsetRange
-
-logger = logging.getLogger("pyspark_klamm")
 
 FIRST_FETCH_BYTES = 1024 * 1024
 """Asked for before the size of records is known: enough for most small batches, little for a short range."""
 
 MAX_FETCH_BYTES = 4 * 1024 * 1024
 """The most that one fetch asks for: brokers send such answers quickest, and a task holds two of them."""
+
+LEAST_FETCH_BYTES = 64 * 1024
+"""The least that is asked for: what is left of a range may be larger than it seems."""
 
 SPARE_SHARE = 1.1
 """How much more than a range seems to need is asked for, as records differ in size."""
@@ -45,7 +46,6 @@ GONE_SECONDS = 5.0
 """How long a topic may be unknown before it counts as deleted: brokers learn of new leaders one by one."""
 
 LANE = "fetch"
-_LAST_VERSION_WITH_NAMES = 12
 _EMPTY_ANSWERS = 2
 """So many empty answers in a row from a log that goes on mean that nothing is there: one may be a quota's."""
 
@@ -148,7 +148,7 @@ class RangeFetcher:
             node if self._replica is None else self._replica,
             Versioned(FetchRequest, build),
             lane=LANE,
-            max_version=_LAST_VERSION_WITH_NAMES,
+            max_version=LAST_FETCH_BY_NAME,
         )
         if response.error_code != ErrorCode.NONE:
             raise BrokerError.of(response.error_code, f"fetching {self._wanted.place} on broker {node}")
@@ -159,7 +159,9 @@ class RangeFetcher:
         if not self._bytes_per_offset:
             return max(FIRST_FETCH_BYTES, self._settings.partition_max_bytes)
         left = self._bytes_per_offset * (self._wanted.end - offset) * SPARE_SHARE
-        return max(64 * 1024, min(int(left), max(MAX_FETCH_BYTES, self._settings.partition_max_bytes)))
+        return max(
+            LEAST_FETCH_BYTES, min(int(left), max(MAX_FETCH_BYTES, self._settings.partition_max_bytes))
+        )
 
     # ---- answers
 
@@ -215,9 +217,7 @@ class RangeFetcher:
             f"{place}: the records from offset {first} to before {end} are not there any more, of the wanted "
             f"{self._wanted.start} to before {self._wanted.end}; {reason}"
         )
-        if self._fails_on_loss:
-            raise data_loss([loss])
-        logger.warning("%s; going on without them", loss)
+        report_losses([loss], self._fails_on_loss)
         return Fetched(None, end)
 
 
@@ -238,7 +238,7 @@ def read_range(
             if answer.next_offset < wanted.end:
                 under_way = connection.begin(fetcher.fetch(answer.next_offset))
             if answer.records is not None:
-                yield from decode(answer.records, wanted.end)
+                yield from decode(answer.records, min(answer.next_offset, wanted.end))
             if answer.next_offset >= wanted.end:
                 return
     finally:

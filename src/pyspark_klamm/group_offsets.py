@@ -9,13 +9,14 @@ memory is its checkpoint.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Mapping
 
 from klamm.client.admin.groups import delete_groups
 from klamm.client.admin.offsets import alter_group_offsets, list_group_offsets
-from klamm.client.errors import ClientError
+from klamm.client.errors import BatchFailed, ClientError, UnknownTopic
 from klamm.client.results import CommittedOffset, TopicPartition
 from pyspark_klamm.connections import Connection
 from pyspark_klamm.planning import OffsetRange
@@ -24,6 +25,12 @@ logger = logging.getLogger("pyspark_klamm")
 
 COMMIT_TIMEOUT_S = 2.0
 """How long a trigger waits for its commit; the next one commits more."""
+
+RETRY_PAUSE_S = 5.0
+"""How long triggers go without a commit after one that failed: a lost coordinator must not slow them down."""
+
+MOST_MEETINGS = 5
+"""How many batches may go by before the reader stops asking for the query's id."""
 
 _QUERY_ID = "sql.streaming.queryId"
 
@@ -36,46 +43,63 @@ class GroupOffsets:
         self._group_id = group_id
         self._prefix = prefix
         self._committed: Mapping[TopicPartition, int] = {}
-        self._is_met = False
+        self._meetings_left = MOST_MEETINGS
+        self._is_arranged = False
         """Whether a task was told where to meet."""
+        self._retry_at = 0.0
         self._meeting_group = f"{prefix}-reader-{uuid.uuid4()}"
 
     def meeting_group(self) -> str | None:
         """Where a task shall tell the query's id; None when that is not needed."""
         if self._group_id is not None:
             return None
-        self._is_met = True
+        self._is_arranged = True
         return self._meeting_group
 
     async def commit(self, processed: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets, if they are news."""
-        if not processed or processed == self._committed:
+        news = {
+            each: CommittedOffset(offset)
+            for each, offset in processed.items()
+            if self._committed.get(each) != offset
+        }
+        now = asyncio.get_running_loop().time()
+        if not news or now < self._retry_at:
             return
-        calls = self._connection.calls
         try:
-            if self._group_id is None and self._is_met:
+            if self._group_id is None:
                 await self._meet()
             if self._group_id is None:
                 return
-            offsets = {
-                each: CommittedOffset(offset)
-                for each, offset in processed.items()
-                if self._committed.get(each) != offset
-            }
-            await alter_group_offsets(calls, self._group_id, offsets, COMMIT_TIMEOUT_S)
+            await alter_group_offsets(self._connection.calls, self._group_id, news, COMMIT_TIMEOUT_S)
         except ClientError as error:
-            logger.warning(
-                "the offsets of this query were not committed to group %s: %s", self._group_id, error
-            )
+            if not _is_about_deleted_topics(error):
+                self._retry_at = now + RETRY_PAUSE_S
+                logger.warning("group %s has not got this query's offsets: %s", self._group_id, error)
+                return
         self._committed = dict(processed)
 
     async def _meet(self) -> None:
+        if not self._is_arranged or not self._meetings_left:
+            return
+        self._meetings_left -= 1
         calls = self._connection.calls
         told = await list_group_offsets(calls, self._meeting_group, None, COMMIT_TIMEOUT_S)
         query_id = next((each.metadata for each in told.values() if each.metadata), None)
         if query_id is not None:
             self._group_id = f"{self._prefix}-{query_id}"
             await delete_groups(calls, [self._meeting_group], COMMIT_TIMEOUT_S)
+        elif not self._meetings_left:
+            logger.warning(
+                "no task has told which query this is, so its offsets are not committed; "
+                "give it a group by the option kafka.group.id"
+            )
+
+
+def _is_about_deleted_topics(error: ClientError) -> bool:
+    return isinstance(error, BatchFailed) and all(
+        isinstance(each, UnknownTopic) for each in error.errors.values()
+    )
 
 
 def tell_query_id(connection: Connection, meeting_group: str, wanted: OffsetRange) -> None:

@@ -7,18 +7,28 @@ the planner finds that it is gone.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
-from klamm.client.errors import BrokerError
+from klamm.client.errors import BrokerError, ClientError
 from klamm.client.results import OffsetAndTime, TopicPartition
 from klamm.model.errors import ErrorCode
+from klamm.protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchTopic
 from pyspark_klamm.connections import Connection
-from pyspark_klamm.errors import OptionError, TopicMissing
+from pyspark_klamm.errors import OptionError, TopicMissing, report_losses
 from pyspark_klamm.offsets import EARLIEST, LATEST, NO_RECORD, Bound, Offsets, listed
-from pyspark_klamm.options import Subscription
+from pyspark_klamm.options import ReadOptions, Subscription
+from pyspark_klamm.planning import within_logs
 
 T = TypeVar("T")
+
+logger = logging.getLogger("pyspark_klamm")
+
+LAST_FETCH_BY_NAME = 12
+"""The newest version of Fetch that names topics; later ones have ids."""
+
+_NEWS_LANE = "news"
 
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
@@ -72,28 +82,83 @@ class ClusterLookup:
 
         return await self._retrying(f"looking for the beginnings of {listed(wanted)}", attempt)
 
-    async def resolve(
-        self, bound: Bound, partitions: list[TopicPartition], no_record_is_latest: bool
-    ) -> Offsets:
-        """The offsets that a bound stands for."""
-        bound.check_named(partitions)
-        questions = bound.questions(partitions)
-        found = await self._retrying(
-            f"looking for the offsets of {bound.option}", lambda: self._list(questions)
+    async def wait_for_news(self, ends: Mapping[TopicPartition, int], seconds: float) -> None:
+        """Wait until some log goes on after these ends, at most for so long.
+
+        Brokers hold a fetch that has nothing to bring, so nothing is asked over and over.
+        """
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition in ends:
+            leader = self._connection.network.metadata.leader(*partition)
+            if leader is not None:
+                by_leader.setdefault(leader[0], []).append(partition)
+        waits = [
+            asyncio.ensure_future(self._hold_fetch(node, {each: ends[each] for each in led}, seconds))
+            for node, led in by_leader.items()
+        ]
+        if not waits:
+            await asyncio.sleep(seconds)
+            return
+        # Those that are not done by then are answered soon, and nobody looks at the answer.
+        _, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for each in pending:
+            each.cancel()
+
+    async def _hold_fetch(self, node: int, ends: Mapping[TopicPartition, int], seconds: float) -> None:
+        topics: dict[str, FetchTopic] = {}
+        for (topic, partition), end in ends.items():
+            one = topics.setdefault(topic, FetchTopic(topic=topic))
+            one.partitions.append(
+                FetchPartition(partition=partition, fetch_offset=end, partition_max_bytes=1)
+            )
+        request = FetchRequest(
+            max_wait_ms=round(seconds * 1000),
+            min_bytes=1,
+            max_bytes=1,
+            isolation_level=1 if self._connection.fetch_settings.is_read_committed else 0,
+            topics=list(topics.values()),
         )
-        unmatched = [each for each, answer in found.items() if answer.offset == NO_RECORD]
+        try:
+            await self._connection.network.call(
+                node, request, lane=_NEWS_LANE, max_version=LAST_FETCH_BY_NAME
+            )
+        except ClientError as error:
+            # Whoever asks for offsets next hears of it, and tries again.
+            logger.debug("waiting for records on broker %s ended: %s", node, error)
+            await asyncio.sleep(seconds)
+
+    async def starts(self, options: ReadOptions) -> Offsets:
+        """Where a query starts that has no checkpoint."""
+        return await self._resolve(options.starting, options, options.latest_if_no_record)
+
+    async def ends(self, options: ReadOptions) -> Offsets:
+        """Where a batch ends: after the last record, where a time is later than all."""
+        return await self._resolve(options.ending, options, True)
+
+    async def _resolve(self, bound: Bound, options: ReadOptions, no_record_is_latest: bool) -> Offsets:
+        """The offsets that a bound stands for."""
+        partitions = await self.all_partitions()
+        bound.check_named(partitions)
+        found = _offsets(await self._list_patiently(bound.questions(partitions)))
+        unmatched = [each for each, offset in found.items() if offset == NO_RECORD]
         if unmatched and not no_record_is_latest:
             raise OptionError(
                 f"{bound.option}: there is no record at or after the time in {listed(unmatched)}. Give an "
                 "earlier time, or set startingOffsetsByTimestampStrategy to latest"
             )
-        ends = await self._retrying(
-            "looking for the ends of logs", lambda: self._list(dict.fromkeys(unmatched, LATEST))
-        )
-        given = bound.offsets or {}
-        return {
-            each: given[each] if each not in found else {**found, **ends}[each].offset for each in partitions
-        }
+        found.update(_offsets(await self._list_patiently(dict.fromkeys(unmatched, LATEST))))
+        written = bound.offsets or {}
+        given = {each: written[each] for each in partitions if each not in found}
+        return {**found, **await self._checked(bound, given, options.fail_on_data_loss)}
+
+    async def _checked(self, bound: Bound, given: Offsets, fails_on_loss: bool) -> Offsets:
+        """Offsets that a user wrote down may have gone since."""
+        earliest = _offsets(await self._list_patiently(dict.fromkeys(given, EARLIEST)))
+        latest = _offsets(await self._list_patiently(dict.fromkeys(given, LATEST)))
+        offsets, losses = within_logs(given, earliest, latest)
+        if losses:
+            report_losses([f"{bound.option}: {each}" for each in losses], fails_on_loss)
+        return offsets
 
     # ---- inside
 
@@ -106,6 +171,12 @@ class ClusterLookup:
             return _offsets(await self._list(dict.fromkeys(partitions, question)))
 
         return await self._retrying("looking for the ends of logs", attempt)
+
+    async def _list_patiently(
+        self, questions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTime]:
+        what = f"looking for offsets of {listed(questions)}"
+        return await self._retrying(what, lambda: self._list(questions))
 
     async def _list(self, questions: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTime]:
         if not questions:

@@ -120,7 +120,7 @@ class Bound:
             problems.append(f"it names {listed(unknown)}, which the query does not read")
         hint = "" if self.offsets is None else "; -2 stands for earliest, -1 for latest"
         raise OptionError(
-            f"{self.option} must name all partitions that are read and no other: {' and '.join(problems)}{hint}"
+            f"{self.option} must name the partitions that are read, no others: {', '.join(problems)}{hint}"
         )
 
 

@@ -72,30 +72,45 @@ def plan_ranges(
     return Plan(ranges, losses)
 
 
+def within_logs(
+    offsets: Mapping[TopicPartition, int],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+) -> tuple[Offsets, list[str]]:
+    """Offsets that a user gave, moved to where the logs are, and what is lost by that."""
+    result: Offsets = {}
+    losses: list[str] = []
+    for partition, offset in offsets.items():
+        first, last = earliest[partition], latest[partition]
+        result[partition] = min(max(offset, first), last)
+        if result[partition] != offset:
+            losses.append(
+                f"offset {offset} of {partition} is not there: the log holds {first} to before {last}"
+            )
+    return result, losses
+
+
 def unstarted(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[TopicPartition]:
     """The partitions whose earliest offsets `plan_ranges` and `limited` want to know."""
     return [each for each, last in end.items() if each not in start or start[each] > last]
 
 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int) -> Offsets:
-    """`end`, cut so that at most about `most` records lie before it, each partition getting its share.
+    """`end`, cut so that `most` records lie before it, each partition getting its share.
 
-    Every partition that has something gets at least one record, so that none starves. With fewer records
-    allowed than partitions that have some there may be more of them than allowed, as in Kafka's connector.
+    Every partition that has something gets at least one record, so that none starves: with more such
+    partitions than records allowed there is one of each.
     """
     sizes = {each: last - start[each] for each, last in end.items() if last > start.get(each, last)}
-    total = sum(sizes.values())
-    if total <= most:
+    if sum(sizes.values()) <= most:
         return dict(end)
-    result = dict(end)
-    for partition, share in _shares(sizes, most).items():
-        result[partition] = start[partition] + min(max(share, 1), sizes[partition])
-    return result
+    shares = _shares({each: size - 1 for each, size in sizes.items()}, max(most - len(sizes), 0))
+    return {**end, **{each: start[each] + 1 + share for each, share in shares.items()}}
 
 
-def _shares(sizes: Mapping[TopicPartition, int], most: int) -> dict[TopicPartition, int]:
+def _shares(sizes: Mapping[TopicPartition, int], most: int) -> Offsets:
     """`most`, shared in proportion; what rounding leaves goes to those who lost most by it."""
-    total = sum(sizes.values())
+    total = max(sum(sizes.values()), 1)
     shares = {each: size * most // total for each, size in sizes.items()}
     left = most - sum(shares.values())
     by_loss = sorted(sizes, key=lambda each: (-(sizes[each] * most % total), each))

@@ -48,7 +48,7 @@ class RowDecoder:
             next_offset = reached.get(place, fetched.from_offset)
             if columns.num_rows:
                 yield from self._batches(columns, end)
-            if next_offset <= fetched.from_offset or next_offset >= end or not columns.num_rows:
+            if next_offset <= fetched.from_offset or next_offset >= end:
                 return
             fetched = fetched._replace(from_offset=next_offset)
 

@@ -1,0 +1,129 @@
+"""What a stream remembers from trigger to trigger, and asks of brokers: where to start, how far to read.
+
+What always holds: offsets that Spark has processed are committed to the query's group before the next batch
+is planned, and after the last. When there is nothing to read, the question is held for a while, because Spark
+would ask again at once; it is not held while other sources of the same query are busy, nor for longer than a
+user would mind when stopping the query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from klamm.model.ids import TopicPartition
+from pyspark_klamm.connections import Connection
+from pyspark_klamm.errors import report_losses
+from pyspark_klamm.group_offsets import GroupOffsets
+from pyspark_klamm.lookup import ClusterLookup
+from pyspark_klamm.offsets import Offsets
+from pyspark_klamm.options import ReadOptions
+from pyspark_klamm.planning import (
+    OffsetRange,
+    TriggerGate,
+    count_records,
+    limited,
+    plan_ranges,
+    split_ranges,
+    unstarted,
+)
+
+METADATA_AGE_S = 1.0
+"""How soon a stream sees new topics and partitions."""
+
+IDLE_WAIT_S = 0.15
+"""How long a question is held that has nothing to answer: stopping a query waits for it."""
+
+IDLE_GAP_S = 0.05
+"""Spark asks again within 15 ms when there was nothing to do. A longer gap means that it was busy."""
+
+BACKWARD_ATTEMPTS = 3
+"""How often to look again when a log seems to end before what was read: a new leader may be behind."""
+
+BACKWARD_PAUSE_S = 0.2
+
+
+class StreamDriver:
+    """One streaming query's reader, without Spark's words."""
+
+    def __init__(self, connection: Connection, options: ReadOptions) -> None:
+        self._connection = connection
+        self._options = options
+        self._lookup = ClusterLookup(connection, options.subscription)
+        self._group = GroupOffsets(connection, options.group_id, options.group_id_prefix)
+        self._gate: TriggerGate | None = None
+        if options.min_offsets_per_trigger is not None:
+            self._gate = TriggerGate(options.min_offsets_per_trigger, options.max_trigger_delay_seconds)
+        self._last_stop: Offsets | None = None
+        """Where an AvailableNow query ends."""
+        self._answered_at = float("-inf")
+        self.latest: Offsets | None = None
+        """Where the logs ended when they were last looked at."""
+
+    def initial_offset(self) -> Offsets:
+        """Where a query without a checkpoint starts."""
+        return self._connection.run(self._lookup.starts(self._options))
+
+    def stop_at_what_is_there(self) -> None:
+        """Read no further than logs go now."""
+        self._last_stop = self._connection.run(self._lookup.latest(0.0))
+
+    def latest_offset(self, start: Offsets, *, is_limited: bool) -> Offsets:
+        """How far the next batch reads; `start`, which is processed, if there is none."""
+        is_idle = time.monotonic() - self._answered_at < IDLE_GAP_S and self._last_stop is None
+        try:
+            return self._connection.run(self._latest_offset(start, is_limited, is_idle))
+        finally:
+            self._answered_at = time.monotonic()
+
+    def plan(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
+        """The ranges of a batch, in parts."""
+        earliest: Mapping[TopicPartition, int] = {}
+        if new := unstarted(start, end):
+            earliest = self._connection.run(self._lookup.earliest(new))
+        plan = plan_ranges(start, end, earliest)
+        if plan.losses:
+            report_losses(plan.losses, self._options.fail_on_data_loss)
+        return split_ranges(
+            plan.ranges, self._options.min_partitions, self._options.max_records_per_partition
+        )
+
+    def meeting_group(self) -> str | None:
+        return self._group.meeting_group()
+
+    # ---- on the loop
+
+    async def _latest_offset(self, start: Offsets, is_limited: bool, is_idle: bool) -> Offsets:
+        end, _ = await asyncio.gather(self._find_end(start), self._group.commit(start))
+        chosen = await self._within_limits(start, end, is_limited)
+        if chosen == start and is_idle:
+            await self._lookup.wait_for_news(end, IDLE_WAIT_S)
+            end = await self._find_end(start)
+            chosen = await self._within_limits(start, end, is_limited)
+        return chosen
+
+    async def _find_end(self, start: Offsets) -> Offsets:
+        if self._last_stop is not None:
+            self.latest = self._last_stop
+            return self._last_stop
+        self.latest = await self._lookup.latest(METADATA_AGE_S)
+        for _ in range(BACKWARD_ATTEMPTS):
+            if all(end >= start.get(each, end) for each, end in self.latest.items()):
+                break
+            await asyncio.sleep(BACKWARD_PAUSE_S)
+            self.latest = await self._lookup.latest(0.0)
+        return self.latest
+
+    async def _within_limits(self, start: Offsets, end: Offsets, is_limited: bool) -> Offsets:
+        if not is_limited or start == end:
+            return end
+        known = {**start, **await self._lookup.earliest(unstarted(start, end))}
+        end = {each: last for each, last in end.items() if each in known}
+        if self._gate is not None and self._last_stop is None:
+            # Partitions that are gone do not wait for others: that is to be told at once.
+            is_held = end.keys() >= start.keys()
+            if is_held and not self._gate.lets_pass(count_records(known, end), time.monotonic()):
+                return start
+        most = self._options.max_offsets_per_trigger
+        return end if most is None else limited(known, end, most)
