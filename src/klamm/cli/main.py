@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from klamm.cli import ingest
 from klamm.cli.up import up
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ def root() -> None:
 
 
 app.command()(up)
+app.add_typer(ingest.app, name="ingest")
 
 
 def main() -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import uvloop
 
+from klamm.cli.logs import LOG_LEVEL_VARIABLE
 from klamm.config.loading import BrokerConfig, ConfigError, load_broker_config
 from klamm.node.broker import BrokerNode, CannotStart
 
 THREAD_SWITCH_INTERVAL_S = 0.0005
 
-LOG_LEVEL_VARIABLE = "KLAMM_LOG_LEVEL"
-"""Looks like a broker setting, but is the command's own."""
+COMMAND_VARIABLES = frozenset({LOG_LEVEL_VARIABLE, "KLAMM_BOOTSTRAP"})
+"""They look like broker settings, but are the commands' own."""
 
 
 def run_broker(
@@ -35,7 +36,7 @@ def run_broker(
         flags.insert(0, f"listeners=PLAINTEXT://{address}:{port}")
     if data_dir is not None:
         flags.insert(0, f"log.dirs={data_dir}")
-    environment = {name: value for name, value in os.environ.items() if name != LOG_LEVEL_VARIABLE}
+    environment = {name: value for name, value in os.environ.items() if name not in COMMAND_VARIABLES}
     try:
         config = load_broker_config(config_file, environment, flags)
     except ConfigError as error:

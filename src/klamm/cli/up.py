@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from klamm.cli.logs import set_up_logging
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9092
@@ -32,14 +31,10 @@ def up(
 ) -> None:
     """Start a broker. Flags win over KLAMM_* variables, these over the file, the file over defaults."""
     # Imported here: `klamm --help` needs no broker.
-    from klamm.cli.run_broker import LOG_LEVEL_VARIABLE, run_broker
+    from klamm.cli.run_broker import run_broker
     from klamm.node.broker import CannotStart
 
-    logging.basicConfig(
-        level=os.environ.get(LOG_LEVEL_VARIABLE, "INFO").upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    set_up_logging()
     try:
         run_broker(
             host=DEFAULT_HOST if host is None else host,

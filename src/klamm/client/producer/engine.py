@@ -126,6 +126,11 @@ class Engine(Generic[DeliveryT]):
         known = await self.sender.lookups.topic(topic, timeout)
         return [each.index for each in known.partitions]
 
+    async def producer_id(self) -> int:
+        """The id under which this producer's batches are numbered; waits for it. Not without idempotence."""
+        self._guard.started = True
+        return await self.sender.lookups.producer_id()
+
     # ---- waiting
 
     async def flush(self, timeout: float | None = None) -> None:

@@ -135,6 +135,20 @@ class Lookups:
 
     # ---- the producer's id
 
+    async def producer_id(self) -> int:
+        """The producer's id; asked for if there is none, for `max_block_ms` at most."""
+        identity = self._accumulator.identity
+        if identity.is_wanted:
+            producer_id = await self._network.retrying(
+                "getting a producer id", self._settings.max_block, self._ask_producer_id
+            )
+            with self._lock:
+                if identity.is_wanted:
+                    identity.producer_id = producer_id
+                    self._accumulator.schedule.id_arrived(time.monotonic())
+            self._wake()
+        return identity.producer_id
+
     def get_producer_id(self) -> None:
         self._errands.start("get a producer id", self._get_producer_id())
 

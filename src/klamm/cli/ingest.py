@@ -1,0 +1,298 @@
+"""`klamm ingest tail` and `klamm ingest replay`: files into topics. Progress and complaints go to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from klamm.cli.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from klamm.ingest.pacing import Pace
+    from klamm.ingest.replay import Replay
+    from klamm.ingest.session import TailSession
+
+BOOTSTRAP_VARIABLE = "KLAMM_BOOTSTRAP"
+DEFAULT_BOOTSTRAP = "localhost:9092"
+
+app = typer.Typer(
+    help="Bring files into a topic: follow logs, or send a file of records.", no_args_is_help=True
+)
+
+Topic = Annotated[str, typer.Option(help="The topic to send to.")]
+Bootstrap = Annotated[
+    str, typer.Option(envvar=BOOTSTRAP_VARIABLE, help="Brokers to ask first, host:port[,host:port].")
+]
+Config = Annotated[Path | None, typer.Option(help="A properties or TOML file with settings of the producer.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="One setting of the producer; may be repeated."),
+]
+Compression = Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")]
+
+
+class Output(StrEnum):
+    """How the summary is written: as a sentence to stderr, or also as data to stdout."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="json: the summary is also written to stdout, as JSON.")
+]
+
+
+class From(StrEnum):
+    """Where a file begins that has no position yet."""
+
+    BEGINNING = "beginning"
+    END = "end"
+
+
+class Key(StrEnum):
+    """What the records' key is."""
+
+    NONE = "none"
+    PATH = "path"
+
+
+class OnError(StrEnum):
+    """What to do with a row that cannot be read."""
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+class Types(StrEnum):
+    """What the fields of a CSV file become."""
+
+    STRINGS = "strings"
+    INFER = "infer"
+
+
+class Format(StrEnum):
+    """How a file is written."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+@app.command()
+def tail(
+    patterns: Annotated[list[str], typer.Argument(help="Files, or patterns in quotes: 'logs/**/*.log'.")],
+    topic: Topic,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    once: Annotated[bool, typer.Option("--once", help="Read to the end of the files, and stop.")] = False,
+    from_: Annotated[
+        From, typer.Option("--from", help="Where files begin that are there at the first start.")
+    ] = From.BEGINNING,
+    key: Annotated[Key, typer.Option(help="path: a file's lines go to one partition, in order.")] = Key.NONE,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for the positions.", show_default="by topic and patterns, below ~/.local/state"
+        ),
+    ] = None,
+    multiline_start: Annotated[
+        str | None, typer.Option(metavar="REGEX", help="Lines that match begin a record; others continue it.")
+    ] = None,
+    max_lines: Annotated[int, typer.Option(min=1, help="The most lines of one such record.")] = 500,
+    flush_after: Annotated[
+        float, typer.Option(min=0, help="Seconds without a new line after which such a record is complete.")
+    ] = 5.0,
+    flush_partial_after: Annotated[
+        float | None,
+        typer.Option(min=0, help="The same for a last line without its newline.", show_default="wait for it"),
+    ] = None,
+    max_line_bytes: Annotated[int, typer.Option(help="Longer lines are cut, and counted.")] = 1_000_000,
+    with_origin: Annotated[
+        bool, typer.Option("--with-origin", help="Headers klamm.file and klamm.offset in every record.")
+    ] = False,
+    release_after: Annotated[
+        float, typer.Option(min=0, help="Seconds that a rotated file is still watched at its end.")
+    ] = 10.0,
+    poll_interval: Annotated[
+        float, typer.Option(min=0.01, help="Seconds between two looks for new lines.")
+    ] = 0.25,
+    compression: Compression = "none",
+    config: Config = None,
+    set_: Set = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Follow files through rotation and truncation, and send each line once.
+
+    Positions are kept on disk. A start after a crash asks the broker which lines it has, and sends the rest.
+    """
+    with _complaints():
+        from klamm.ingest.lines import LineRules
+        from klamm.ingest.session import TailSession
+        from klamm.ingest.state_folder import default_folder
+        from klamm.ingest.tail import TailOptions
+        from klamm.node.limits import raise_descriptor_limit
+
+        options = TailOptions(
+            patterns=patterns,
+            rules=LineRules(max_line_bytes, multiline_start, max_lines),
+            starts_at_end=from_ is From.END,
+            once=once,
+            keyed=key is Key.PATH,
+            with_origin=with_origin,
+            flush_after_s=flush_after,
+            flush_partial_after_s=flush_partial_after,
+            release_after_s=release_after,
+            poll_interval_s=poll_interval,
+        )
+        raise_descriptor_limit()
+        with TailSession(
+            options,
+            topic,
+            bootstrap,
+            state=state or default_folder(topic, patterns, os.environ),
+            config=config,
+            producer_options=_producer_options(compression, set_),
+            report=_report,
+        ) as session:
+            _run(session, output)
+            if session.progress.lost_records or (once and session.unreadable):
+                raise typer.Exit(1)
+
+
+@app.command()
+def replay(
+    file: Annotated[str, typer.Argument(help="JSON lines or CSV, perhaps .gz or .zst; - reads stdin.")],
+    topic: Topic,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    format_: Annotated[
+        Format | None, typer.Option("--format", help="How it is written.", show_default="by its name")
+    ] = None,
+    key: Annotated[str | None, typer.Option(metavar="COLUMN", help="The field that is the key.")] = None,
+    time_: Annotated[
+        str | None,
+        typer.Option(
+            "--time", metavar="COLUMN", help="The field that is the time: ISO 8601, s or ms since 1970."
+        ),
+    ] = None,
+    rate: Annotated[str | None, typer.Option(metavar="N/s", help="So many records a second.")] = None,
+    speed: Annotated[
+        str | None, typer.Option(metavar="2x", help="So many times as quickly as it happened, by --time.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="So many records at most.")] = None,
+    on_error: Annotated[OnError, typer.Option(help="What to do with a line that is bad.")] = OnError.STOP,
+    types: Annotated[
+        Types, typer.Option(help="CSV: keep all fields as strings, or infer numbers, true, false and null.")
+    ] = Types.STRINGS,
+    delimiter: Annotated[
+        str | None, typer.Option(help="CSV: what is between fields.", show_default=",")
+    ] = None,
+    compression: Compression = "none",
+    config: Config = None,
+    set_: Set = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Send the rows of a file to a topic, at once or at a pace. CSV rows become JSON objects."""
+    with _complaints():
+        from klamm.ingest.replay import Replay, ReplayOptions
+
+        options = ReplayOptions(
+            path=file,
+            format=None if format_ is None else format_.value,
+            key=key,
+            time=time_,
+            pace=_pace(rate, speed, time_),
+            limit=limit,
+            skips_bad_lines=on_error is OnError.SKIP,
+            infers_types=types is Types.INFER,
+            delimiter=delimiter,
+        )
+        settings = _producer_options(compression, set_)
+        with Replay(
+            options, topic, bootstrap, config=config, producer_options=settings, report=_report
+        ) as work:
+            _run(work, output)
+
+
+# ---- what both share
+
+
+def _run(work: TailSession | Replay, output: Output) -> None:
+    """Run it, and say at the end what came of it, however it ended."""
+    from klamm.cli.working import run_work
+    from klamm.ingest.progress import Rates, summary
+
+    started = time.monotonic()
+    rates = Rates(started)
+    try:
+        run_work(work, lambda: rates.line(work.progress, time.monotonic()))
+    finally:
+        seconds = time.monotonic() - started
+        typer.echo(f"klamm: {summary(work.progress, seconds)}", err=True)
+        if output is Output.JSON:
+            typer.echo(json.dumps({**work.progress.as_dict(), "seconds": round(seconds, 3)}))
+
+
+@contextmanager
+def _complaints() -> Iterator[None]:
+    """What goes wrong is one line on stderr, and exit status 1."""
+    set_up_logging()
+    try:
+        from klamm.ingest.errors import IngestError
+
+        yield
+    except (IngestError, ImportError) as error:
+        typer.echo(f"klamm: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _report(text: str) -> None:
+    from klamm.cli.working import say
+
+    say(text)
+
+
+def _producer_options(compression: str, settings: list[str] | None) -> dict[str, object]:
+    from klamm.ingest.errors import IngestError
+
+    options: dict[str, object] = {} if compression == "none" else {"compression.type": compression}
+    for setting in settings or []:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise IngestError(f"--set {setting} is not KEY=VALUE")
+        options[name.strip()] = value.strip()
+    return options
+
+
+def _pace(rate: str | None, speed: str | None, time_column: str | None) -> Pace:
+    from klamm.ingest.errors import IngestError
+    from klamm.ingest.pacing import at_rate, at_speed, unpaced
+
+    if rate is not None and speed is not None:
+        raise IngestError("--rate and --speed exclude each other", advice="Give one of them")
+    if speed is not None and time_column is None:
+        raise IngestError("--speed needs --time", advice="Name the field that has the records' time")
+    if rate is not None:
+        return at_rate(_positive("--rate", rate, rate.removesuffix("/s")))
+    if speed is not None:
+        return at_speed(_positive("--speed", speed, speed.removesuffix("x")))
+    return unpaced
+
+
+def _positive(option: str, given: str, number: str) -> float:
+    from klamm.ingest.errors import IngestError
+
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        example = "1000/s" if option == "--rate" else "2x"
+        raise IngestError(f"{option} {given} is not a number above 0, such as {example}")
+    return value

@@ -1,0 +1,17 @@
+"""Logging of the commands: to stderr, as much as KLAMM_LOG_LEVEL says."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+LOG_LEVEL_VARIABLE = "KLAMM_LOG_LEVEL"
+
+
+def set_up_logging() -> None:
+    logging.basicConfig(
+        level=os.environ.get(LOG_LEVEL_VARIABLE, "INFO").upper(),
+        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )

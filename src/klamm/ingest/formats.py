@@ -1,0 +1,159 @@
+"""Rows of JSON-lines and CSV files as records. A core.
+
+A row that cannot be read is a BadLine, with the line's number; the rows after it are read all the same.
+JSON lines are sent as they stand in the file. CSV rows become JSON objects by the names in the first row.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeAlias
+
+_SECONDS_BEFORE = 100_000_000_000
+"""Numbers below this are seconds since 1970 (until the year 5138), others are milliseconds (from 1973)."""
+
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
+_WORDS: Mapping[str, bool | None] = {"": None, "true": True, "false": False}
+
+
+class Row(NamedTuple):
+    """One record."""
+
+    line: int
+    value: bytes
+    key: bytes | None
+    time_ms: int | None
+
+
+class BadLine(NamedTuple):
+    """A row that cannot be sent, and why."""
+
+    line: int
+    reason: str
+
+
+Read: TypeAlias = Iterator[Row | BadLine]
+
+
+def json_rows(lines: Iterable[bytes], *, key: str | None = None, time: str | None = None) -> Read:
+    """Of lines that hold a JSON object each, which are taken as they are. Empty lines are none."""
+    for number, line in enumerate(lines, 1):
+        value = line.rstrip(b"\r\n")
+        if not value.strip():
+            continue
+        try:
+            yield _row(number, value, json.loads(value), key, time)
+        except ValueError as error:
+            yield BadLine(number, _reason(error))
+
+
+def csv_rows(
+    lines: Iterable[str],
+    *,
+    key: str | None = None,
+    time: str | None = None,
+    delimiter: str = ",",
+    infers_types: bool = False,
+) -> Read:
+    """Of lines with a header row. Texts stay texts unless types are to be inferred from them, one by one."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    names: list[str] | None = None
+    while True:
+        first_line = reader.line_num + 1
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield BadLine(first_line, str(error))
+            continue
+        if not fields:
+            continue
+        if names is None:
+            names = fields
+            continue
+        try:
+            yield _csv_row(first_line, names, fields, key, time, infers_types)
+        except ValueError as error:
+            yield BadLine(first_line, _reason(error))
+
+
+def _csv_row(
+    line: int, names: list[str], fields: list[str], key: str | None, time: str | None, infers_types: bool
+) -> Row:
+    if len(fields) != len(names):
+        raise ValueError(f"it has {len(fields)} fields, and the header {len(names)}")
+    values: Iterable[object] = map(inferred, fields) if infers_types else fields
+    row = dict(zip(names, values, strict=True))
+    text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+    return _row(line, text.encode(), row, key, time)
+
+
+def _row(line: int, value: bytes, row: object, key: str | None, time: str | None) -> Row:
+    if not isinstance(row, dict):
+        raise ValueError(f"it is not an object but a {type(row).__name__}")
+    return Row(
+        line,
+        value,
+        None if key is None else _key(_field(row, key)),
+        None if time is None else milliseconds(_field(row, time)),
+    )
+
+
+def _field(row: Mapping[str, Any], name: str) -> Any:
+    if name not in row:
+        raise ValueError(f"it has no {name!r}")
+    return row[name]
+
+
+def _key(value: Any) -> bytes | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def inferred(text: str) -> int | float | bool | str | None:
+    """A number, true, false or nothing if the text is exactly that; `007` and `+1` stay texts."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.match(text):
+        return int(text)
+    return float(text) if _NUMBER.match(text) else text
+
+
+def milliseconds(value: Any) -> int:
+    """A time as milliseconds since 1970: ISO 8601 (UTC unless it says otherwise), seconds or milliseconds."""
+    if isinstance(value, str):
+        if not _NUMBER.match(value):
+            return _from_text(value)
+        value = float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a time")
+    result = int(value * 1000 if abs(value) < _SECONDS_BEFORE else value)
+    if result < 0:
+        raise ValueError(f"{value!r} is a time before 1970")
+    return result
+
+
+def _from_text(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    result = int(moment.timestamp() * 1000)
+    if result < 0:
+        raise ValueError(f"{text!r} is a time before 1970")
+    return result
+
+
+def _reason(error: ValueError) -> str:
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8"
+    return f"it is not JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)

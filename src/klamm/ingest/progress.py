@@ -1,0 +1,90 @@
+"""What a tail or a replay has done so far, and the lines that tell of it. A core."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counts since the start. Whoever shows them reads them while they change."""
+
+    records: int = 0
+    """That were sent; acknowledged or not."""
+    bytes: int = 0
+    """Of the file that were read for them."""
+    acknowledged: int = 0
+    """Records that the topic has."""
+    files: int = 0
+    """That are open."""
+    behind_bytes: int = 0
+    """That were in the files and not read, when they were last looked at."""
+    cut_lines: int = 0
+    truncated_files: int = 0
+    resent_records: int = 0
+    """That an earlier run had not got acknowledged."""
+    lost_records: int = 0
+    """That an earlier run had not got acknowledged and that are not in the files any more."""
+    bad_lines: int = 0
+    """Lines of a replayed file that could not be read."""
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class Rates:
+    """What happened a second, between one look and the next."""
+
+    def __init__(self, now: float) -> None:
+        self._at = now
+        self._records = 0
+        self._bytes = 0
+
+    def line(self, progress: Progress, now: float) -> str:
+        """The line that says how it goes."""
+        seconds = max(now - self._at, 1e-9)
+        records = (progress.records - self._records) / seconds
+        moved = (progress.bytes - self._bytes) / seconds
+        self._at, self._records, self._bytes = now, progress.records, progress.bytes
+        parts = [
+            f"{progress.records:,} lines",
+            f"{_short(records)} lines/s",
+            f"{moved / 1e6:.1f} MB/s",
+        ]
+        if progress.files:
+            parts.append(f"{progress.files} file{'s' * (progress.files != 1)}")
+            parts.append(f"{size_text(progress.behind_bytes)} behind")
+        waiting = progress.records - progress.acknowledged
+        if waiting:
+            parts.append(f"{waiting:,} not acknowledged")
+        return " · ".join(parts)
+
+
+def summary(progress: Progress, seconds: float) -> str:
+    """The last line."""
+    rate = progress.bytes / 1e6 / max(seconds, 1e-9)
+    text = (
+        f"{progress.acknowledged:,} lines ({size_text(progress.bytes)}) in {seconds:.1f} s, {rate:.1f} MB/s"
+    )
+    extras = [
+        (progress.resent_records, "left over from the run before were sent"),
+        (progress.cut_lines, "cut because they were too long"),
+        (progress.truncated_files, "files truncated"),
+        (progress.bad_lines, "bad lines skipped"),
+        (progress.lost_records, "LOST: their files were gone"),
+        (progress.records - progress.acknowledged, "not acknowledged; the next start sends them"),
+    ]
+    return "; ".join([text, *(f"{count:,} {what}" for count, what in extras if count)])
+
+
+def size_text(size: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(size) < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def _short(number: float) -> str:
+    return f"{number / 1e6:.2f} M" if number >= 1e6 else f"{number:,.0f}"

@@ -1,0 +1,181 @@
+"""Reading an open file in chunks that hold whole records. Needs klamm[arrow].
+
+The descriptor stays open while the file is followed, so that it is read to its end whatever happens to its
+name. Memory is bounded: a chunk is all that is held, and of a line that is longer only the beginning.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from klamm.ingest.files import FINGERPRINT_BYTES, TailedFile
+from klamm.ingest.lines import NEWLINE, LineRules, Split, split
+from klamm.ingest.recovery import Block
+from klamm.records.kernels import Array
+from klamm.records.kernels import numpy as np
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""What is read at once. Larger ones do not make it quicker."""
+
+MOST_MAX_BYTES = CHUNK_BYTES // 4
+"""The longest record that can be asked for: a chunk must hold a record, and show that it ended."""
+
+MOST_BLOCK_BYTES = 900 * 1024
+"""Lines of so many bytes make one batch of at most 1 MiB, unless they are very short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records that were read: `data` begins at `first_byte` of the file."""
+
+    data: Array
+    first_byte: int
+    split: Split
+
+    @property
+    def end_byte(self) -> int:
+        return self.first_byte + self.split.consumed
+
+    def without(self, records: int) -> Chunk:
+        """The same without its first records."""
+        starts = self.split.starts
+        offset = int(starts[records]) if records < len(starts) else self.split.consumed
+        rest = Split(
+            starts[records:] - offset,
+            self.split.ends[records:] - offset,
+            self.split.consumed - offset,
+            self.split.cut_lines,
+        )
+        return Chunk(self.data[offset:], self.first_byte + offset, rest)
+
+    def cuts(self) -> list[tuple[int, int, int, int]]:
+        """Blocks of at most MOST_BLOCK_BYTES (or one record): first and end record, first and end byte."""
+        starts, ends = self.split.starts, self.split.ends
+        cuts = []
+        first, first_byte = 0, self.first_byte
+        while first < len(starts):
+            end = max(int(np.searchsorted(ends, starts[first] + MOST_BLOCK_BYTES, "right")), first + 1)
+            end_byte = self.first_byte + int(starts[end]) if end < len(starts) else self.end_byte
+            cuts.append((first, end, first_byte, end_byte))
+            first, first_byte = end, end_byte
+        return cuts
+
+
+class OpenFile:
+    """A file that is followed, and its descriptor."""
+
+    def __init__(self, file: TailedFile, descriptor: int) -> None:
+        self.file = file
+        self._descriptor = descriptor
+        self._searched_to = 0
+        """No newline is between the position and here; only set for lines longer than a chunk."""
+        self.is_exhausted = False
+        """Nothing was complete when it was last read."""
+        self.size_at_start = os.fstat(descriptor).st_size
+
+    @classmethod
+    def open(cls, file: TailedFile) -> OpenFile | None:
+        """None when there is another file under its name by now."""
+        try:
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        status = os.fstat(descriptor)
+        if (status.st_dev, status.st_ino) != (file.device, file.inode):
+            os.close(descriptor)
+            return None
+        return cls(file, descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def restart(self, successor: TailedFile) -> None:
+        """Go on with the file that took the place of this one, under the same descriptor."""
+        self.file = successor
+        self._searched_to = 0
+
+    def size_and_links(self) -> tuple[int, int]:
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_nlink
+
+    def head(self) -> bytes:
+        return os.pread(self._descriptor, FINGERPRINT_BYTES, 0)
+
+    def last_line_end(self, size: int) -> int:
+        """Where the last whole line ends, if it is near the end; else the end."""
+        first = max(size - MOST_MAX_BYTES, 0)
+        newline = os.pread(self._descriptor, size - first, first).rfind(b"\n")
+        return first + newline + 1 if newline >= 0 or first == 0 else size
+
+    def read(self, rules: LineRules, *, closes_group: bool, takes_partial: bool) -> Chunk | None:
+        """The next records; None when nothing is complete. Does not move the position."""
+        position = self.file.position
+        data = self._bytes(position, min(self.file.size - position, CHUNK_BYTES))
+        is_full = len(data) == CHUNK_BYTES
+        at_end = position + len(data) >= self.file.size
+        found = split(
+            data,
+            rules,
+            closes_group=closes_group and at_end,
+            takes_partial=takes_partial and at_end,
+            follows_partial=self._follows_partial(position),
+        )
+        if is_full and not found.consumed:
+            # Nothing ends within a chunk: a group that is followed by an endless line, or that line itself.
+            found = split(data, rules, closes_group=True, follows_partial=self._follows_partial(position))
+            if not found.consumed:
+                return self._long_line(data, rules, takes_partial)
+        return Chunk(data, position, found) if found.consumed else None
+
+    def read_again(self, block: Block, rules: LineRules) -> Chunk | None:
+        """The records of a block that was read before; None when the file does not have them any more."""
+        data = self._bytes(block.first_byte, min(block.end_byte - block.first_byte, CHUNK_BYTES))
+        if len(data) < min(block.end_byte - block.first_byte, CHUNK_BYTES):
+            return None
+        found = split(
+            data,
+            rules,
+            closes_group=True,
+            takes_partial=True,
+            follows_partial=self._follows_partial(block.first_byte),
+        )
+        if block.end_byte - block.first_byte > len(data):  # a long line, of which this is the beginning
+            found = Split(found.starts[:1], found.ends[:1], block.end_byte - block.first_byte, 1)
+        return Chunk(data, block.first_byte, found)
+
+    def _long_line(self, data: Array, rules: LineRules, takes_partial: bool) -> Chunk | None:
+        """One record of a line that is longer than a chunk, once its end is found."""
+        position = self.file.position
+        place = max(self._searched_to, position + len(data))
+        end = None
+        while end is None and place < self.file.size:
+            more = self._bytes(place, min(self.file.size - place, CHUNK_BYTES))
+            newlines = np.flatnonzero(more == NEWLINE)
+            if len(newlines):
+                end = place + int(newlines[0]) + 1
+            elif not len(more):
+                break
+            place += len(more)
+        self._searched_to = place
+        if end is None and takes_partial:
+            end = place
+        if end is None:
+            return None
+        self._searched_to = 0
+        starts, ends = np.zeros(1, np.int64), np.full(1, rules.max_bytes, np.int64)
+        return Chunk(data, position, Split(starts, ends, end - position, 1))
+
+    def _bytes(self, position: int, size: int) -> Array:
+        data = np.empty(size, np.uint8)
+        filled = 0
+        while filled < size:
+            got = os.preadv(self._descriptor, [data[filled:].data], position + filled)
+            if not got:
+                break
+            filled += got
+        return data[:filled]
+
+    def _follows_partial(self, position: int) -> bool:
+        """Whether what was taken before had no newline at its end."""
+        return position > 0 and os.pread(self._descriptor, 1, position - 1) != b"\n"

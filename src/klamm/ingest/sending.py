@@ -1,0 +1,188 @@
+"""Blocks of records on their way into a topic: numbered, sent, acknowledged, and asked about after a crash.
+
+A block goes to one partition, so that its records are numbered one after the other there (recovery.py). A
+broker that is away is waited for, as long as it takes: the producer's memory fills up, and reading stops.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from klamm.client.errors import ClientError, UnsupportedRequest
+from klamm.client.plain.admin import Admin
+from klamm.client.plain.producer import Producer, RangesDelivery
+from klamm.client.producer.partitioners import murmur2_partition
+from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
+from klamm.config.client_keys import ADMIN_KEYS
+from klamm.config.rows import ConfigError
+from klamm.ingest.columns import HEADERS, KEY, PARTITION, VALUE
+from klamm.ingest.errors import IngestError
+from klamm.ingest.positions import Target
+from klamm.ingest.recovery import Remembered, next_sequence
+
+DELIVERY_TIMEOUT_MS = 2**31 - 1
+"""Lines are not given up because a broker is away; 24 days is the longest that can be said."""
+
+SETTLE_S = 0.5
+"""What a process sent before it was killed may be in the broker's socket still. So its answers must be the
+same over this time."""
+
+SETTLE_LIMIT_S = 30.0
+"""A producer whose numbers still rise after this time is alive, and not ours."""
+
+PARTITIONS_AGE_S = 30.0
+"""How soon partitions are used that were added to the topic."""
+
+
+class Acknowledged(NamedTuple):
+    """What came of a parcel of blocks."""
+
+    block_ids: list[int]
+    error: ClientError | None
+
+
+class _NumberedProducer(Producer):
+    """A producer that tells the id under which its records are numbered."""
+
+    def producer_id(self) -> int:
+        return self._run(self._client.producer_id())
+
+
+class TopicWriter:
+    """Sends to one topic."""
+
+    def __init__(
+        self,
+        topic: str,
+        bootstrap: Bootstrap = None,
+        *,
+        config: ConfigGiven = None,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        """`config` and `options` are as a producer takes them. Raises IngestError for what is wrong there,
+        and when the topic cannot be had."""
+        self.topic = topic
+        given: dict[str, Any] = {
+            "client.id": "klamm-ingest",
+            "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,
+            "enable.idempotence": True,
+        }
+        given.update(options or {})
+        self._acknowledged: deque[Acknowledged] = deque()
+        self._news = threading.Event()
+        self._sequences: dict[int, int] = {}
+        self._turn = 0
+        try:
+            settings = ClientConfig("producer", bootstrap, config, given)
+            if not settings.bool_("enable.idempotence"):
+                raise ConfigError(
+                    "enable.idempotence=false is refused: lines would be doubled", key="enable.idempotence"
+                )
+            self._admin_config = {name: settings[name] for name in ADMIN_KEYS if settings.given(name)}
+            self._producer = _NumberedProducer(bootstrap, config=config, **given)
+        except (ConfigError, OSError) as error:
+            raise IngestError(str(error)) from error
+        try:
+            self._partitions = len(self._producer.partitions_for(topic))
+            self.producer_id = self._producer.producer_id()
+            self.target = self._describe()
+        except ClientError as error:
+            self.close()
+            raise IngestError(f"nothing can be sent to {topic}: {error}") from error
+        self._partitions_at = time.monotonic()
+
+    def close(self, timeout: float | None = 0.0) -> None:
+        """End. What is not acknowledged within `timeout` seconds is not waited for."""
+        self._producer.close(timeout)
+
+    # ---- sending
+
+    def partition_for(self, key: bytes | None) -> int:
+        """The partition of the next block."""
+        if time.monotonic() - self._partitions_at > PARTITIONS_AGE_S:
+            self._partitions_at = time.monotonic()
+            with suppress(ClientError):  # then there are as many as there were
+                self._partitions = len(self._producer.partitions_for(self.topic))
+        if key is not None:
+            return murmur2_partition(key, self._partitions)
+        self._turn += 1
+        return self._turn % self._partitions
+
+    def number(self, partition: int, records: int) -> int:
+        """Take the next numbers of a partition; returns the first."""
+        first = self._sequences.get(partition, 0)
+        self._sequences[partition] = next_sequence(first, records)
+        return first
+
+    def send(self, rows: Any, block_ids: list[int]) -> None:
+        """Send rows whose blocks are noted and numbered. Waits while the producer has no room."""
+        names = rows.schema.names
+        delivery = self._producer.send_arrow(
+            rows,
+            self.topic,
+            value=VALUE,
+            key=KEY if KEY in names else None,
+            headers=HEADERS if HEADERS in names else None,
+            partition=PARTITION,
+        )
+
+        def done(settled: RangesDelivery) -> None:
+            self._acknowledged.append(Acknowledged(block_ids, settled.exception()))
+            self._news.set()
+
+        delivery.add_done_callback(done)
+
+    def acknowledged(self) -> list[int]:
+        """The blocks that were acknowledged since the last call. Raises IngestError if one was refused."""
+        self._news.clear()
+        block_ids: list[int] = []
+        while self._acknowledged:
+            parcel = self._acknowledged.popleft()
+            if parcel.error is not None:
+                raise IngestError(f"{self.topic} did not take lines: {parcel.error}")
+            block_ids += parcel.block_ids
+        return block_ids
+
+    def wait(self, timeout: float) -> None:
+        """Wait until something more is acknowledged, for `timeout` seconds at most."""
+        self._news.wait(timeout)
+
+    # ---- after a crash
+
+    def remembered(
+        self, places: Iterable[tuple[int, int]], stop: threading.Event
+    ) -> dict[tuple[int, int], Remembered] | None:
+        """What partitions remember of producers, by partition and producer id; None if they cannot say."""
+        wanted = {place for place in places if place[0] < self._partitions}
+        deadline = time.monotonic() + SETTLE_LIMIT_S
+        with Admin(config=self._admin_config) as admin:
+            before = None
+            while True:
+                try:
+                    now = self._ask(admin, wanted)
+                except UnsupportedRequest:
+                    return None
+                except ClientError as error:
+                    raise IngestError(f"what {self.topic} has cannot be found out: {error}") from error
+                if now == before or time.monotonic() > deadline or stop.wait(SETTLE_S):
+                    return now
+                before = now
+
+    def _ask(self, admin: Admin, wanted: set[tuple[int, int]]) -> dict[tuple[int, int], Remembered]:
+        partitions = [(self.topic, number) for number in {partition for partition, _ in wanted}]
+        return {
+            (place.partition, one.producer_id): Remembered(one.producer_epoch, one.last_sequence)
+            for place, producers in admin.describe_producers(partitions).items()
+            for one in producers
+            if (place.partition, one.producer_id) in wanted
+        }
+
+    def _describe(self) -> Target:
+        with Admin(config=self._admin_config) as admin:
+            cluster_id = admin.describe_cluster().cluster_id
+            return Target(self.topic, admin.describe_topics([self.topic])[self.topic].topic_id, cluster_id)

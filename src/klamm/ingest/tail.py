@@ -1,0 +1,354 @@
+"""Following files into a topic: the loop that brings the parts together. Needs klamm[arrow].
+
+    listing.py → files.py (which file is which) → reading.py, lines.py (records) → positions.py (noted)
+    → sending.py (sent) → positions.py (crossed out)
+
+One thread runs it. Reading waits while the producer has no room, so memory is bounded by a parcel and
+`buffer.memory`. What is delivered when, and what a crash can do, is in docs/adr/0015.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from klamm.client.errors import ClientError
+from klamm.ingest.columns import record_batch
+from klamm.ingest.errors import IngestError
+from klamm.ingest.files import FileTable, Look, TailedFile
+from klamm.ingest.lines import LineRules
+from klamm.ingest.listing import Listing
+from klamm.ingest.positions import Positions, Target
+from klamm.ingest.progress import Progress
+from klamm.ingest.reading import Chunk, OpenFile
+from klamm.ingest.recovery import Block, Unwritten, Verdict, judge
+from klamm.ingest.sending import TopicWriter
+from klamm.records.kernels import numpy as np
+from klamm.records.kernels import pyarrow as pa
+
+PARCEL_BYTES = 4 * 1024 * 1024
+"""Blocks are noted and sent together up to this: many small files cost one transaction, and one call."""
+
+SCAN_INTERVAL_S = 1.0
+"""How soon a new file is found."""
+
+ONCE_QUIET_S = 1.0
+"""With `once`, a last line without a newline, or an open group, is complete when nothing came for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class TailOptions:
+    """What to follow, and how."""
+
+    patterns: Sequence[str]
+    rules: LineRules = field(default_factory=LineRules)
+    starts_at_end: bool = False
+    """Files that are there at the first start are followed from their end."""
+    once: bool = False
+    keyed: bool = False
+    """The path is the records' key, so that a file's lines go to one partition, in order."""
+    with_origin: bool = False
+    flush_after_s: float = 5.0
+    """A group of lines is complete when its file has been quiet for so long."""
+    flush_partial_after_s: float | None = None
+    """The same for a line without its newline; None waits for ever."""
+    release_after_s: float = 10.0
+    """A file without a name that is looked for is closed when it was quiet for so long: who renames a log
+    tells its writer a little later."""
+    poll_interval_s: float = 0.25
+    """How soon new lines are seen."""
+
+
+class Tail:
+    """Follows files until it is told to stop, or with `once` to their end."""
+
+    def __init__(
+        self,
+        options: TailOptions,
+        writer: TopicWriter,
+        positions: Positions,
+        *,
+        report: Callable[[str], None] = lambda text: None,
+        progress: Progress | None = None,
+    ) -> None:
+        self._options = options
+        self._writer = writer
+        self._positions = positions
+        self._report = report
+        self.progress = progress or Progress()
+        self._table = FileTable(positions.files(), release_after_s=options.release_after_s)
+        self._listing = Listing(options.patterns, self._table.is_followed, report)
+        self._open: dict[int, OpenFile] = {}
+        self._parcel = _Parcel()
+        self._waiting: dict[int, int] = {}
+        """How many records the blocks have that are sent and not acknowledged."""
+        self._done: list[int] = []
+        self._next_block = 1
+        self._scan_at = 0.0
+
+    def run(self, stop: threading.Event) -> Progress:
+        """Raises IngestError when it cannot go on. What was not acknowledged is noted, and comes again."""
+        try:
+            self._begin(stop)
+            while not stop.is_set():
+                if not self._turn():
+                    if self._options.once and not self.progress.behind_bytes:
+                        break
+                    stop.wait(self._options.poll_interval_s)
+            self._finish()
+        except ClientError as error:
+            raise IngestError(f"{self._writer.topic} cannot be written: {error}") from error
+        finally:
+            for each in self._open.values():
+                each.close()
+            self._open.clear()
+        return self.progress
+
+    @property
+    def unreadable(self) -> Sequence[str]:
+        """Files that match and cannot be read."""
+        return sorted(self._listing.unreadable)
+
+    # ---- begin and end
+
+    def _begin(self, stop: threading.Event) -> None:
+        is_first_start = self._positions.target() is None
+        blocks = self._positions.blocks()
+        self._next_block = max((block.block_id for block in blocks), default=0) + 1
+        self._scan(starts_at_end=self._options.starts_at_end and is_first_start)
+        strays = list(self._listing.strays(self._table.closed_files))
+        self._take(self._table.listed(strays, time.monotonic(), is_listed=False))
+        if blocks:
+            self._gather_again(self._verdict(blocks, stop))
+        # One transaction: the blocks on their way to the old target, and the same to the new one.
+        self._done += [block.block_id for block in blocks]
+        self._send(target=self._writer.target)
+
+    def _finish(self) -> None:
+        """Wait until everything is acknowledged, and note it."""
+        while True:
+            self._settle()
+            if not self._waiting:
+                break
+            self._writer.wait(1.0)
+        forgotten = [file.file_id for file in self._table.forget_oldest()]
+        self._note(gone=forgotten)
+
+    # ---- after a crash
+
+    def _verdict(self, blocks: list[Block], stop: threading.Event) -> Verdict:
+        if self._positions.target() != self._writer.target:
+            self._report(f"{self._writer.topic} is not the topic it was; what was on its way is sent again")
+            return Verdict([Unwritten(block, 0) for block in blocks], [])
+        remembered = self._writer.remembered({(one.partition, one.producer_id) for one in blocks}, stop)
+        if remembered is None:
+            verdict = Verdict([Unwritten(block, 0) for block in blocks], blocks)
+        else:
+            verdict = judge(blocks, remembered)
+        if verdict.doubtful:
+            count = sum(block.records for block in verdict.doubtful)
+            self._report(f"the broker cannot tell whether it has {count:,} lines; they are sent again")
+        return verdict
+
+    def _gather_again(self, verdict: Verdict) -> None:
+        """The rest of what an earlier run had on its way, in its order."""
+        for left in verdict.unwritten:
+            block = left.block
+            reader = self._open.get(block.file_id)
+            chunk = None if reader is None else reader.read_again(block, self._options.rules)
+            if reader is None or chunk is None:
+                self.progress.lost_records += block.records - left.written
+                self._report(
+                    f"{block.path}: {block.records - left.written:,} lines at byte {block.first_byte} were "
+                    "not acknowledged by the run before, and are not there any more"
+                )
+                continue
+            written = left.written
+            if chunk.split.count != block.records and written:
+                self._report(f"{block.path}: the rules for lines are others now; some lines may come twice")
+                written = 0
+            self.progress.resent_records += chunk.split.count - written
+            self._add(reader.file, chunk, skipped=written, moves=False)
+
+    # ---- turns
+
+    def _turn(self) -> bool:
+        """Look at every file once and read up to a chunk of each; whether there was anything."""
+        now = time.monotonic()
+        if now >= self._scan_at and not self._options.once:
+            self._scan()
+        was_busy = False
+        behind = 0
+        for reader in list(self._open.values()):
+            was_busy |= self._look(reader, now)
+            behind += max(self._end_of(reader) - reader.file.position, 0)
+            if self._parcel.bytes >= PARCEL_BYTES:
+                self._send()
+        self.progress.behind_bytes = behind
+        self.progress.files = len(self._open)
+        self._send()
+        self._settle()
+        if not was_busy and self._done:
+            self._note()
+        return was_busy
+
+    def _end_of(self, reader: OpenFile) -> int:
+        """Up to where a file is to be read: with `once` no further than it was long at the start."""
+        size = reader.file.size
+        return min(size, reader.size_at_start) if self._options.once else size
+
+    def _look(self, reader: OpenFile, now: float) -> bool:
+        """Whether something was read of a file."""
+        file = reader.file
+        if self._options.once and file.position >= reader.size_at_start:
+            return False
+        size, links = reader.size_and_links()
+        has_changed = size != file.size
+        look = self._table.look(file, size, reader.head() if has_changed else None, now)
+        if look is Look.READ:
+            return self._read(reader, has_changed, now - file.grew_at, is_deleted=links == 0)
+        if look is Look.RESTART:
+            self._restart(reader, now)
+            return True
+        if look is Look.RELEASE:
+            self._release(reader, is_deleted=links == 0)
+        return False
+
+    def _read(self, reader: OpenFile, has_changed: bool, quiet_s: float, *, is_deleted: bool) -> bool:
+        file, options = reader.file, self._options
+        is_left = not file.is_listed and quiet_s >= options.release_after_s
+        partial_after_s = ONCE_QUIET_S if options.once else options.flush_partial_after_s
+        takes_partial = is_left or (partial_after_s is not None and quiet_s >= partial_after_s)
+        has_groups = options.rules.multiline_start is not None
+        closes_group = takes_partial or (has_groups and quiet_s >= options.flush_after_s)
+        if reader.is_exhausted and not (has_changed or closes_group):
+            return False
+        chunk = reader.read(options.rules, closes_group=closes_group, takes_partial=takes_partial)
+        reader.is_exhausted = chunk is None
+        if chunk is not None:
+            self._add(file, chunk)
+        elif is_left:
+            self._release(reader, is_deleted=is_deleted)
+        return chunk is not None
+
+    def _scan(self, *, starts_at_end: bool = False) -> None:
+        """Look for files, new ones and new names."""
+        self._take(self._table.listed(self._listing.seen(), time.monotonic()), starts_at_end=starts_at_end)
+        self._scan_at = time.monotonic() + SCAN_INTERVAL_S
+
+    def _take(self, files: list[TailedFile], *, starts_at_end: bool = False) -> None:
+        """Open files, and note them before anything of them is sent."""
+        opened = []
+        for file in files:
+            try:
+                reader = OpenFile.open(file)
+            except OSError as error:
+                raise IngestError(
+                    f"{file.path} cannot be opened: {error.strerror}",
+                    advice="If too many files are open, raise the limit (ulimit -n) or follow fewer",
+                ) from error
+            if reader is None:
+                self._table.released(file, is_deleted=file.position == 0)
+                continue
+            if starts_at_end and file.position == 0:
+                file.position = reader.last_line_end(reader.size_and_links()[0])
+            self._open[file.file_id] = reader
+            opened.append(file)
+        if opened:
+            self._note(files=opened)
+
+    def _restart(self, reader: OpenFile, now: float) -> None:
+        old = reader.file
+        successor = self._table.restarted(old, now)
+        reader.restart(successor)
+        del self._open[old.file_id]
+        self._open[successor.file_id] = reader
+        self.progress.truncated_files += 1
+        self._report(f"{old.path} was truncated; it is read from its beginning")
+        self._send()
+        self._note(files=[successor], gone=[old.file_id])
+
+    def _release(self, reader: OpenFile, *, is_deleted: bool) -> None:
+        file = reader.file
+        self._send()
+        self._table.released(file, is_deleted=is_deleted)
+        del self._open[file.file_id]
+        reader.close()
+        if is_deleted:
+            self._note(gone=[file.file_id])
+
+    # ---- sending
+
+    def _add(self, file: TailedFile, chunk: Chunk, *, skipped: int = 0, moves: bool = True) -> None:
+        """Put the records of a chunk, but for the first `skipped`, into the parcel."""
+        if moves:
+            file.position = chunk.end_byte
+            self._parcel.files[file.file_id] = file
+            self.progress.bytes += chunk.split.consumed
+            self.progress.cut_lines += chunk.split.cut_lines
+        if skipped:
+            chunk = chunk.without(skipped)
+        if not chunk.split.count:
+            return
+        key = file.path.encode(errors="surrogateescape") if self._options.keyed else None
+        partitions = np.empty(chunk.split.count, np.int32)
+        for first, end, first_byte, end_byte in chunk.cuts():
+            partition = self._writer.partition_for(key)
+            partitions[first:end] = partition
+            records = end - first
+            self._parcel.blocks.append(
+                Block(
+                    self._next_block,
+                    file.file_id,
+                    file.path,
+                    first_byte,
+                    end_byte,
+                    records,
+                    self._writer.producer_id,
+                    partition,
+                    self._writer.number(partition, records),
+                )
+            )
+            self._next_block += 1
+        origin = (file.path, chunk.first_byte) if self._options.with_origin else None
+        self._parcel.rows.append(record_batch(chunk.data, chunk.split, partitions, key=key, origin=origin))
+        self._parcel.bytes += len(chunk.data)
+
+    def _send(self, target: Target | None = None) -> None:
+        """Note the parcel, then send it."""
+        parcel, self._parcel = self._parcel, _Parcel()
+        if parcel.files or parcel.blocks or target is not None:
+            self._note(files=list(parcel.files.values()), blocks=parcel.blocks, target=target)
+        if parcel.blocks:
+            self._waiting.update((block.block_id, block.records) for block in parcel.blocks)
+            self.progress.records += sum(block.records for block in parcel.blocks)
+            rows = parcel.rows[0] if len(parcel.rows) == 1 else pa.Table.from_batches(parcel.rows)
+            self._writer.send(rows, [block.block_id for block in parcel.blocks])
+
+    def _settle(self) -> None:
+        for block_id in self._writer.acknowledged():
+            self.progress.acknowledged += self._waiting.pop(block_id)
+            self._done.append(block_id)
+
+    def _note(
+        self,
+        files: Sequence[TailedFile] = (),
+        blocks: Sequence[Block] = (),
+        gone: Sequence[int] = (),
+        target: Target | None = None,
+    ) -> None:
+        done, self._done = self._done, []
+        self._positions.note(files, blocks=blocks, done=done, gone=gone, target=target)
+
+
+@dataclass(slots=True)
+class _Parcel:
+    """What is noted and sent together."""
+
+    rows: list[Any] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    files: dict[int, TailedFile] = field(default_factory=dict)
+    bytes: int = 0
