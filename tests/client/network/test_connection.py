@@ -503,8 +503,12 @@ async def test_no_other_thread_writes_while_something_stands_against_it() -> Non
 async def test_what_another_thread_wrote_has_a_deadline() -> None:
     async with FakeBroker() as broker:
         broker.answers[ApiKey.PRODUCE] = lambda request, version: SILENCE
+        broker.answers[ApiKey.LIST_GROUPS] = lambda request, version: ListGroupsResponse()
         connection = await connect(broker, request_seconds=0.2)
         connection.open_shortcut()
+        idle: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        assert not write_here(connection, idle, 1)  # the timer is set for the greeting, whose time is longer
+        await ask(connection)
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         assert await asyncio.to_thread(write_here, connection, waiter, 1)
         with pytest.raises(TimedOut):

@@ -20,7 +20,7 @@ from klamm.client.consumer.absences import Absences
 from klamm.client.consumer.commits import Commits
 from klamm.client.consumer.fetch_planner import FetchPlanner
 from klamm.client.consumer.fetch_requests import FetchSettings
-from klamm.client.consumer.fetcher import Fetcher, Waiting
+from klamm.client.consumer.fetcher import Fetcher
 from klamm.client.consumer.group.coordinator import GroupCoordinator
 from klamm.client.consumer.group.session_life import SessionLife
 from klamm.client.consumer.hand_out import HandOut
@@ -295,16 +295,16 @@ class ConsumerEngine:
             if timer is not None:
                 timer.cancel()
 
-    def _tell_news(self) -> Waiting:
-        """Wake whoever waits for something to return, and say who that is."""
+    def _tell_news(self) -> bool:
+        """Wake whoever waits for something to return: whether that is a thread."""
         for waiter in self._waiters:
             _wake(waiter)
         if self.session is not None:
             self.session.news_came()
         if self.on_news is not None and self.on_news():
             self.positions.owe_change()
-            return Waiting.THREAD
-        return Waiting.TASK if self._waiters or self.session is not None else Waiting.NOBODY
+            return True
+        return False
 
     def _kick(self) -> None:
         """From any thread: fetching may go on. One wake-up of the loop at a time is enough."""

@@ -10,7 +10,6 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from enum import Enum
 from typing import Any
 
 from klamm.client.consumer.fetch_planner import FetchPlanner
@@ -18,6 +17,7 @@ from klamm.client.consumer.fetch_requests import FetchPlan
 from klamm.client.consumer.position_finder import PositionFinder
 from klamm.client.errors import ClientError
 from klamm.client.logs import client_logger
+from klamm.client.network.connection import BrokerConnection
 from klamm.client.network.network import Network
 from klamm.protocol.apis import ApiKey
 
@@ -28,22 +28,45 @@ EXPRESS_LANE = "express"
 """The connections of fetches that do not wait; made when they are first needed."""
 
 
-class Waiting(Enum):
-    """Who waits for records."""
+class _Landing:
+    """Takes the answer to one fetch in at once, before the task that sent it has its next turn: whoever waits
+    for the records is woken a turn earlier, and goes on before that task."""
 
-    NOBODY = "nobody"
-    TASK = "a task of this loop"
-    THREAD = "a thread, which will kick when it has them"
+    __slots__ = ("_fetcher", "_plan", "ended", "failure", "is_for_thread")
+
+    def __init__(self, fetcher: Fetcher, plan: FetchPlan, ended: asyncio.Future[None]) -> None:
+        self._fetcher = fetcher
+        self._plan = plan
+        self.ended = ended
+        self.failure: Exception | None = None
+        """No answer came, or it could not be taken in."""
+        self.is_for_thread = False
+        """Whether a thread waited for what it brought."""
+
+    def done(self) -> bool:
+        return self.ended.done()
+
+    def set_result(self, response: Any, /) -> None:
+        try:
+            self.is_for_thread = self._fetcher.take(self._plan, response)
+        except Exception as error:
+            self.failure = error
+        self.ended.set_result(None)
+
+    def set_exception(self, error: Exception, /) -> None:
+        self.failure = error
+        self.ended.set_result(None)
 
 
 class Fetcher:
     """Runs on one loop, from `start` to `close`.
 
-    `on_news` is called when a poll has something to return; it says who waits for that.
+    `on_news` is called when a poll has something to return. It says whether a thread waited for that, and will
+    kick when it has it.
     """
 
     def __init__(
-        self, network: Network, planner: FetchPlanner, finder: PositionFinder, on_news: Callable[[], Waiting]
+        self, network: Network, planner: FetchPlanner, finder: PositionFinder, on_news: Callable[[], bool]
     ) -> None:
         self._network = network
         self._planner = planner
@@ -148,23 +171,7 @@ class Fetcher:
                 plan = self._planner.plan(node_id, self._now(), version, is_express=is_express)
                 if plan is None:
                     return
-                try:
-                    sent = connection.send(plan.request, plan.version, self._timeout_seconds)
-                    response = await sent
-                except ClientError as error:
-                    self._planner.failed(plan, self._now(), random.random())
-                    raise error
-                except BaseException:
-                    self._planner.abandoned(plan)
-                    raise
-                try:
-                    waiting = self._take(plan, response)
-                except BaseException:
-                    # Or nothing of it would ever be fetched again.
-                    self._planner.failed(plan, self._now(), random.random())
-                    raise
-                if waiting is not Waiting.NOBODY:
-                    await self._let_go_first(waiting)
+                await self._fetch(connection, plan)
         except ClientError as error:
             self._logger.debug("cannot fetch from broker %d: %s", node_id, error)
             self._planner.unreachable(node_id, error, self._now(), random.random())
@@ -180,8 +187,28 @@ class Fetcher:
             del self._tasks[node_id, is_express]
             self.kick()
 
-    def _take(self, plan: FetchPlan, response: Any) -> Waiting:
-        """Take an answer in: who waited for what it brought."""
+    async def _fetch(self, connection: BrokerConnection, plan: FetchPlan) -> None:
+        """One fetch, from the request to the moment when the next may be made ready."""
+        assert self._loop is not None
+        landing = _Landing(self, plan, self._loop.create_future())
+        try:
+            connection.send_to(landing, plan.request, plan.version, self._timeout_seconds)
+            await landing.ended
+        except ClientError:
+            self._planner.failed(plan, self._now(), random.random())
+            raise
+        except BaseException:
+            self._planner.abandoned(plan)
+            raise
+        if landing.failure is not None:
+            # Or nothing of it would ever be fetched again.
+            self._planner.failed(plan, self._now(), random.random())
+            raise landing.failure
+        if landing.is_for_thread:
+            await self._let_go_first()
+
+    def take(self, plan: FetchPlan, response: Any) -> bool:
+        """Take an answer in: whether a thread waited for what it brought."""
         outcome = self._planner.answered(plan, response, self._now(), random.random())
         counters = self._network.counters
         counters.fetches += 1
@@ -191,14 +218,13 @@ class Fetcher:
             self._network.request_refresh()
         if not outcome.size:
             self.kick()  # a partition may have to be fetched from another broker now
-        return self._on_news() if outcome.size or outcome.errors else Waiting.NOBODY
+        return bool(outcome.size or outcome.errors) and self._on_news()
 
-    async def _let_go_first(self, waiting: Waiting) -> None:
-        """Whoever waits for records gets them before the next fetch is made ready, which takes longer."""
-        if waiting is Waiting.TASK or self._is_kicked:
-            await asyncio.sleep(0)
+    async def _let_go_first(self) -> None:
+        """A thread that waits for records gets them before the next fetch is made ready, which takes longer:
+        it gets the interpreter when this loop rests, and kicks when it has the records."""
+        if self._is_kicked:
             return
-        # A thread that is woken gets the interpreter when this loop rests. It kicks when it has the records.
         assert self._loop is not None
         resting: asyncio.Future[None] = self._loop.create_future()
         self._resting.append(resting)

@@ -8,15 +8,20 @@ What always holds:
 * A waiter that gave up early does not end the connection, which still owes the answer. One that is owed for
   longer than request.timeout.ms does: a broker that silent counts as gone.
 * While the login is renewed, requests are held back, and then sent in their order.
+* All runs on the loop, but for one shortcut: other threads may write prepared requests (`send_here`). So what
+  is under way, and what is written, changes only under `lock`, and no waiter is called under it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
+import threading
 from collections import deque
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from klamm.client.counters import ClientCounters
 from klamm.client.errors import (
@@ -28,6 +33,7 @@ from klamm.client.errors import (
     TlsFailed,
 )
 from klamm.client.network.addresses import BrokerAddress
+from klamm.client.network.pending import AnswerWaiter, PendingRequest, PreparedRequest
 from klamm.client.network.receiving import FrameReceiver, describe_stranger
 from klamm.client.network.versions import CommonVersions
 from klamm.model.errors import ErrorCode
@@ -57,50 +63,6 @@ LONGEST_THROTTLE_SECONDS = 60.0
 _MOST_CORRELATION_ID = 2**31 - 1
 
 
-class AnswerWaiter(Protocol):
-    """Who waits for an answer: a future, or something of its kind. What it is told must not make it raise."""
-
-    def done(self) -> bool: ...
-
-    def set_result(self, result: Any, /) -> None: ...
-
-    def set_exception(self, exception: Exception, /) -> None: ...
-
-
-class _Pending:
-    """A request that has no answer yet."""
-
-    __slots__ = (
-        "api_key",
-        "correlation_id",
-        "dead_at",
-        "deadline",
-        "sent_at",
-        "timeout",
-        "version",
-        "waiter",
-    )
-
-    def __init__(
-        self,
-        api_key: int,
-        version: int,
-        correlation_id: int,
-        waiter: AnswerWaiter,
-        sent_at: float,
-        timeout: float,
-        longest: float,
-    ) -> None:
-        self.api_key = api_key
-        self.version = version
-        self.correlation_id = correlation_id
-        self.waiter = waiter
-        self.sent_at = sent_at
-        self.timeout = timeout
-        self.deadline = sent_at + timeout
-        self.dead_at = sent_at + max(timeout, longest)
-
-
 class BrokerConnection(asyncio.BufferedProtocol):
     """Made by `opening.open_connection`, which also negotiates versions and logs in."""
 
@@ -119,10 +81,15 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._client_id = client_id
         self._request_timeout = request_timeout
         self._counters = counters
+        self.lock = threading.RLock()
         self._transport: asyncio.Transport | None = None
+        self._shortcut: socket.socket | None = None
+        """The socket once more, for `send_here`."""
+        self._unwritten = b""
+        """What the socket did not take of a request that another thread wrote; goes before all else."""
         self._receiver = FrameReceiver(MAX_LOGIN_FRAME_BYTES)
-        self._in_flight: deque[_Pending] = deque()
-        self._held: deque[tuple[_Pending | None, list[Any]]] | None = None
+        self._in_flight: deque[PendingRequest] = deque()
+        self._held: deque[tuple[PendingRequest | None, list[Any]]] | None = None
         """Requests that wait until the login is renewed; None while it stands."""
         self._correlation_id = 0
         self._versions = CommonVersions()
@@ -191,21 +158,27 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self, waiter: AnswerWaiter, request: Message, version: int, timeout: float | None = None
     ) -> None:
         """As `send`. `waiter` is told at once, where a future calls back a turn of the loop later."""
-        pending, chunks = self._prepare(waiter, request, version, timeout)
-        if self._held is not None:
-            self._held.append((pending, chunks))
-        else:
-            self._in_flight.append(pending)
-            self._write(chunks)
+        with self.lock:
+            pending, chunks = self._prepare(waiter, request, version, timeout)
+            self._begin(pending, chunks)
+
+    def send_prepared(
+        self, waiter: AnswerWaiter, prepared: PreparedRequest, records: bytearray | memoryview
+    ) -> None:
+        """As `send_to`, of a request that is made already but for its records."""
+        with self.lock:
+            if self.closed:
+                raise self._ended(f"{ApiKey(prepared.api_key).title} cannot be sent")
+            pending, frame = self._prepare_frame(waiter, prepared, records, self._loop.time())
+            if self._timer is None or pending.deadline < self._timer_at:
+                self._arm(pending.deadline)
+            self._begin(pending, [frame])
 
     def send_without_answer(self, request: Message, version: int) -> None:
         """Write a request that the broker does not answer: a Produce with acks=0."""
-        self._check_open(request)
-        chunks = self._encode(request, version)
-        if self._held is not None:
-            self._held.append((None, chunks))
-        else:
-            self._write(chunks)
+        with self.lock:
+            self._check_open(request)
+            self._begin(None, self._encode(request, version))
 
     async def drained(self) -> None:
         """Wait until more may be sent; ConnectionFailed when the connection ends meanwhile."""
@@ -251,34 +224,107 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def hold(self) -> None:
         """Hold back requests until `release`; those under way are still answered."""
-        if self._held is None:
-            self._held = deque()
+        with self.lock:
+            if self._held is None:
+                self._held = deque()
 
     def release(self) -> None:
-        held, self._held = self._held, None
-        for pending, chunks in held or ():
-            if pending is not None:
-                self._in_flight.append(pending)
-            self._write(chunks)
+        with self.lock:
+            held, self._held = self._held, None
+            for pending, chunks in held or ():
+                self._begin(pending, chunks)
 
     def send_first(self, request: Message, version: int, timeout: float) -> asyncio.Future[Any]:
         """Write a request past those that are held back."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        pending, chunks = self._prepare(future, request, version, timeout)
-        self._in_flight.append(pending)
-        self._write(chunks)
+        with self.lock:
+            pending, chunks = self._prepare(future, request, version, timeout)
+            self._in_flight.append(pending)
+            self._write(chunks)
         return future
+
+    # ---- the shortcut of another thread
+
+    def open_shortcut(self) -> None:
+        """On the loop: let other threads send prepared requests too. With TLS they cannot."""
+        transport = self._transport
+        if self._shortcut is not None or transport is None or self.closed:
+            return
+        if transport.get_extra_info("sslcontext") is None:
+            own = transport.get_extra_info("socket")
+            # A descriptor of its own: that of the transport may be closed, and mean another file by then.
+            self._shortcut = socket.socket(own.family, own.type, own.proto, fileno=os.dup(own.fileno()))
+
+    def may_send_here(self, now: float) -> bool:
+        """Whether `send_here` can be done, under the lock: nothing waits to be written, or holds requests
+        back, and the timer that looks after deadlines, which only the loop can set, rings early enough."""
+        return (
+            self._shortcut is not None
+            and self._transport is not None
+            and self._timer is not None
+            and self._timer_at <= now + self._request_timeout
+            and self._held is None
+            and not self._is_retired
+            and not self._unwritten
+            and not self._transport.get_write_buffer_size()
+            and self.writable
+        )
+
+    def send_here(
+        self, waiter: AnswerWaiter, prepared: PreparedRequest, records: bytearray | memoryview, now: float
+    ) -> None:
+        """As `send_prepared`, from any thread: writes at once. Under the lock, when `may_send_here`.
+
+        `now` is time.monotonic(): the loop's own clock stands still while it waits.
+        """
+        assert self._shortcut is not None
+        pending, frame = self._prepare_frame(waiter, prepared, records, now)
+        self._in_flight.append(pending)
+        self._counters.bytes_out += len(frame)
+        try:
+            written = self._shortcut.send(frame)
+        except BlockingIOError:
+            written = 0
+        except OSError:
+            return  # the loop hears of it too, and ends the connection
+        if written < len(frame):
+            self._unwritten = frame[written:]
+            self._loop.call_soon_threadsafe(self._write_rest)
+
+    def _write_rest(self) -> None:
+        with self.lock:
+            self._write([])
 
     # ---- sending
 
+    def _begin(self, pending: PendingRequest | None, chunks: list[Any]) -> None:
+        if self._held is not None:
+            self._held.append((pending, chunks))
+            return
+        if pending is not None:
+            self._in_flight.append(pending)
+        self._write(chunks)
+
+    def _prepare_frame(
+        self, waiter: AnswerWaiter, prepared: PreparedRequest, records: bytearray | memoryview, now: float
+    ) -> tuple[PendingRequest, bytes]:
+        correlation_id = self._correlation_id = (self._correlation_id + 1) & _MOST_CORRELATION_ID
+        timeout = self._request_timeout
+        pending = PendingRequest(
+            prepared.api_key, prepared.version, correlation_id, waiter, now, timeout, timeout, prepared
+        )
+        self.last_used = now
+        self._counters.requests += 1
+        return pending, prepared.frame(correlation_id, records)
+
     def _prepare(
         self, waiter: AnswerWaiter, request: Message, version: int, timeout: float | None
-    ) -> tuple[_Pending, list[Any]]:
+    ) -> tuple[PendingRequest, list[Any]]:
         self._check_open(request)
         chunks = self._encode(request, version)
         assert request.__api_key__ is not None
         now = self._loop.time()
-        pending = _Pending(
+        pending = PendingRequest(
             request.__api_key__,
             version,
             self._correlation_id,
@@ -305,9 +351,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if transport is None or self.closed:
             return
         self._counters.bytes_out += sum(map(len, chunks))
+        if self._unwritten:
+            chunks = [self._unwritten, *chunks]
+            self._unwritten = b""
         if len(chunks) == 1:
             transport.write(chunks[0])
-        else:
+        elif chunks:
             transport.writelines(chunks)
 
     def _check_open(self, request: Message) -> None:
@@ -390,6 +439,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
             raise MalformedMessage(
                 f"the answer to request {pending.correlation_id} carries the id {correlation_id}"
             )
+        if pending.prepared is not None and not pending.waiter.done():
+            response = pending.prepared.read(frame)
+            if response is not None:
+                self._in_flight.popleft()
+                self._is_trusted = True
+                self._counters.request_seconds += self._loop.time() - pending.sent_at
+                pending.waiter.set_result(response)
+                return
         version = pending.version
         if pending.api_key == ApiKey.API_VERSIONS and frame[offset : offset + 2] == _UNSUPPORTED:
             version = 0  # the one answer that a broker gives in another version than it was asked in
@@ -436,11 +493,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def _sweep(self) -> None:
         """Let waiters whose time is up know, and give the connection up when an answer is owed too long."""
-        self._timer = None
         now = self._loop.time()
         earliest = 0.0
-        dead: _Pending | None = None
-        for pending in (*self._in_flight, *(each for each, _ in self._held or () if each is not None)):
+        dead: PendingRequest | None = None
+        with self.lock:
+            self._timer = None
+            waiting = self._waiting()
+        for pending in waiting:
             due = pending.dead_at
             if not pending.waiter.done():
                 if pending.deadline <= now:
@@ -465,7 +524,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         elif earliest:
             self._arm(earliest)
 
-    def _timed_out(self, pending: _Pending) -> TimedOut:
+    def _timed_out(self, pending: PendingRequest) -> TimedOut:
         ahead = self._in_flight[0] if self._in_flight else pending
         cause = None
         if ahead is not pending:
@@ -479,16 +538,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
     # ---- the end
 
     def _end(self, failure: ClientError) -> None:
-        if self.closed:
-            return
-        self.closed = True
-        self._failure = failure
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waiting = [*self._in_flight, *(pending for pending, _ in self._held or () if pending is not None)]
-        self._in_flight.clear()
-        self._held = None
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+            self._failure = failure
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._shortcut is not None:
+                self._shortcut.close()
+                self._shortcut = None
+            waiting = self._waiting()
+            self._in_flight.clear()
+            self._held = None
         for pending in waiting:
             if not pending.waiter.done():
                 self._counters.requests_failed += 1
@@ -496,6 +559,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._wake_drained()
         if self._transport is None and not self.gone.done():
             self.gone.set_result(None)
+
+    def _waiting(self) -> list[PendingRequest]:
+        """All requests without an answer, under the lock."""
+        return [*self._in_flight, *(pending for pending, _ in self._held or () if pending is not None)]
 
     def _ended(self, what: str) -> ClientError:
         """What a waiter gets: an exception of its own, naming its request."""

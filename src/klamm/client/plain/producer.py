@@ -2,7 +2,8 @@
 `klamm.aio.Producer`, except that `send` waits for room where that one refuses.
 
 A record is taken in the caller's thread, under one lock around the cores. The client's own thread is woken
-when there is something new for it to see, at most once until it has looked: not for every record.
+when there is something new for it to see, at most once until it has looked: not for every record. A record
+that has nothing before it or beside it is even written to the socket by the caller's thread.
 """
 
 from __future__ import annotations
@@ -153,6 +154,10 @@ class Producer(PlainFace):
         self._append = engine.accumulator.append
         self._sender = engine.sender
         super().__init__(engine)
+        self._is_sending = False
+        """Whether a `send` is at work; used under the lock. What sends meanwhile is its own thread, in a
+        partitioner or a finalizer, and must leave its half-done work alone."""
+        self._sender.thread_loop = self._thread.loop
         self._thread.call_soon(setattr, _thread_marks, "is_client", True)
 
     def close(self, timeout: float | None = None) -> None:
@@ -180,10 +185,17 @@ class Producer(PlainFace):
             self._guard.check()
         try:
             with self._lock:
-                delivery = self._append(topic, value, key, headers, partition, timestamp)
-                if not self._accumulator.wake_wanted or self._sender.wake_pending:
-                    return delivery
-                self._sender.wake_pending = True
+                is_nested, self._is_sending = self._is_sending, True
+                try:
+                    delivery = self._append(topic, value, key, headers, partition, timestamp)
+                    sender = self._sender
+                    if not self._accumulator.wake_wanted or sender.wake_pending:
+                        return delivery
+                    if not is_nested and not self._thread.is_current() and sender.send_single_here():
+                        return delivery
+                    sender.wake_pending = True
+                finally:
+                    self._is_sending = is_nested
         except BufferFull as full:
             return self._send_later(full, topic, value, key, headers, partition, timestamp)
         self._thread.call_soon(self._sender.pump)

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TypeAlias
 
 from klamm.client.producer.batches import Batch
+from klamm.client.producer.lane import ProduceLane
 from klamm.client.producer.partitioners import StickyPartition
 from klamm.client.producer.sequences import PartitionSequences
 from klamm.records.decoding import Headers
@@ -20,6 +21,7 @@ class PartitionQueue:
 
     __slots__ = (
         "index",
+        "lane",
         "next_order",
         "on_wire",
         "open_batch",
@@ -38,6 +40,8 @@ class PartitionQueue:
         self.next_order = 0
         self.sequences = sequences
         """None without idempotence."""
+        self.lane: ProduceLane | None = None
+        """How its requests are made while they carry one small batch; None until there was such a one."""
 
     def add(self, batch: Batch) -> None:
         """A new batch, open or closed, behind all others."""

@@ -31,42 +31,35 @@ _FIRST_VERSION_WITH_ZSTD = 7
 
 
 class ProduceCall:
-    """One request and the batches in it."""
+    """One request that is under way: the batches in it, and the ids that it gave their topics."""
 
-    __slots__ = ("_codec", "_topic_ids", "batches", "max_version", "request")
+    __slots__ = ("_topic_ids", "batches")
 
-    def __init__(self, batches: list[Batch], metadata: MetadataCache, settings: ProducerSettings) -> None:
-        """Encodes the batches, which may take a while."""
+    def __init__(self, batches: list[Batch], topic_ids: dict[str, bytes]) -> None:
         self.batches = batches
-        self._codec = settings.codec
-        self.max_version: int | None = None
-        self._topic_ids: dict[str, bytes] = {}
-        topics: dict[str, TopicProduceData] = {}
-        for batch in batches:
-            data = topics.get(batch.topic)
-            if data is None:
-                known = metadata.topics.get(batch.topic)
-                topic_id = ZERO_TOPIC_ID if known is None else known.topic_id
-                if topic_id == ZERO_TOPIC_ID:
-                    self.max_version = LAST_VERSION_WITH_NAMES
-                data = TopicProduceData(name=batch.topic, topic_id=topic_id, partition_data=[])
-                topics[batch.topic] = data
-                self._topic_ids[batch.topic] = topic_id
+        self._topic_ids = topic_ids
+
+    @property
+    def max_version(self) -> int | None:
+        """The newest version that can name all topics; None if all can."""
+        return LAST_VERSION_WITH_NAMES if ZERO_TOPIC_ID in self._topic_ids.values() else None
+
+    def request(self, settings: ProducerSettings) -> ProduceRequest:
+        """The message; encodes the batches, which may take a while."""
+        topics = {
+            name: TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
+            for name, topic_id in self._topic_ids.items()
+        }
+        for batch in self.batches:
             records = batch.encode(settings.codec, settings.level)
-            data.partition_data.append(PartitionProduceData(index=batch.partition, records=records))
-        self.request = ProduceRequest(
+            data = PartitionProduceData(index=batch.partition, records=records)
+            topics[batch.topic].partition_data.append(data)
+        return ProduceRequest(
             transactional_id=None,
             acks=settings.acks,
             timeout_ms=int(settings.request_timeout * 1000),
             topic_data=list(topics.values()),
         )
-
-    def check_version(self, version: int, address: BrokerAddress) -> None:
-        """Raise if a batch is compressed in a way that brokers of that age do not know."""
-        if version < _FIRST_VERSION_WITH_ZSTD and self._codec == Codec.ZSTD:
-            raise BrokerError.of(
-                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"producing to {address}", "it does not know zstd"
-            )
 
     def answers(self, response: ProduceResponse, version: int, learn: LearnLeader) -> Iterator[BatchAnswer]:
         """What the response says about each batch that it names."""
@@ -83,6 +76,23 @@ class ProduceCall:
                     continue
                 moved = bool(said.error_code) and _learn(batch, said, response, learn)
                 yield BatchAnswer(batch, _answer(said), moved, said.error_code in STALE_METADATA)
+
+
+def call_for(batches: list[Batch], metadata: MetadataCache) -> ProduceCall:
+    """A request for these batches, with the topic ids of the moment."""
+    topic_ids = {}
+    for batch in batches:
+        known = metadata.topics.get(batch.topic)
+        topic_ids[batch.topic] = ZERO_TOPIC_ID if known is None else known.topic_id
+    return ProduceCall(batches, topic_ids)
+
+
+def check_version(version: int, codec: int, address: BrokerAddress) -> None:
+    """Raise if batches are compressed in a way that brokers of that age do not know."""
+    if version < _FIRST_VERSION_WITH_ZSTD and codec == Codec.ZSTD:
+        raise BrokerError.of(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"producing to {address}", "it does not know zstd"
+        )
 
 
 LearnLeader = Callable[[TopicPartition, int, int, BrokerAddress | None], bool]

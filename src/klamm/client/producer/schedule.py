@@ -88,6 +88,22 @@ class Schedule:
     def forget(self, queue: PartitionQueue) -> None:
         self._ready.pop(queue, None)
 
+    def sole_ready(self) -> PartitionQueue | None:
+        """The queue that is ready, if it is the only one and no other waits for a producer id."""
+        if len(self._ready) != 1 or self._without_id:
+            return None
+        return next(iter(self._ready))
+
+    def take_ready(self, queue: PartitionQueue, now: float) -> Batch | None:
+        """The first batch of a ready queue, as `drain` takes it; None if it may not be sent after all."""
+        if not self._may_send(queue, queue.waiting[0]):
+            return None
+        batch = self._take(queue)
+        del self._ready[queue]
+        if queue.waiting:
+            self.consider(queue, now)
+        return batch
+
     def drain(
         self,
         now: float,

@@ -25,10 +25,13 @@ from klamm.client.network.network import Network
 from klamm.client.producer.accumulator import Accumulator
 from klamm.client.producer.batches import Batch
 from klamm.client.producer.errands import Errands
+from klamm.client.producer.lane import MOST_LANE_BYTES, ProduceLane, Written
 from klamm.client.producer.lookups import Lookups
-from klamm.client.producer.requests import ProduceCall
+from klamm.client.producer.queues import PartitionQueue
+from klamm.client.producer.requests import ProduceCall, call_for, check_version
 from klamm.client.producer.settling import Answer, Settling
 from klamm.model.errors import ErrorCode
+from klamm.model.ids import ZERO_TOPIC_ID
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k00_produce import ProduceResponse
 
@@ -68,9 +71,12 @@ class _AnswerWaiter:
     def done(self) -> bool:
         return self._is_done
 
-    def set_result(self, response: ProduceResponse, /) -> None:
+    def set_result(self, response: ProduceResponse | Written, /) -> None:
         self._is_done = True
         try:
+            if isinstance(response, Written):
+                self._sender.written(self._broker, self._call.batches[0], response)
+                return
             self._sender.answered(self._broker, self._call, self._version, self._address, response)
         except Exception:
             _log.exception("the answer of %s to a Produce could not be taken", self._address)
@@ -103,6 +109,8 @@ class Sender:
         self.lookups = Lookups(network, settling, lock, errands, logger, self.wake)
         self._is_calling = False
         """Whether those are being called who waited for what is settled."""
+        self.thread_loop: asyncio.AbstractEventLoop | None = None
+        """The loop, where threads send that are not its own: they write to sockets themselves if they can."""
         self.wake_pending = False
         """Whether `pump` was asked for and has not begun yet. Used under the lock."""
         self._brokers: dict[int, _Broker] = {}
@@ -132,7 +140,7 @@ class Sender:
         # What is done at once (acks=0) has its callback called at once: one that sends would call itself.
         if self._in_flight or settings.linger or self._is_calling or settings.acks == 0:
             self.wake()
-        else:
+        elif not self._send_single():
             self.pump()
 
     def pump(self) -> None:
@@ -160,8 +168,7 @@ class Sender:
                     break
                 for node, batches in taken.items():
                     broker = self._brokers[node]
-                    broker.in_flight += 1
-                    self._in_flight += 1
+                    self._begun(broker)
                     calls.append((broker, batches))
             lookups, accumulator.lookups = accumulator.lookups, set()
             if lookups or not now < self._expiry_at < math.inf:
@@ -178,6 +185,82 @@ class Sender:
             self.lookups.get_producer_id()
         self._arm(next_at, now)
         self.call_finished()
+
+    # ---- one batch, when there is nothing else to do
+
+    def _send_single(self) -> bool:
+        """Send the only batch there is, in its lane, on the loop. False, and nothing done, if a whole turn is
+        needed: there is more to do, or no lane yet."""
+        now = time.monotonic()
+        queue = self._sole_queue(now)
+        broker = self._lane_broker(queue) if queue is not None else None
+        if queue is None or broker is None:
+            return False
+        batch = self._accumulator.schedule.take_ready(queue, now)
+        if batch is None:
+            return False
+        self._accumulator.wake_wanted = False
+        self._begun(broker)
+        self._send(broker, [batch])
+        return True
+
+    def send_single_here(self) -> bool:
+        """As `_send_single`, in the thread of a user and under the lock: the thread writes to the socket
+        itself, and the loop, which would have to be woken for it, has only the answer to wait for."""
+        settings = self._settings
+        if self._in_flight or settings.linger or settings.acks == 0 or self._errands.is_closed:
+            return False
+        now = time.monotonic()
+        queue = self._sole_queue(now)
+        broker = self._lane_broker(queue) if queue is not None else None
+        if queue is None or broker is None or broker.connection is None:
+            return False
+        connection, lane = broker.connection, queue.lane
+        assert lane is not None and self.thread_loop is not None
+        with connection.lock:
+            if connection.closed or not connection.may_send_here(now):
+                return False
+            batch = self._accumulator.schedule.take_ready(queue, now)
+            if batch is None:
+                return False
+            self._accumulator.wake_wanted = False
+            self._begun(broker)
+            try:
+                data = batch.encode(settings.codec, settings.level)
+                connection.send_here(self._lane_waiter(broker, connection, lane, batch), lane, data, now)
+            except Exception as error:
+                failure = ClientError(f"a request could not be made: {error!r}")
+                self.thread_loop.call_soon_threadsafe(self.failed, broker, [batch], failure)
+        return True
+
+    def _sole_queue(self, now: float) -> PartitionQueue | None:
+        """The queue whose first batch is all there is to do now, if so."""
+        accumulator, schedule = self._accumulator, self._accumulator.schedule
+        # Whatever falls due later has a timer already.
+        if (
+            accumulator.lookups
+            or not now < self._expiry_at < math.inf
+            or schedule.next_due() < self._timer_at
+        ):
+            return None
+        return schedule.sole_ready()
+
+    def _lane_broker(self, queue: PartitionQueue) -> _Broker | None:
+        """The broker that a queue's lane leads to, if it is still the right one and takes a request now."""
+        lane = queue.lane
+        if lane is None or queue.waiting[0].size > MOST_LANE_BYTES:
+            return None
+        metadata = self._network.metadata
+        topic, leader = metadata.topics.get(queue.topic), metadata.leader(queue.topic, queue.index)
+        if topic is None or leader is None or topic.topic_id != lane.topic_id:
+            return None
+        broker = self._brokers.get(leader[0])
+        if broker is None or broker.is_busy:
+            return None
+        connection = self._network.open_connection(leader[0])
+        if connection is None or connection is not broker.connection or not connection.writable:
+            return None
+        return broker
 
     def call_finished(self) -> None:
         """Call all who waited for what is settled now."""
@@ -264,44 +347,96 @@ class Sender:
     def _send(self, broker: _Broker, batches: list[Batch]) -> None:
         connection = broker.connection
         assert connection is not None
+        settings = self._settings
         try:
-            call = ProduceCall(batches, self._network.metadata, self._settings)
+            if len(batches) == 1 and settings.acks and self._send_in_lane(broker, connection, batches[0]):
+                return
+            call = call_for(batches, self._network.metadata)
             version = connection.version(ApiKey.PRODUCE, call.max_version)
-            call.check_version(version, connection.address)
-            if self._settings.acks == 0:
-                connection.send_without_answer(call.request, version)
+            check_version(version, settings.codec, connection.address)
+            request = call.request(settings)
+            if settings.acks == 0:
+                connection.send_without_answer(request, version)
                 self._written(broker, batches)
                 return
-            waiter = _AnswerWaiter(self, broker, call, version, connection.address)
-            connection.send_to(waiter, call.request, version)
+            connection.send_to(
+                _AnswerWaiter(self, broker, call, version, connection.address), request, version
+            )
         except ClientError as error:
             self.failed(broker, batches, error)
         except Exception as error:
             self._logger.exception("a request could not be made")
             self.failed(broker, batches, ClientError(f"a request could not be made: {error!r}"))
 
-    def _written(self, broker: _Broker, batches: list[Batch]) -> None:
-        """Nobody answers with acks=0."""
+    def _begun(self, broker: _Broker) -> None:
+        """A request is under way. Under the lock."""
+        broker.in_flight += 1
+        self._in_flight += 1
+
+    def _ended(self, broker: _Broker) -> None:
+        """It is no more. Under the lock."""
         broker.in_flight -= 1
         self._in_flight -= 1
+
+    def _send_in_lane(self, broker: _Broker, connection: BrokerConnection, batch: Batch) -> bool:
+        """Send a small batch in the lane of its partition, which is made if need be; whether it could be."""
+        data = batch.encode(self._settings.codec, self._settings.level)
+        topic = self._network.metadata.topics.get(batch.topic)
+        if len(data) > MOST_LANE_BYTES or topic is None or topic.topic_id == ZERO_TOPIC_ID:
+            return False
+        queue = batch.in_queue
+        lane = queue.lane
+        if lane is None or lane.topic_id != topic.topic_id:
+            lane = ProduceLane(topic.topic_id, queue.index, self._network.client_id, self._settings)
+            queue.lane = lane
+        if connection.version(ApiKey.PRODUCE) != lane.version:
+            return False
+        if self.thread_loop is not None:
+            connection.open_shortcut()
+        connection.send_prepared(self._lane_waiter(broker, connection, lane, batch), lane, data)
+        return True
+
+    def _lane_waiter(
+        self, broker: _Broker, connection: BrokerConnection, lane: ProduceLane, batch: Batch
+    ) -> _AnswerWaiter:
+        call = ProduceCall([batch], {batch.topic: lane.topic_id})
+        return _AnswerWaiter(self, broker, call, lane.version, connection.address)
+
+    def _written(self, broker: _Broker, batches: list[Batch]) -> None:
+        """Nobody answers with acks=0."""
         now = time.monotonic()
         with self._lock:
+            self._ended(broker)
             for batch in batches:
                 self._settling.answered(batch, Answer(ErrorCode.NONE), "", now, chance=0.0)
         self.wake()
 
     def failed(self, broker: _Broker, batches: list[Batch], error: ClientError) -> None:
         """There is no answer, and there will be none."""
-        broker.in_flight -= 1
-        self._in_flight -= 1
         now = time.monotonic()
         self._logger.debug("no answer to %d batches: %s", len(batches), error)
         with self._lock:
+            self._ended(broker)
             for batch in batches:
                 self._settling.lost(batch, error, now, chance=random.random())
         if not self._errands.is_closed:
             self._network.request_refresh()
         self.wake()
+
+    def written(self, broker: _Broker, batch: Batch, answer: Written) -> None:
+        """The answer to a request in a lane, which says no more than that."""
+        schedule = self._accumulator.schedule
+        said = Answer(ErrorCode.NONE, answer.base_offset, answer.log_append_time_ms)
+        with self._lock:
+            self._ended(broker)
+            try:
+                self._settling.answered(batch, said, "", 0.0, chance=0.0)
+            except Exception as error:
+                self._spoiled([batch], "a broker", error)
+        if schedule.has_ready or schedule.next_due() < self._timer_at:
+            self.pump()
+        else:
+            self.call_finished()
 
     def answered(
         self,
@@ -312,13 +447,12 @@ class Sender:
         response: ProduceResponse,
     ) -> None:
         """Settle what was answered, and send what could not be sent before."""
-        broker.in_flight -= 1
-        self._in_flight -= 1
         now = time.monotonic()
         schedule = self._accumulator.schedule
         unnamed = dict.fromkeys(call.batches)
         is_stale = False
         with self._lock:
+            self._ended(broker)
             try:
                 learn = self._network.metadata.learn_leader
                 for batch, answer, has_moved, stale in call.answers(response, version, learn):

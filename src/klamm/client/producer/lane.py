@@ -1,0 +1,120 @@
+"""A prepared way for requests that carry one small batch for one partition. A core.
+
+A producer that sends record by record writes the same bytes again and again, but for the correlation id and
+the batch, and gets answers that differ in three numbers. A lane has both made once, by the general encoder:
+a request is these bytes with the batch put in, and an answer that says no more than "written" is compared and
+not decoded. Every other answer is left to the general decoder. See docs/adr/0010.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+from klamm.client.producer.settings import ProducerSettings
+from klamm.model.ids import ZERO_TOPIC_ID
+from klamm.protocol.apis import FLEXIBLE_SINCE, ApiKey
+from klamm.protocol.headers import encode_request_frame, encode_response_frame
+from klamm.protocol.messages.k00_produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from klamm.protocol.primitives import encode_uvarint
+
+MOST_LANE_BYTES = 16 * 1024
+"""The largest batch that is copied into its request; larger ones are written as they are, beside it."""
+
+FIRST_LANE_VERSION = 13
+"""Topics are named by id from here on, as every broker of today has it."""
+
+_KEY_AND_VERSION = slice(4, 8)
+_BODY_START = 12
+_LENGTH_SIZE = 1  # of the batch that is left out
+_START = Struct(">i4si")  # size, key and version, correlation id
+_SIZE_BYTES = 4
+_CORRELATION_ID_BYTES = 4
+_NUMBERS = Struct(">qqq")  # base offset, log append time, log start offset
+_MARKER = 0x4B6C616D6D
+"""A base offset that is looked for in an encoded answer, to know where the numbers stand in it."""
+
+
+class Written(NamedTuple):
+    """The broker has the batch."""
+
+    base_offset: int
+    log_append_time_ms: int
+
+
+class ProduceLane:
+    """Makes the requests of one partition to one broker, and reads their answers."""
+
+    __slots__ = (
+        "_answer_end",
+        "_answer_start",
+        "_head",
+        "_key_and_version",
+        "_numbers_at",
+        "_tail",
+        "topic_id",
+    )
+
+    api_key = ApiKey.PRODUCE.value
+    version = FIRST_LANE_VERSION
+
+    def __init__(self, topic_id: bytes, partition: int, client_id: str, settings: ProducerSettings) -> None:
+        assert topic_id != ZERO_TOPIC_ID and self.version >= FLEXIBLE_SINCE[ApiKey.PRODUCE]
+        self.topic_id = topic_id
+        head, _, self._tail = encode_request_frame(
+            self.api_key, self.version, 0, client_id, _example_request(topic_id, partition, settings)
+        )
+        self._key_and_version = head[_KEY_AND_VERSION]
+        self._head = head[_BODY_START:-_LENGTH_SIZE]
+        answer = bytes(
+            encode_response_frame(self.api_key, self.version, 0, _example_answer(topic_id, partition))[0]
+        )[_SIZE_BYTES:]
+        self._numbers_at = answer.index(_MARKER.to_bytes(8, "big"))
+        self._answer_start = answer[_CORRELATION_ID_BYTES : self._numbers_at]
+        self._answer_end = answer[self._numbers_at + _NUMBERS.size :]
+
+    def frame(self, correlation_id: int, batch: bytes | bytearray | memoryview) -> bytes:
+        """The request with this batch, ready to be written."""
+        head, tail = self._head, self._tail
+        length = encode_uvarint(len(batch) + 1)
+        size = _START.size - _SIZE_BYTES + len(head) + len(length) + len(batch) + len(tail)
+        start = _START.pack(size, self._key_and_version, correlation_id)
+        return b"".join((start, head, length, batch, tail))
+
+    def read(self, frame: memoryview) -> Written | None:
+        """What a whole answer says, if that is only that the batch is written; None for any other answer."""
+        answer = bytes(frame)
+        at = self._numbers_at
+        if (
+            answer[_CORRELATION_ID_BYTES:at] != self._answer_start
+            or answer[at + _NUMBERS.size :] != self._answer_end
+        ):
+            return None
+        base_offset, log_append_time_ms, _ = _NUMBERS.unpack_from(answer, at)
+        return Written(base_offset, log_append_time_ms)
+
+
+def _example_request(topic_id: bytes, partition: int, settings: ProducerSettings) -> ProduceRequest:
+    batch = PartitionProduceData(index=partition, records=b"\0")
+    return ProduceRequest(
+        transactional_id=None,
+        acks=settings.acks,
+        timeout_ms=int(settings.request_timeout * 1000),
+        topic_data=[TopicProduceData(topic_id=topic_id, partition_data=[batch])],
+    )
+
+
+def _example_answer(topic_id: bytes, partition: int) -> ProduceResponse:
+    """No error, no pause, nothing to be told."""
+    written = PartitionProduceResponse(index=partition, error_code=0, base_offset=_MARKER)
+    return ProduceResponse(
+        responses=[TopicProduceResponse(topic_id=topic_id, partition_responses=[written])],
+        throttle_time_ms=0,
+    )
