@@ -61,8 +61,8 @@ class _Landing:
 class Fetcher:
     """Runs on one loop, from `start` to `close`.
 
-    `on_news` is called when a poll has something to return. It says whether a thread waited for that, and will
-    kick when it has it.
+    `on_news` is called when a poll has something to return. It says whether a thread waited for that, which
+    kicks when it has it.
     """
 
     def __init__(
