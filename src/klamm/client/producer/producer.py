@@ -182,7 +182,8 @@ class Producer:
         """
         guard = self._guard
         # Before anything is taken: what is refused must not be sent later.
-        if guard.unusable or _get_running_loop() is not guard.loop:
+        loop = guard.loop
+        if guard.unusable or loop is None or _get_running_loop() is not loop:
             guard.check_on_loop()
         delivery = self._append(topic, value, key, headers, partition, timestamp)
         if self._accumulator.wake_wanted:
