@@ -52,6 +52,19 @@ def test_more_records_than_the_table_has_numbers() -> None:
     assert list(decoded.timestamps) == timestamps
 
 
+@given(
+    rows=st.lists(st.tuples(st.none() | st.binary(max_size=70), int64 | st.integers(0, 3)), min_size=1),
+    repeat=st.integers(1, 70),
+)
+def test_values_alone_are_encoded_like_records_without_keys(
+    rows: list[tuple[bytes | None, int]], repeat: int
+) -> None:
+    values = [value for value, _ in rows for _ in range(repeat)]
+    timestamps = [timestamp % 2**62 for _, timestamp in rows for _ in range(repeat)]
+    with_keys = encode_records([None] * len(values), values, timestamps)
+    assert encode_records(None, values, timestamps) == with_keys
+
+
 def test_anything_like_bytes() -> None:
     payload = encode_records([bytearray(b"k")], [memoryview(b"v")], [0], [(("h", memoryview(b"w")),)])  # type: ignore[list-item]
     decoded = decode_records(header(1, 0), payload)

@@ -51,6 +51,8 @@ def encode_records(
         offsets = table
     else:
         offsets = map(_varint, range(len(values)))
+    if keys is None and headers is None:
+        return _encode_values(values, timestamps, offsets)
     rows = zip(
         values,
         repeat(None) if keys is None else keys,
@@ -83,6 +85,31 @@ def encode_records(
         size += 1 + len(time) + len(offset) + len(tail)
         record_size = table[size] if size < _TABLE_SIZE else encode_varint(size)
         parts += (record_size, b"\0", time, offset, key_size, key, value_size, value, tail)
+    return b"".join(parts)
+
+
+def _encode_values(
+    values: Sequence[bytes | None], timestamps: Sequence[int], offsets: Iterable[bytes]
+) -> bytes:
+    """As `encode_records`. What lies between two values but for the offset is made anew when it changes."""
+    base_timestamp = timestamps[0]
+    last_time, last_length, last_offset_size = None, -2, 0
+    time = head = tail = b""
+    parts: list[bytes] = []
+    for value, timestamp, offset in zip(values, timestamps, offsets, strict=False):
+        if value is None:
+            value, length = b"", -1
+        else:
+            length = len(value)
+        if timestamp != last_time or length != last_length or len(offset) != last_offset_size:
+            time = _varint(timestamp - base_timestamp)
+            last_time, last_length, last_offset_size = timestamp, length, len(offset)
+            tail = _NULL + _varint(length)
+            size = 1 + len(time) + len(offset) + len(tail) + len(value) + 1
+            head = _NO_HEADERS + _varint(size) + b"\0" + time  # begins with the end of the record before
+        parts += (head, offset, tail, value)
+    parts[0] = parts[0][len(_NO_HEADERS) :]
+    parts.append(_NO_HEADERS)
     return b"".join(parts)
 
 
