@@ -1,4 +1,4 @@
-"""Runs one real Apache Kafka node, broker and controller in one JVM, from the jars alone.
+"""Runs a real Apache Kafka node, broker and controller in one JVM, from the jars alone.
 
     with ApacheKafka() as kafka:
         print(kafka.bootstrap)
@@ -7,6 +7,11 @@ More listeners, each with a port of its own, and users of SCRAM can be asked for
 
     with ApacheKafka(listeners={"LOGIN": "SASL_PLAINTEXT"}, scram_users={"me": "secret"}) as kafka:
         print(kafka.port_of("LOGIN"))
+
+A second node, a broker without a controller of its own, can join the first:
+
+    with ApacheKafka() as first, ApacheKafka(joins=first) as second:
+        print(first.node_id, second.node_id)
 
 The node lives in a temporary folder, listens on free loopback ports and is gone, with its folder, when the
 context ends. A start that fails raises PeerFailed with the end of the node's log. The client suites use it as
@@ -74,8 +79,10 @@ class ApacheKafka:
         listeners: Mapping[str, str] | None = None,
         scram_users: Mapping[str, str] | None = None,
         advertised_host: str = "127.0.0.1",
+        joins: ApacheKafka | None = None,
     ) -> None:
-        """`listeners`: their names and security protocols; what these need is in `properties`."""
+        """`listeners`: their names and security protocols; what these need is in `properties`. `joins`: a
+        running node, whose cluster this one becomes the second broker of."""
         self._java = find_java()
         self._jars = find_kafka_jars(jars_dir)
         self._properties = dict(properties or {})
@@ -88,6 +95,11 @@ class ApacheKafka:
         self._scram_users = dict(scram_users or {})
         self._advertised_host = advertised_host
         self._ports: dict[str, int] = {}
+        self._joins = joins
+        self.node_id = 1 if joins is None else joins.node_id + 1
+        self.cluster_id = ""
+        self.controller = ""
+        """Where the cluster's controller is, as controller.quorum.voters says it."""
 
     @property
     def port(self) -> int:
@@ -163,16 +175,20 @@ class ApacheKafka:
             self.directory = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         controller_port, *ports = free_ports(1 + len(self._listeners))
         self._ports = dict(zip(self._listeners, ports, strict=True))
+        if self._joins is None:
+            self.cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "a")
+            self.controller = f"{self.node_id}@127.0.0.1:{controller_port}"
+        else:
+            self.cluster_id, self.controller = self._joins.cluster_id, self._joins.controller
         (self.directory / "log4j2.properties").write_text(LOGGING)
         settings = self._default_settings(controller_port) | self._properties
         server_properties = self.directory / "server.properties"
         server_properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "a")
         done = subprocess.run(
             [
                 *(self._java, "-Xmx128m", "-XX:TieredStopAtLevel=1", *self._common_options()),
                 *("kafka.tools.StorageTool", "format", "--ignore-formatted"),
-                *("-t", cluster_id, "-c", str(server_properties)),
+                *("-t", self.cluster_id, "-c", str(server_properties)),
                 *self._scram_options(),
             ],
             stdout=subprocess.PIPE,
@@ -185,14 +201,14 @@ class ApacheKafka:
             raise PeerFailed(f"Apache Kafka could not format {self.data_dir}:\n{done.stdout.decode()}")
 
     def _default_settings(self, controller_port: int) -> dict[str, str]:
+        own_controller = {"CONTROLLER": controller_port} if self._joins is None else {}
         return {
-            "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "process.roles": "broker,controller" if own_controller else "broker",
+            "node.id": str(self.node_id),
+            "controller.quorum.voters": self.controller,
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(
-                f"{name}://127.0.0.1:{port}"
-                for name, port in {**self._ports, "CONTROLLER": controller_port}.items()
+                f"{name}://127.0.0.1:{port}" for name, port in {**self._ports, **own_controller}.items()
             ),
             "advertised.listeners": ",".join(
                 f"{name}://{self._advertised_host}:{port}" for name, port in self._ports.items()
