@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
+import time
 from random import Random
 from typing import Any
 
 import pytest
 
 import klamm
+from klamm import aio
 from klamm.client.results import TopicPartition
 from klamm.protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
 from klamm.protocol.messages.k21_delete_records import (
@@ -37,6 +40,28 @@ def fill(
     for first in range(0, count, per_batch):
         produce(wire, topic, batch_of(*sent[first : first + per_batch]), partition=partition)
     return sent
+
+
+# ---- polls that hardly wait
+
+
+@pytest.mark.parametrize("timeout", [0, 1e-9, 0.001])
+def test_polls_that_hardly_wait_let_the_loop_go_on(
+    broker: Broker, wire: WireConnection, timeout: float
+) -> None:
+    topic = make_topic(broker.bootstrap)
+    sent = fill(wire, topic, 5)
+
+    async def read() -> list[klamm.Record]:
+        async with aio.Consumer(broker.bootstrap, start="earliest") as consumer:
+            consumer.assign([(topic, 0)])
+            give_up_at = time.monotonic() + PATIENCE_S
+            records: list[klamm.Record] = []
+            while not records and time.monotonic() < give_up_at:
+                records = await consumer.poll(timeout)
+            return records
+
+    assert values(asyncio.run(read())) == sent
 
 
 # ---- what records look like

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 KIND = "consumer"
 AT_LATEST = StartPolicy("latest")
 
+SHORTEST_WAIT_S = 0.001
+"""A poll for less than this may find its time over before it waits at all; the loop has its turn before."""
+
 
 class Consumer:
     """Reads records.
@@ -187,7 +190,7 @@ class Consumer:
         deadline = None if seconds is None else monotonic() + seconds
         self._enter()
         try:
-            if engine.records.has_news():
+            if engine.records.has_news() or (seconds is not None and seconds < SHORTEST_WAIT_S):
                 await asyncio.sleep(0)  # let the loop read sockets, however fast the user polls
             while True:
                 await self._begin(deadline)

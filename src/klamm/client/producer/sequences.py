@@ -77,7 +77,7 @@ class PartitionSequences:
 
     def may_send(self, batch: Batch, on_wire: int) -> bool:
         """Whether `batch`, the next in the queue, may be sent now while `on_wire` others are under way."""
-        if self.renumbering or self._has_hole():
+        if self.renumbering or (self.numbered and self._has_hole()):
             if on_wire:
                 return False
             if (self.renumbering or not self._has_live()) and not self._raise_epoch():
