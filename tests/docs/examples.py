@@ -8,6 +8,9 @@ loops over a topic have no end.
 
 ```python compile   for what needs a server that is not there: only compiled
 ```python test      a file of tests: run by pytest, in a directory of its own
+
+`python -m tests.docs.examples PAGE HEADING HOST:PORT` runs one section, on a broker that is there: for
+examples that are to have a process of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import ast
 import asyncio
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +28,6 @@ from typing import Any
 
 import klamm
 import klamm.aio
-import klamm.testing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ADDRESS = "localhost:9092"
@@ -85,9 +88,9 @@ def _until_fence(lines: Iterator[tuple[int, str]]) -> Iterator[str]:
         yield line
 
 
-def run_section(section: Section, broker: klamm.testing.Broker) -> None:
+def run_section(section: Section, bootstrap: str) -> None:
     """Run its blocks in order; what is wrong with one is raised, with its line in the page."""
-    seed(broker)
+    seed(bootstrap)
     handled: list[Any] = []
 
     def handle(item: Any) -> None:
@@ -98,7 +101,7 @@ def run_section(section: Section, broker: klamm.testing.Broker) -> None:
     names: dict[str, Any] = {"__name__": "example", "asyncio": asyncio, "klamm": klamm, "handle": handle}
     with asyncio.Runner() as runner:
         for block in section.blocks:
-            code = compiled(section, block, broker.bootstrap)
+            code = compiled(section, block, bootstrap)
             if block.manner == "run":
                 _run(code, names, runner)
 
@@ -123,9 +126,18 @@ def _run(code: CodeType, names: dict[str, Any], runner: asyncio.Runner) -> None:
         pass
 
 
-def seed(broker: klamm.testing.Broker) -> None:
-    with klamm.Admin(broker.bootstrap) as admin:
+def seed(bootstrap: str) -> None:
+    with klamm.Admin(bootstrap) as admin:
         admin.create_topics([klamm.NewTopic(TOPIC, partitions=PARTITION_COUNT)])
-    with klamm.Producer(broker.bootstrap) as producer:
+    with klamm.Producer(bootstrap) as producer:
         for number in range(SEEDED_RECORDS):
             producer.send(TOPIC, b'{"order": %d}' % number, key=b"%d" % number)
+
+
+def main(page: str, heading: str, bootstrap: str) -> None:
+    (section,) = [section for section in sections(page) if section.heading == heading]
+    run_section(section, bootstrap)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
