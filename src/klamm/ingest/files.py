@@ -135,8 +135,8 @@ class FileTable:
         return opened
 
     def look(self, file: TailedFile, size: int, head: bytes | None, now: float) -> Look:
-        """What to do with an open file that has `size` bytes. `head` is wanted when its size has changed."""
-        if size != file.size:
+        """What to do with an open file that has `size` bytes. `head` is given when it was written to."""
+        if head is not None:
             file.grew_at = now
         file.size = size
         if size < file.position or (head is not None and not file.fingerprint.fits(head)):

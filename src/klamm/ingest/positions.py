@@ -150,7 +150,7 @@ class Positions:
 
     def _damaged(self, error: sqlite3.Error) -> IngestError:
         return IngestError(
-            f"the positions in {self.folder / DATABASE_FILE} cannot be used: {error}",
+            f"the positions in {self.folder / DATABASE_FILE} cannot be used: {' '.join(str(error).split())}",
             advice=(
                 "If the disk is full make room. If the file is damaged put a copy of it back, or move the "
                 "folder away: then files are read anew, from where --from says"

@@ -70,6 +70,8 @@ class OpenFile:
         self._descriptor = descriptor
         self._searched_to = 0
         """No newline is between the position and here; only set for lines longer than a chunk."""
+        self._written: tuple[int, int] | None = None
+        """Size and time of change, as they were when last looked at."""
         self.is_exhausted = False
         """Nothing was complete when it was last read."""
         self.size_at_start = os.fstat(descriptor).st_size
@@ -95,15 +97,21 @@ class OpenFile:
         self.file = successor
         self._searched_to = 0
 
-    def size_and_links(self) -> tuple[int, int]:
+    def status(self) -> tuple[int, int, bool]:
+        """Size, number of names, and whether it was written to since the last call. A file that was truncated
+        and has grown to its old size shows that by its time only."""
         status = os.fstat(self._descriptor)
-        return status.st_size, status.st_nlink
+        written = (status.st_size, status.st_mtime_ns)
+        has_changed = written != self._written
+        self._written = written
+        return status.st_size, status.st_nlink, has_changed
 
     def head(self) -> bytes:
         return os.pread(self._descriptor, FINGERPRINT_BYTES, 0)
 
-    def last_line_end(self, size: int) -> int:
+    def last_line_end(self) -> int:
         """Where the last whole line ends, if it is near the end; else the end."""
+        size = os.fstat(self._descriptor).st_size
         first = max(size - MOST_MAX_BYTES, 0)
         newline = os.pread(self._descriptor, size - first, first).rfind(b"\n")
         return first + newline + 1 if newline >= 0 or first == 0 else size

@@ -32,9 +32,6 @@ from klamm.records.kernels import pyarrow as pa
 PARCEL_BYTES = 4 * 1024 * 1024
 """Blocks are noted and sent together up to this: many small files cost one transaction, and one call."""
 
-SCAN_INTERVAL_S = 1.0
-"""How soon a new file is found."""
-
 ONCE_QUIET_S = 1.0
 """With `once`, a last line without a newline, or an open group, is complete when nothing came for so long."""
 
@@ -60,6 +57,8 @@ class TailOptions:
     tells its writer a little later."""
     poll_interval_s: float = 0.25
     """How soon new lines are seen."""
+    scan_interval_s: float = 1.0
+    """How soon a new file is found, or a new name of an old one."""
 
 
 class Tail:
@@ -205,8 +204,7 @@ class Tail:
         file = reader.file
         if self._options.once and file.position >= reader.size_at_start:
             return False
-        size, links = reader.size_and_links()
-        has_changed = size != file.size
+        size, links, has_changed = reader.status()
         look = self._table.look(file, size, reader.head() if has_changed else None, now)
         if look is Look.READ:
             return self._read(reader, has_changed, now - file.grew_at, is_deleted=links == 0)
@@ -237,7 +235,7 @@ class Tail:
     def _scan(self, *, starts_at_end: bool = False) -> None:
         """Look for files, new ones and new names."""
         self._take(self._table.listed(self._listing.seen(), time.monotonic()), starts_at_end=starts_at_end)
-        self._scan_at = time.monotonic() + SCAN_INTERVAL_S
+        self._scan_at = time.monotonic() + self._options.scan_interval_s
 
     def _take(self, files: list[TailedFile], *, starts_at_end: bool = False) -> None:
         """Open files, and note them before anything of them is sent."""
@@ -254,7 +252,7 @@ class Tail:
                 self._table.released(file, is_deleted=file.position == 0)
                 continue
             if starts_at_end and file.position == 0:
-                file.position = reader.last_line_end(reader.size_and_links()[0])
+                file.position = reader.last_line_end()
             self._open[file.file_id] = reader
             opened.append(file)
         if opened:
