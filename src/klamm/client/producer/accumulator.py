@@ -90,7 +90,6 @@ class Accumulator(Generic[DeliveryT]):
         self._key_partitioner = KEY_PARTITIONERS[settings.partitioner]
         self._closed: ClientError | None = None
         self._batch_bytes = settings.batch_bytes
-        self._plain_bytes = min(settings.batch_bytes, settings.max_request_bytes)
         self._memory = settings.buffer_bytes
         self._max_record_bytes = min(
             settings.max_request_bytes - HEADER_SIZE, settings.buffer_bytes - RECORD_MEMORY_BYTES
@@ -111,35 +110,6 @@ class Accumulator(Generic[DeliveryT]):
 
         Raises NotSerializable, LocalRecordTooLarge or BufferFull; then nothing has changed.
         """
-        if (
-            value.__class__ is bytes
-            and key is None
-            and partition is None
-            and timestamp is None
-            and not headers
-        ):
-            # Most records: into a batch that is open already. What follows does the same for all. Nothing is
-            # called between looking and taking, so that a finalizer that sends does no harm.
-            buffer = self.topics.get(topic)
-            if buffer is not None and self._user_partitioner is None:
-                size = RECORD_OVERHEAD_BYTES + len(value)
-                time_ms = self._now_ms()
-                sticky, ledger = buffer.sticky, self.ledger
-                batch = buffer.queues[sticky.current].open_batch
-                if (
-                    batch is not None
-                    and batch.size + size <= self._plain_bytes
-                    and ledger.memory_used + size + RECORD_MEMORY_BYTES <= self._memory
-                    and batch.keys is None
-                    and batch.headers is None
-                ):
-                    sticky.sent_bytes += size
-                    batch.size += size
-                    ledger.memory_used += size + RECORD_MEMORY_BYTES
-                    values = batch.values
-                    values.append(value)
-                    batch.timestamps.append(time_ms)
-                    return self._delivery(batch, len(values) - 1)
         size = RECORD_OVERHEAD_BYTES
         if value is not None:
             if value.__class__ is not bytes:
@@ -179,7 +149,15 @@ class Accumulator(Generic[DeliveryT]):
             batch = queue.open_batch
             if batch is None or batch.size + size > self._batch_bytes:
                 batch = self._batch_with_room(queue, size)
-        index = batch.add(key, value, time_ms, pairs, size)
+        if key is None and pairs is None and batch.keys is None and batch.headers is None:
+            # As `batch.add` does, for most records.
+            values = batch.values
+            index = len(values)
+            values.append(value)
+            batch.timestamps.append(time_ms)
+            batch.size += size
+        else:
+            index = batch.add(key, value, time_ms, pairs, size)
         ledger.memory_used += size + RECORD_MEMORY_BYTES
         return self._delivery(batch, index)
 
