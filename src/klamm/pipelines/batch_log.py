@@ -79,10 +79,10 @@ class BatchLog:
             self.entries[position : position + len(inside)] = [whole]
             self._rewrite()
 
-    def cut(self, index: int) -> None:
-        """Forget the entry at `index` and all later ones, after their rows were taken out of the table."""
+    def cut(self, folder: BatchFolder) -> None:
+        """Forget the batches of a folder and all later ones, after they were taken out of the table."""
         with self._changing:
-            del self.entries[index:]
+            self._entries = [entry for entry in self.entries if (entry.generation, entry.first) < folder[:2]]
             self._rewrite()
 
     def _rewrite(self) -> None:

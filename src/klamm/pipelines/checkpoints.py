@@ -15,10 +15,13 @@ if TYPE_CHECKING:
 class Checkpoint:
     """The checkpoint of one generation of one pipeline, on this machine or wherever Spark keeps it."""
 
-    def __init__(self, spark: SparkSession, location: str) -> None:
+    def __init__(self, spark: SparkSession | None, location: str) -> None:
         self.location = location
         self._path = local_path(location)
-        self._files = None if self._path is not None else RemoteFiles(spark, location)
+        self._files: RemoteFiles | None = None
+        if self._path is None:
+            assert spark is not None, "only the JVM can look at other file systems"
+            self._files = RemoteFiles(spark, location)
 
     def ends(self, batch: int) -> list[Position]:
         """Where a batch ends, for each source; nothing if the batch is not known (any more)."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 Position: TypeAlias = dict[str, dict[str, int]]
 
@@ -28,7 +28,7 @@ def parse_offset_log(text: str) -> list[Position]:
         if line.strip() in ("", _NOTHING_YET):
             continue
         value = json.loads(line)
-        if _is_position(value):
+        if is_position(value):
             found.append(value)
     return found
 
@@ -45,10 +45,10 @@ def merged(positions: Iterable[Position], choose: Callable[[int, int], int]) -> 
 
 
 def reaches(end: Position, point: Position) -> bool:
-    """Whether something before `end` is at or after `point`, in any partition."""
+    """Whether something before `end` is at or after `point`, in any partition that `point` names."""
     return any(
-        offset > point.get(topic, {}).get(partition, 0)
-        for topic, partitions in end.items()
+        end.get(topic, {}).get(partition, 0) > offset
+        for topic, partitions in point.items()
         for partition, offset in partitions.items()
     )
 
@@ -70,5 +70,6 @@ def completed(position: Position, partitions: Mapping[str, Iterable[int]]) -> Po
     }
 
 
-def _is_position(value: object) -> bool:
+def is_position(value: object) -> TypeGuard[Position]:
+    """Whether something that was read as JSON is a position, and not what another source keeps."""
     return isinstance(value, dict) and all(isinstance(partitions, dict) for partitions in value.values())

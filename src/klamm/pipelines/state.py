@@ -82,6 +82,20 @@ class State:
         finally:
             os.close(descriptor)
 
+    def in_use(self) -> bool:
+        """Whether a process runs or changes the project now."""
+        try:
+            descriptor = os.open(self.folder / "lock", os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def lock_driver(self, spark: SparkSession) -> Any:
         """Have the JVM hold a lock as long as it lives, or until what is returned is closed.
 
@@ -132,14 +146,15 @@ class State:
         return self.folder / "generations" / f"{pipeline}.json"
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file so that readers find its old text or its new one, also after a crash."""
+def write_whole(file: Path, text: str, *, durable: bool = True) -> None:
+    """Write a file so that readers find its old text or its new one; if `durable`, after a crash too."""
     file.parent.mkdir(parents=True, exist_ok=True)
     made = file.with_name(f".{file.name}.new")
     with made.open("w") as stream:
         stream.write(text)
         stream.flush()
-        os.fsync(stream.fileno())
+        if durable:
+            os.fsync(stream.fileno())
     os.replace(made, file)
 
 

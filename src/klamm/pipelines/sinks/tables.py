@@ -42,11 +42,12 @@ def table_location(tables: str, table: str) -> str:
     return joined(tables, table)
 
 
-def open_table(spark: SparkSession, location: str) -> Table:
-    """The table at a location. It need not be there yet."""
+def open_table(spark: SparkSession | None, location: str) -> Table:
+    """The table at a location. It need not be there yet. One of this machine needs no session."""
     path = local_path(location)
     if path is not None:
         return LocalTable(path)
+    assert spark is not None, "only the JVM can look at other file systems"
     return RemoteTable(RemoteFiles(spark, location), location)
 
 

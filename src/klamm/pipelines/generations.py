@@ -1,0 +1,71 @@
+"""The life of a pipeline from its first start on, and from one replay to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.pipelines.batch_log import BatchLog
+from klamm.pipelines.definitions import Definitions, ParquetSink, Pipeline
+from klamm.pipelines.graph import sources_of
+from klamm.pipelines.positions import Position, completed
+from klamm.pipelines.project import Project
+from klamm.pipelines.sinks.layout import parse_folders
+from klamm.pipelines.sinks.tables import open_table, table_location
+from klamm.pipelines.starts import resolve
+from klamm.pipelines.state import Generation, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIRST = 1
+
+
+def current_generation(
+    project: Project, state: State, definitions: Definitions, pipeline: Pipeline, spark: SparkSession
+) -> Generation:
+    """The generation to run. The first is made here; what a replay has left to do is done here."""
+    found = state.generation(pipeline.name)
+    if found is None:
+        found = Generation(FIRST, first_starts(project, definitions, pipeline))
+        state.keep_generation(pipeline.name, found)
+    if found.retire:
+        found = finish_retiring(project, state, pipeline, found, spark)
+    return found
+
+
+def first_starts(project: Project, definitions: Definitions, pipeline: Pipeline) -> dict[str, Position]:
+    """Where each source begins, as the source says."""
+    return {
+        source.name: resolve(project, source.topics, source.start)
+        for source in sources_of(pipeline.name, definitions.nodes)
+    }
+
+
+def present_starts(
+    project: Project, definitions: Definitions, pipeline: Pipeline, generation: Generation
+) -> dict[str, Position]:
+    """Where the generation begins, for all sources and partitions there are by now."""
+    starts = {}
+    for source in sources_of(pipeline.name, definitions.nodes):
+        known = generation.start.get(source.name)
+        if known is None:
+            starts[source.name] = resolve(project, source.topics, source.start)
+            continue
+        there = resolve(project, source.topics, "earliest")
+        starts[source.name] = completed(
+            known, {topic: sorted(map(int, numbers)) for topic, numbers in there.items()}
+        )
+    return starts
+
+
+def finish_retiring(
+    project: Project, state: State, pipeline: Pipeline, generation: Generation, spark: SparkSession | None
+) -> Generation:
+    """Take out of the table what a replay makes anew, and note that it is done."""
+    assert isinstance(pipeline.to, ParquetSink)
+    retired = parse_folders(generation.retire)
+    open_table(spark, table_location(project.tables, pipeline.to.table)).retire(retired, generation.number)
+    BatchLog(state.batches_file(pipeline.name)).cut(retired[0])
+    done = Generation(generation.number, generation.start)
+    state.keep_generation(pipeline.name, done)
+    return done

@@ -1,0 +1,167 @@
+"""How a pipeline is doing, made of what Spark tells after each batch. A core.
+
+Spark's progress of one batch goes in as its JSON, a PipelineStatus comes out. Counts are those of the present
+run. `rate` is what came in over the last seconds, so that it falls to zero when nothing comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, TypeAlias
+
+from klamm.pipelines.counting import NodeCounts, read_counts
+from klamm.pipelines.definitions import Otherwise
+from klamm.pipelines.positions import Position, is_position, records_between
+
+PipelineState: TypeAlias = Literal["starting", "running", "finished", "stopped", "failed", "killed"]
+ENDED: tuple[PipelineState, ...] = ("finished", "stopped", "failed", "killed")
+
+RATE_WINDOW_MS = 10_000
+"""What the rate looks back on: long enough for batches of seconds, short enough to show a stop."""
+
+
+@dataclass(frozen=True)
+class PipelineStatus:
+    """One line for a pipeline, on a terminal, a page, or in its status file."""
+
+    pipeline: str
+    sink: str
+    state: PipelineState = "starting"
+    generation: int = 0
+    batch: int | None = None
+    rows_in: int = 0
+    rows_out: int = 0
+    rate: float = 0.0
+    """Records per second that came in."""
+    lag: int | None = None
+    """Records that are in the topics and not in a finished batch; None as long as nobody knows."""
+    dead_letters: int = 0
+    undecodable: int = 0
+    rules: Mapping[str, int] = field(default_factory=dict)
+    """Rows for which a rule did not hold, by `<node>: <rule>`."""
+    unknown_fields: Mapping[str, str] = field(default_factory=dict)
+    """Of sources whose records have fields that their schema does not know: the name of one."""
+    note: str = ""
+    error: str = ""
+    error_detail: str = ""
+    started_ms: int = 0
+    updated_ms: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> PipelineStatus:
+        """The way back; what this version does not know is left out."""
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: part for name, part in value.items() if name in known})
+
+
+class Tally:
+    """Adds up the progress of one pipeline. `removing` are rules that take rows out: `<node>: <rule>`."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        sink: str,
+        now_ms: int,
+        rules: Mapping[str, Otherwise] | None = None,
+        sink_counts: bool = False,
+    ) -> None:
+        self.status = PipelineStatus(pipeline, sink, started_ms=now_ms, updated_ms=now_ms)
+        self._rules = rules or {}
+        self._sink_counts = sink_counts  # it tells itself how many rows it wrote
+        self._recent: list[tuple[int, int]] = []
+
+    def started(self, generation: int, now_ms: int) -> None:
+        self._change(now_ms, state="running", generation=generation)
+
+    def wrote(self, rows: int, now_ms: int) -> None:
+        """A sink that counts its rows has written some."""
+        self._change(now_ms, rows_out=self.status.rows_out + rows)
+
+    def noted(self, note: str, now_ms: int) -> None:
+        self._change(now_ms, note=note)
+
+    def ended(self, state: PipelineState, now_ms: int, error: str = "", detail: str = "") -> None:
+        self._recent.clear()
+        self._change(now_ms, state=state, error=error, error_detail=detail, rate=0.0)
+
+    def apply(self, progress: Mapping[str, Any], now_ms: int) -> None:
+        """One progress of the query, as its JSON."""
+        rows = max(0, int(progress.get("numInputRows") or 0))
+        self._recent.append((now_ms, rows))
+        old = self.status
+        counts = read_counts(progress.get("observedMetrics") or {})
+        rules = dict(old.rules)
+        unknown = dict(old.unknown_fields)
+        for node in counts:
+            for rule, failed in node.rules.items():
+                name = rule_name(node.node, rule)
+                rules[name] = rules.get(name, 0) + failed
+            if node.unknown_field is not None:
+                unknown[node.node] = node.unknown_field
+        self._change(
+            now_ms,
+            batch=progress.get("batchId", old.batch),
+            rows_in=old.rows_in + rows,
+            rows_out=old.rows_out + self._written(progress, counts),
+            lag=lag_of(progress, old.lag),
+            dead_letters=old.dead_letters + sum(node.dead_letters for node in counts),
+            undecodable=old.undecodable + sum(node.undecodable for node in counts),
+            rules=rules,
+            unknown_fields=unknown,
+            rate=self._rate(now_ms),
+        )
+
+    def passed(self, now_ms: int) -> None:
+        """Time has passed, and nothing else has happened."""
+        rate = self._rate(now_ms)
+        if rate != self.status.rate:
+            self._change(now_ms, rate=rate)
+
+    def _written(self, progress: Mapping[str, Any], counts: list[NodeCounts]) -> int:
+        if self._sink_counts:
+            return 0
+        told = int((progress.get("sink") or {}).get("numOutputRows", -1))
+        if told >= 0:
+            return told
+        for node in counts:
+            if node.node == self.status.pipeline:
+                removed = sum(
+                    failed
+                    for rule, failed in node.rules.items()
+                    if self._rules.get(rule_name(node.node, rule)) in ("drop", "dead_letter")
+                )
+                return max(0, node.rows - removed)
+        return 0
+
+    def _rate(self, now_ms: int) -> float:
+        self._recent = [(at, rows) for at, rows in self._recent if at > now_ms - RATE_WINDOW_MS]
+        span_ms = min(RATE_WINDOW_MS, max(1000, now_ms - self.status.started_ms))
+        return round(sum(rows for _, rows in self._recent) * 1000 / span_ms, 1)
+
+    def _change(self, now_ms: int, **changes: Any) -> None:
+        self.status = replace(self.status, updated_ms=now_ms, **changes)
+
+
+def rule_name(node: str, rule: str) -> str:
+    return f"{node}: {rule}"
+
+
+def lag_of(progress: Mapping[str, Any], before: int | None) -> int | None:
+    """What lies between the end of a batch and the ends of its topics, over all sources that tell both."""
+    known = [
+        records_between(end, latest)
+        for end, latest in (
+            (_position(source.get("endOffset")), _position(source.get("latestOffset")))
+            for source in progress.get("sources") or []
+        )
+        if end is not None and latest is not None
+    ]
+    return sum(known) if known else before
+
+
+def _position(value: object) -> Position | None:
+    return value if is_position(value) else None

@@ -1,0 +1,189 @@
+"""Rows into a table of a database, each batch exactly once.
+
+Spark's tasks write a batch into a table of its own. Then the driver moves it in one transaction: the rows
+into the table, the batch's number into `klamm_batches`. A batch whose number is there has been moved, and is
+not moved again. Each try has a table of its own, as tasks of one that was given up may still write; what is
+left of those is dropped by the next run.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from klamm.pipelines.checkpoints import Checkpoint
+from klamm.pipelines.definitions import JdbcSink, Mode
+from klamm.pipelines.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BATCHES_TABLE = "klamm_batches"
+REMEMBERED_BATCHES = 100
+"""How many numbers of a pipeline are kept: Spark runs the last batch again at most."""
+
+_LONGEST_NAME = 100
+_ATTEMPT_DIGITS = 8
+
+
+class DatabaseFailed(PipelineError):
+    """A database cannot be reached, or refuses what it is told."""
+
+
+class JdbcWriter:
+    """What `foreachBatch` calls for one pipeline. In the mode "complete" the table is replaced each time."""
+
+    def __init__(
+        self,
+        sink: JdbcSink,
+        project: str,
+        pipeline: str,
+        generation: int,
+        mode: Mode,
+        checkpoint: Checkpoint,
+        on_rows: Callable[[int], None],
+    ) -> None:
+        self._sink = sink
+        self._owner = f"{project}.{pipeline}"[:_LONGEST_NAME]
+        self._generation = generation
+        self._mode = mode
+        self._checkpoint = checkpoint
+        self._on_rows = on_rows
+        self._prefix = "klamm_" + re.sub(r"\W", "_", f"{project}_{pipeline}").lower()[:_LONGEST_NAME] + "_"
+        self._dialect: Any = None
+        self._cleaned = False
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        spark = frame.sparkSession
+        with self._connection(spark) as connection:
+            self._prepare(connection)
+            moved = self._is_moved(connection, batch)
+        if moved:
+            if self._checkpoint.keeps_state():
+                frame.write.format("noop").mode("overwrite").save()
+            return
+        staging = self._prefix + uuid.uuid4().hex[:_ATTEMPT_DIGITS]
+        written = self._write_counted(frame, staging)
+        # Made like the batch's own table: with Spark's idea of the types, in the database's dialect.
+        self._write(spark.createDataFrame([], frame.schema), self._sink.table, "append")
+        with self._connection(spark) as connection:
+            self._move(connection, staging, frame.columns, batch, written)
+            _run(connection, f"DROP TABLE {staging}")
+            connection.commit()
+        self._on_rows(written)
+
+    def _write_counted(self, frame: DataFrame, table: str) -> int:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        observation = Observation()
+        self._write(frame.observe(observation, F.count(F.lit(1)).alias("rows")), table, "errorifexists")
+        return int(observation.get["rows"])
+
+    def _write(self, frame: DataFrame, table: str, mode: str) -> None:
+        frame.write.jdbc(self._sink.url, table, mode=mode, properties=dict(self._sink.properties))
+
+    def _move(self, connection: Any, staging: str, columns: list[str], batch: int, written: int) -> None:
+        """The transaction: all rows and the batch's number, or nothing."""
+        names = ", ".join(str(self._dialect.quoteIdentifier(name)) for name in columns)
+        if self._mode == "complete":
+            _run(connection, f"DELETE FROM {self._sink.table}")
+        moved = _run(connection, f"INSERT INTO {self._sink.table} ({names}) SELECT {names} FROM {staging}")
+        if moved != written:
+            # A task whose commit was not heard of has written its rows a second time.
+            raise DatabaseFailed(
+                f"batch {batch} has {written} rows, but {moved} were written for {self._sink.table}",
+                advice="Nothing was moved: start the pipeline again, and the batch is written anew",
+            )
+        _run(
+            connection, f"INSERT INTO {BATCHES_TABLE} VALUES (?, ?, ?)", self._owner, self._generation, batch
+        )
+        _run(
+            connection,
+            f"DELETE FROM {BATCHES_TABLE} WHERE pipeline = ? AND generation = ? AND batch < ?",
+            self._owner,
+            self._generation,
+            batch - REMEMBERED_BATCHES,
+        )
+        connection.commit()
+
+    def _prepare(self, connection: Any) -> None:
+        """Once per run: make the table of batches, and drop what killed runs have left."""
+        if self._cleaned:
+            return
+        names = []
+        tables = connection.getMetaData().getTables(None, None, None, None)
+        while tables.next():
+            names.append(str(tables.getString("TABLE_NAME")))
+        left_over = re.compile(re.escape(self._prefix) + rf"[0-9a-f]{{{_ATTEMPT_DIGITS}}}", re.IGNORECASE)
+        for name in names:
+            if left_over.fullmatch(name):
+                _run(connection, f"DROP TABLE {name}")
+        if BATCHES_TABLE not in map(str.lower, names):
+            _run(
+                connection,
+                f"CREATE TABLE {BATCHES_TABLE} (pipeline VARCHAR({_LONGEST_NAME}) NOT NULL, "
+                "generation INTEGER NOT NULL, batch INTEGER NOT NULL, "
+                "PRIMARY KEY (pipeline, generation, batch))",
+            )
+        connection.commit()
+        self._cleaned = True
+
+    def _is_moved(self, connection: Any, batch: int) -> bool:
+        statement = connection.prepareStatement(
+            f"SELECT batch FROM {BATCHES_TABLE} WHERE pipeline = ? AND generation = ? AND batch = ?"
+        )
+        try:
+            _fill(statement, self._owner, self._generation, batch)
+            found = bool(statement.executeQuery().next())
+        finally:
+            statement.close()
+        connection.commit()
+        return found
+
+    @contextmanager
+    def _connection(self, spark: SparkSession) -> Iterator[Any]:
+        """A connection without automatic commits. Spark makes it, so that it finds drivers where tasks do."""
+        jvm: Any = spark._jvm
+        options = {"url": self._sink.url, "dbtable": self._sink.table, **self._sink.properties}
+        parsed = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(
+            jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(options)
+        )
+        self._dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._sink.url)
+        connection = self._dialect.createConnectionFactory(parsed).apply(-1)
+        try:
+            connection.setAutoCommit(False)
+            yield connection
+        except BaseException:
+            connection.rollback()
+            raise
+        finally:
+            connection.close()
+
+
+def _run(connection: Any, sql: str, *values: str | int) -> int:
+    """One statement; how many rows it changed."""
+    statement = connection.prepareStatement(sql)
+    try:
+        _fill(statement, *values)
+        return int(statement.executeUpdate())
+    except Exception as error:
+        raise DatabaseFailed(f"the database refuses `{sql}`: {_reason(error)}") from error
+    finally:
+        statement.close()
+
+
+def _fill(statement: Any, *values: str | int) -> None:
+    for position, value in enumerate(values, 1):
+        if isinstance(value, int):
+            statement.setInt(position, value)
+        else:
+            statement.setString(position, value)
+
+
+def _reason(error: Exception) -> str:
+    java = getattr(error, "java_exception", None)
+    return str(java.getMessage()) if java is not None else str(error)

@@ -1,0 +1,65 @@
+"""Rows as records of a topic: which columns become key, value and headers.
+
+At least once: a batch that Spark runs again after a crash is sent again. Within a batch the producer is
+idempotent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from klamm.pipelines.definitions import CARRIED, TopicSink
+from klamm.pipelines.errors import DefinitionError, Place
+from klamm.pipelines.project import Project
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+VALUE = "value"
+
+
+def as_records(frame: DataFrame, sink: TopicSink, place: Place) -> DataFrame:
+    """The columns that the data source writes. Without a column for the value, all columns are, as JSON."""
+    from pyspark.sql import functions as F
+
+    for argument, column in (("key", sink.key), ("value", sink.value), ("headers", sink.headers)):
+        if column is not None and column not in frame.columns:
+            raise DefinitionError(
+                f"{argument}={column!r} of the topic {sink.topic} names no column",
+                advice=f"There are {', '.join(frame.columns)}",
+                place=place,
+            )
+    value = sink.value or (VALUE if VALUE in frame.columns else None)
+    if value is not None:
+        columns = [_text_or_bytes(frame, value).alias("value")]
+    else:
+        shown = [name for name in frame.columns if name not in CARRIED and name != sink.headers]
+        columns = [F.to_json(F.struct(*[F.col(f"`{name}`") for name in shown])).alias("value")]
+    if sink.key is not None:
+        columns.append(_text_or_bytes(frame, sink.key).alias("key"))
+    if sink.headers is not None:
+        columns.append(F.col(f"`{sink.headers}`").alias("headers"))
+    return frame.select(*columns)
+
+
+def topic_writer(frame: DataFrame, sink: TopicSink, project: Project, place: Place) -> DataStreamWriter:
+    writer = as_records(frame, sink, place).writeStream.format("klamm")
+    writer = writer.option("kafka.bootstrap.servers", project.bootstrap).option("topic", sink.topic)
+    for name, value in project.client_settings("producer").items():
+        writer = writer.option(f"kafka.{name}", value)
+    return writer
+
+
+def _text_or_bytes(frame: DataFrame, name: str) -> Column:
+    """A column as the data source takes it: text and bytes as they are, the rest as text."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
+
+    column = F.col(f"`{name}`")
+    kind = frame.schema[name].dataType
+    if isinstance(kind, (StringType, BinaryType)):
+        return column
+    if isinstance(kind, (StructType, ArrayType, MapType)):
+        return F.to_json(column)
+    return column.cast("string")

@@ -1,0 +1,140 @@
+"""From a pipeline's frame to a query that writes it: one place that knows all sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from klamm.pipelines.batch_log import BatchLog
+from klamm.pipelines.checkpoints import Checkpoint
+from klamm.pipelines.definitions import (
+    DeltaSink,
+    IcebergSink,
+    JdbcSink,
+    ParquetSink,
+    Pipeline,
+    Sink,
+    TopicSink,
+)
+from klamm.pipelines.errors import DefinitionError
+from klamm.pipelines.positions import Position, merged
+from klamm.pipelines.project import Project
+from klamm.pipelines.sinks.jdbc import JdbcWriter
+from klamm.pipelines.sinks.lakehouse import lakehouse_writer
+from klamm.pipelines.sinks.parquet import ParquetWriter
+from klamm.pipelines.sinks.tables import Table, open_table, table_location
+from klamm.pipelines.sinks.topic import topic_writer
+from klamm.pipelines.state import Generation, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+AT_ONCE = "0 seconds"
+"""The trigger of a pipeline that has none: the next batch starts when the one before is done."""
+
+
+@dataclass
+class Started:
+    """A query that writes. Tables of Parquet come along, for those who compact them."""
+
+    query: StreamingQuery
+    table: Table | None = None
+    log: BatchLog | None = None
+
+
+def sink_text(sink: Sink) -> str:
+    """A sink in a few words, for people."""
+    match sink:
+        case ParquetSink():
+            return f"parquet {sink.table}"
+        case IcebergSink():
+            return f"iceberg {sink.table}"
+        case DeltaSink():
+            return f"delta {sink.path}"
+        case JdbcSink():
+            return f"jdbc {sink.table}"
+        case TopicSink():
+            return f"topic {sink.topic}"
+
+
+def counts_itself(sink: Sink) -> bool:
+    """Whether a sink tells how many rows it has written."""
+    return isinstance(sink, (ParquetSink, JdbcSink))
+
+
+def start_query(
+    frame: DataFrame,
+    pipeline: Pipeline,
+    project: Project,
+    state: State,
+    generation: Generation,
+    *,
+    once: bool,
+    on_rows: Callable[[int], None],
+) -> Started:
+    """Start the query that writes `frame` to the pipeline's sink, from its checkpoint on."""
+    _check_mode(pipeline)
+    sink = pipeline.to
+    checkpoint = Checkpoint(frame.sparkSession, state.checkpoint(pipeline.name, generation.number))
+    table: Table | None = None
+    log: BatchLog | None = None
+    match sink:
+        case ParquetSink():
+            table = open_table(frame.sparkSession, table_location(project.tables, sink.table))
+            table.clean_up()
+            log = BatchLog(state.batches_file(pipeline.name))
+            start = _start(generation)
+            write = ParquetWriter(sink, table, log, checkpoint, generation.number, start, on_rows)
+            writer = frame.writeStream.foreachBatch(write)
+        case JdbcSink():
+            writer = frame.writeStream.foreachBatch(
+                JdbcWriter(
+                    sink, project.name, pipeline.name, generation.number, pipeline.mode, checkpoint, on_rows
+                )
+            )
+        case TopicSink():
+            writer = topic_writer(frame, sink, project, pipeline.place)
+        case IcebergSink() | DeltaSink():
+            writer = lakehouse_writer(frame, sink)
+    return Started(_started(writer, pipeline, checkpoint.location, once), table, log)
+
+
+def _started(writer: DataStreamWriter, pipeline: Pipeline, checkpoint: str, once: bool) -> StreamingQuery:
+    writer = (
+        writer.queryName(pipeline.name).outputMode(pipeline.mode).option("checkpointLocation", checkpoint)
+    )
+    if once:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=pipeline.trigger or AT_ONCE)
+    match pipeline.to:
+        case IcebergSink(table=table):
+            return writer.toTable(table)
+        case DeltaSink(path=path):
+            return writer.start(path)
+        case _:
+            return writer.start()
+
+
+def _start(generation: Generation) -> Position:
+    return merged((position for position in generation.start.values()), min)
+
+
+def _check_mode(pipeline: Pipeline) -> None:
+    allowed = {
+        ParquetSink: ("append",),
+        DeltaSink: ("append", "complete"),
+        IcebergSink: ("append", "complete"),
+        JdbcSink: ("append", "complete"),
+    }.get(type(pipeline.to), ("append", "update", "complete"))
+    if pipeline.mode not in allowed:
+        raise DefinitionError(
+            f"{sink_text(pipeline.to)} cannot take rows in the mode {pipeline.mode!r}, as it does not change "
+            "rows that it has",
+            advice=f"Take {' or '.join(repr(mode) for mode in allowed)}, or a topic; with a watermark "
+            "windows come out once, when they are final, in the mode 'append'",
+            place=pipeline.place,
+        )

@@ -1,0 +1,36 @@
+"""The status of pipelines on disk: one file each, replaced after every change, for whoever looks.
+
+A file says what the process that ran the pipeline last knew. When no process holds the project's lock, a
+pipeline that "runs" was killed, and is reported so.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from klamm.pipelines.progress import ENDED, PipelineStatus
+from klamm.pipelines.project import Project
+from klamm.pipelines.state import State, write_whole
+
+
+def write_status(state: State, status: PipelineStatus) -> None:
+    text = json.dumps(status.to_json(), indent=1)
+    # It is written anew all the time; nothing depends on it after a crash.
+    write_whole(state.status_file(status.pipeline), text, durable=False)
+
+
+def read_status(project: Project) -> list[PipelineStatus]:
+    """How each pipeline is doing or did last, by name. Pipelines that never ran are not in it."""
+    state = State(project)
+    in_use = state.in_use()
+    found = []
+    for file in sorted((state.folder / "status").glob("*.json")):
+        try:
+            status = PipelineStatus.from_json(json.loads(file.read_text()))
+        except (ValueError, TypeError):  # written by another version: the next run replaces it
+            continue
+        if not in_use and status.state not in ENDED:
+            status = replace(status, state="killed", rate=0.0)
+        found.append(status)
+    return found
