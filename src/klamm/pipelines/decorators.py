@@ -110,6 +110,7 @@ def source(
             undecodable=undecodable,
             start=start,
             read={name: _text(value) for name, value in (read or {}).items()},
+            rows_parameter=parameters[0],
         )
         return _mark(function, node)
 

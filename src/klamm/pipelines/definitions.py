@@ -80,7 +80,8 @@ class Source(Node):
     `schema` is a DDL text, INFER, or the name of a file below the project's schemas (.json, .avsc, .desc).
     `options` belong to the format: docs are in `decoding/`. `undecodable` is what becomes of a value that
     cannot be decoded. `start` is where a pipeline's first start begins: earliest, latest, a time (ISO), or
-    offsets as JSON. `read` are further options of the data source.
+    offsets as JSON. `read` are further options of the data source. `rows_parameter` is what the function
+    calls the decoded rows.
     """
 
     topics: tuple[str, ...] = ()
@@ -90,6 +91,7 @@ class Source(Node):
     undecodable: Otherwise = "dead_letter"
     start: str = "earliest"
     read: Mapping[str, str] = field(default_factory=dict)
+    rows_parameter: str = "rows"
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ contains itself has no end as columns, and is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import fastavro
 from pyspark.sql import types
@@ -52,8 +52,8 @@ class AvroSchema:
     """`columns` for Spark; `reader` for fastavro; `writers` by the id that Confluent's framing carries."""
 
     columns: types.StructType
-    reader: Mapping[str, Any]
-    writers: Mapping[int, Mapping[str, Any]]
+    reader: dict[str, Any]
+    writers: Mapping[int, dict[str, Any]]
 
 
 def read_avro_schema(file: Path) -> AvroSchema:
@@ -167,3 +167,72 @@ def _plain_times(schema: Any) -> Any:
     if made.get("logicalType") not in (None, "decimal", *_MILLIS):
         del made["logicalType"]
     return made
+
+
+# ---- unions that become JSON
+
+
+Convert: TypeAlias = Callable[[Any], Any]
+
+
+def json_unions(schema: Any) -> Convert | None:
+    """A function that puts JSON in place of values of unions that are no column; None without such."""
+    return _converter(schema, {})
+
+
+def _converter(schema: Any, made: dict[str, Convert | None]) -> Convert | None:
+    if isinstance(schema, list):
+        return _union_converter(schema, made)
+    if isinstance(schema, str):
+        return made.get(schema)
+    kind = schema["type"]
+    if isinstance(kind, dict | list):
+        return _converter(kind, made)
+    if kind in ("record", "error"):
+        plan = [(field["name"], _converter(field["type"], made)) for field in schema["fields"]]
+        changing = [(name, convert) for name, convert in plan if convert is not None]
+        found = (lambda row: _changed(row, changing)) if changing else None
+        made |= dict.fromkeys(_names(schema), found)
+        return found
+    if kind in ("array", "map"):
+        return _container_converter(kind, _converter(schema["items" if kind == "array" else "values"], made))
+    return None
+
+
+def _container_converter(kind: str, inner: Convert | None) -> Convert | None:
+    if inner is None:
+        return None
+    if kind == "array":
+        return lambda values: [inner(value) for value in values]
+    return lambda values: {key: inner(value) for key, value in values.items()}
+
+
+def _union_converter(branches: list[Any], made: dict[str, Convert | None]) -> Convert | None:
+    others = [branch for branch in branches if branch != "null"]
+    if len(others) == 1:
+        inner = _converter(others[0], made)
+        return None if inner is None else lambda value: None if value is None else inner(value)
+    kinds = {_bare(branch) for branch in others}
+    if kinds <= {"int", "long"} or kinds <= {"float", "double"}:
+        return None
+    return _json_text
+
+
+def _bare(schema: Any) -> str:
+    """`{"type": "int"}` is another way to write "int"."""
+    is_wrapped = isinstance(schema, dict) and "logicalType" not in schema and isinstance(schema["type"], str)
+    return str(schema["type"] if is_wrapped else schema)
+
+
+def _changed(row: dict[str, Any], changing: list[tuple[str, Convert]]) -> dict[str, Any]:
+    for name, convert in changing:
+        row[name] = convert(row[name])
+    return row
+
+
+def _json_text(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, default=_as_text, ensure_ascii=False)
+
+
+def _as_text(value: Any) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,196 @@
+"""Dead letters: rows that break a rule, sent to the project's dead-letter topic with what is wrong with them.
+
+A dead letter has the key and the value of the record, its headers, and:
+
+    klamm.rule          the expectation's name, or "decode"
+    klamm.error         what is wrong, in words
+    klamm.pipeline      the pipeline that met it
+    klamm.source        the source, transform or pipeline that has the rule
+    klamm.topic, klamm.partition, klamm.offset, klamm.timestamp (ms)     where the record is
+    klamm.content       "record", or "row": a transform has dropped the columns that carry the record, so that
+                        the value is what was left of the row, as JSON, and coordinates may be missing
+
+They are sent while the rows go by, in one pass, by a function in Spark's Python workers whose result is
+filtered on: its columns are null for good rows, so that these cost next to nothing. A batch of rows goes on
+when all its dead letters are acknowledged. At least once: a task that Spark runs again sends again.
+docs/adr/0013-dead-letters-in-one-pass.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
+
+from klamm.client.errors import ClientError, TopicExists
+from klamm.client.plain.admin import Admin
+from klamm.pipelines.definitions import CARRIED, CONTENTS
+from klamm.pipelines.project import Project
+from pyspark_klamm.sink import forget_producer, producer_for
+
+HEADER_PREFIX = "klamm."
+RULE, ERROR, PIPELINE, SOURCE = "klamm.rule", "klamm.error", "klamm.pipeline", "klamm.source"
+TOPIC, PARTITION, OFFSET, TIMESTAMP = "klamm.topic", "klamm.partition", "klamm.offset", "klamm.timestamp"
+CONTENT = "klamm.content"
+DECODE_RULE = "decode"
+
+DELIVERY_TIMEOUT_S = 120.0
+"""How long a batch waits for the acknowledgements of its dead letters before its task fails."""
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+logger = logging.getLogger("klamm.pipelines")
+
+Explain = Callable[[bytes], str | None]
+"""Says more about a value that could not be decoded than Spark did; None if it knows no more."""
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """Where the dead letters of one pipeline go. Travels to workers."""
+
+    topic: str
+    settings: tuple[tuple[str, str], ...]
+    pipeline: str
+
+    @classmethod
+    def of(cls, project: Project, pipeline: str) -> DeadLetters:
+        settings = {**project.client_settings("producer"), "bootstrap.servers": project.bootstrap}
+        return cls(project.dead_letters, tuple(sorted(settings.items())), pipeline)
+
+    def send(
+        self,
+        frame: DataFrame,
+        is_bad: Column,
+        rule: Column,
+        error: Column,
+        *,
+        node: str,
+        columns: list[str],
+        explain: Explain | None,
+    ) -> DataFrame:
+        """The frame without the bad rows, which are sent when the others are read.
+
+        `columns` are those of the user, which are sent if the record itself is no longer there.
+        """
+        content = [F.col(name) if name in frame.columns else F.lit(None) for name in CARRIED]
+        topic, partition, offset, timestamp, key, value, headers = content
+        is_record = all(name in frame.columns for name in CONTENTS)
+        if not is_record:
+            shown = [F.col(f"`{name.replace('`', '``')}`") for name in columns if name not in CARRIED]
+            value = F.to_json(F.struct(*shown))
+        texts = [rule, error, topic, partition, offset, F.unix_millis(timestamp.cast("timestamp"))]
+        arguments = [
+            *[text.cast("string") for text in texts],
+            key.cast("binary"),
+            value.cast("binary"),
+            headers.cast("array<struct<key:string,value:binary>>"),
+        ]
+        keep = self._udf(node, "record" if is_record else "row", explain)
+        return frame.filter(keep(*[F.when(is_bad, column) for column in arguments]))
+
+    def _udf(self, node: str, content: str, explain: Explain | None) -> Any:
+        letters = self
+
+        def keep(
+            rule: pa.Array,
+            error: pa.Array,
+            topic: pa.Array,
+            partition: pa.Array,
+            offset: pa.Array,
+            timestamp: pa.Array,
+            key: pa.Array,
+            value: pa.Array,
+            headers: pa.Array,
+        ) -> pa.Array:
+            columns = [rule, error, topic, partition, offset, timestamp, key, value, headers]
+            return send_batch(letters, node, content, explain, columns)
+
+        udf = arrow_udf(keep, returnType="boolean")  # type: ignore[call-overload]
+        # Or Spark might call it twice for a row, or not at all.
+        return udf.asNondeterministic()
+
+
+def send_batch(
+    letters: DeadLetters, node: str, content: str, explain: Explain | None, columns: list[pa.Array]
+) -> pa.Array:
+    """In a worker: send the rows that have a rule, wait for the broker, and say which rows stay."""
+    rules = columns[0]
+    is_good = pc.is_null(rules)
+    if rules.null_count < len(rules):
+        bad = [column.filter(pc.invert(is_good)) for column in columns]
+        _, _, _, _, _, _, keys, values, _ = bad
+        rows = pa.record_batch(
+            [
+                pa.array(keys, pa.binary()),
+                pa.array(values, pa.binary()),
+                _headers(letters, node, content, explain, bad),
+            ],
+            names=["key", "value", "headers"],
+        )
+        _send(letters, rows)
+    return is_good
+
+
+def _send(letters: DeadLetters, rows: pa.RecordBatch) -> None:
+    settings = dict(letters.settings)
+    sent = producer_for(settings).send_arrow(rows, letters.topic, value="value", key="key", headers="headers")
+    try:
+        sent.result(timeout=DELIVERY_TIMEOUT_S)
+    except ClientError:
+        forget_producer(settings)  # what it still holds must not be sent beside what the next attempt sends
+        raise
+
+
+def _headers(
+    letters: DeadLetters, node: str, content: str, explain: Explain | None, bad: list[pa.Array]
+) -> pa.Array:
+    rules, errors, topics, partitions, offsets, timestamps, _, values, originals = [
+        column.to_pylist() for column in bad
+    ]
+    lists = []
+    for row, rule in enumerate(rules):
+        error = errors[row]
+        if rule == DECODE_RULE and explain is not None and values[row] is not None:
+            error = explain(values[row]) or error
+        named = {
+            RULE: rule,
+            ERROR: error,
+            PIPELINE: letters.pipeline,
+            SOURCE: node,
+            TOPIC: topics[row],
+            PARTITION: partitions[row],
+            OFFSET: offsets[row],
+            TIMESTAMP: timestamps[row],
+            CONTENT: content,
+        }
+        kept = [header for header in originals[row] or [] if not is_ours(header["key"])]
+        ours = [{"key": name, "value": text.encode()} for name, text in named.items() if text is not None]
+        lists.append(kept + ours)
+    return pa.array(lists, HEADERS_TYPE)
+
+
+def is_ours(header: str | None) -> bool:
+    """Whether a header of this name is one that a dead letter gets. klamm.redriven stays with its record."""
+    return header in (RULE, ERROR, PIPELINE, SOURCE, TOPIC, PARTITION, OFFSET, TIMESTAMP, CONTENT)
+
+
+def make_topic(project: Project) -> None:
+    """Make the dead-letter topic if it is not there, on the driver, before the first letter needs it."""
+    settings: Mapping[str, str] = project.client_settings("admin")
+    try:
+        with Admin(project.bootstrap, config=settings) as admin:
+            if project.dead_letters not in admin.list_topics():
+                admin.create_topic(project.dead_letters)
+    except TopicExists:
+        return  # somebody else was quicker
+    except ClientError as error:
+        # It may be there and hidden from us, or made when it is written to; if not, the first letter says so.
+        logger.warning("the dead-letter topic %s could not be made: %s", project.dead_letters, error)

@@ -1,0 +1,103 @@
+"""JSON, CSV and text, decoded by Spark's own expressions: no row leaves the JVM for it.
+
+Spark's readers are forgiving in ways that lose data without a word: they make nothing of an empty value, of
+bytes that are no text, and of what follows the first JSON object. Here these are errors, like a value of
+another type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from klamm.pipelines.schemas.resolving import ERROR_COLUMN
+
+DECODED = "_decoded"
+"""The column of the decoded struct, for as long as it takes to spread it."""
+
+NOT_TEXT = "the value is not UTF-8"
+EMPTY = "the value is empty"
+NOT_JSON = "the value is no JSON object, or does not fit the columns of the schema"
+NOT_CSV = "the value has more or fewer columns than the schema, or does not fit their types"
+
+LOOKED_AT = 64
+"""Of so many records one is looked at for fields that the schema does not know: reading names costs as much
+as decoding, and fields that matter come again. A partition's first record is always looked at."""
+
+_WHITE_SPACE = " \t\r\n"
+
+
+class Decoding(NamedTuple):
+    """How a format is decoded: to a struct, which is called DECODED, and from that to an error, or null.
+
+    They are two steps, and a third step must not use the struct twice: Spark would decode as often.
+    """
+
+    struct: Column
+    error: Column
+
+
+def decode_json(value: Column, schema: StructType, options: Mapping[str, str]) -> Decoding:
+    text = value.cast("string")
+    parsed = F.from_json(text, _with_corrupt(schema), _permissive(options))
+    trimmed = F.rtrim(text, F.lit(_WHITE_SPACE))
+    error = _error(text, (trimmed == "", EMPTY), (~F.endswith(trimmed, F.lit("}")), NOT_JSON))
+    return Decoding(parsed, error.when(_is_corrupt(), F.lit(NOT_JSON)))
+
+
+def decode_csv(value: Column, schema: StructType, options: Mapping[str, str]) -> Decoding:
+    text = value.cast("string")
+    line = F.rtrim(text, F.lit("\r\n"))
+    columns = ", ".join(
+        f"`{field.name.replace('`', '``')}` {field.dataType.simpleString()}"
+        for field in _with_corrupt(schema)
+    )
+    error = _error(text, (line == "", EMPTY))
+    return Decoding(
+        F.from_csv(line, columns, _permissive(options)), error.when(_is_corrupt(), F.lit(NOT_CSV))
+    )
+
+
+def decode_text(value: Column, options: Mapping[str, str]) -> Decoding:
+    encoding = options.get("encoding", "UTF-8")
+    if encoding.upper() in ("UTF-8", "UTF8"):
+        text = F.try_validate_utf8(value.cast("string"))
+        error = F.when(value.isNotNull() & F.col(f"{DECODED}.value").isNull(), F.lit(NOT_TEXT))
+    else:
+        text = F.decode(value, encoding)
+        error = F.lit(None).cast("string")
+    return Decoding(F.struct(text.alias("value")), error)
+
+
+def keep_binary(value: Column) -> Decoding:
+    return Decoding(F.struct(value.alias("value")), F.lit(None).cast("string"))
+
+
+def unknown_json_fields(value: Column, offset: Column, schema: StructType) -> Column:
+    names = F.json_object_keys(value.cast("string"))
+    known = F.array(*[F.lit(field.name) for field in schema])
+    return F.when(offset % LOOKED_AT == 0, F.array_except(names, known))
+
+
+def _with_corrupt(schema: StructType) -> StructType:
+    return StructType([*schema.fields, StructField(ERROR_COLUMN, StringType())])
+
+
+def _permissive(options: Mapping[str, str]) -> dict[str, str]:
+    return {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": ERROR_COLUMN}
+
+
+def _is_corrupt() -> Column:
+    return F.col(DECODED).isNull() | F.col(f"{DECODED}.{ERROR_COLUMN}").isNotNull()
+
+
+def _error(text: Column, *faults: tuple[Column, str]) -> Column:
+    """Null for null; else the first of the faults that is there."""
+    error = F.when(text.isNull(), F.lit(None).cast("string")).when(~F.is_valid_utf8(text), F.lit(NOT_TEXT))
+    for is_there, sentence in faults:
+        error = error.when(is_there, F.lit(sentence))
+    return error

@@ -1,0 +1,206 @@
+"""From definitions to a DataFrame: sources read and decoded, rules looked at, functions called.
+
+The same way for a query that runs (`streaming`) and for a look at the last records (`last`), which sends no
+dead letters and commits nothing. Exceptions of users' functions come out as UserCodeError, with their line.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from klamm.pipelines.dead_letters import DeadLetters, Explain, make_topic
+from klamm.pipelines.decoding import decode, unknown_fields
+from klamm.pipelines.definitions import (
+    CARRIED,
+    CONTENTS,
+    SESSION_PARAMETER,
+    Definitions,
+    Node,
+    Pipeline,
+    Source,
+)
+from klamm.pipelines.errors import DefinitionError, PipelineError, UserCodeError
+from klamm.pipelines.expectations import check_decoded, check_returned
+from klamm.pipelines.graph import order
+from klamm.pipelines.positions import Position
+from klamm.pipelines.project import Project
+from klamm.pipelines.sampling import last_offsets
+from klamm.pipelines.schemas.explaining import json_explainer
+from klamm.pipelines.schemas.resolving import ensure_schema
+
+READ_FORMAT = "klamm"
+
+STATE_STORE_KEY = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+"""What transformWithState keeps its state in; Spark has no other provider that it works with."""
+
+_STATEFUL_NODE = "TransformWithState"
+
+# PySpark writes the plan and the stack of every mistake to the terminal, beside the exception that it raises.
+_QUERY_LOGGER = logging.getLogger("SQLQueryContextLogger")
+
+
+def build(
+    node: Node,
+    definitions: Definitions,
+    project: Project,
+    spark: SparkSession,
+    *,
+    streaming: bool,
+    last: int | None = None,
+    starts: Mapping[str, Position] | None = None,
+) -> DataFrame:
+    """The DataFrame of a node: a pipeline's without the contents of records, which do not go into sinks.
+
+    `last` reads that many of the newest records of each source (without `streaming`); `starts` are the
+    positions to begin at, by source; else all is read.
+    """
+    _send_code_by_value(definitions)
+    _QUERY_LOGGER.setLevel(logging.CRITICAL)
+    builder = _Builder(node, project, spark, streaming, last, starts or {})
+    frame = builder.build(order(node.name, definitions.nodes))
+    if isinstance(node, Pipeline):
+        frame = frame.drop(*CONTENTS)
+    if streaming:
+        _use_rocksdb_if_needed(frame, spark)
+    return frame
+
+
+class _Builder:
+    """Builds the frames of the nodes that one query needs, each once."""
+
+    def __init__(
+        self,
+        node: Node,
+        project: Project,
+        spark: SparkSession,
+        streaming: bool,
+        last: int | None,
+        starts: Mapping[str, Position],
+    ) -> None:
+        self._project = project
+        self._spark = spark
+        self._streaming = streaming
+        self._last = last
+        self._starts = starts
+        self._query = node.name
+        self._letters = DeadLetters.of(project, node.name) if streaming else None
+        self._frames: dict[str, DataFrame] = {}
+
+    def build(self, nodes: list[Node]) -> DataFrame:
+        if self._letters is not None and any(_may_send(node) for node in nodes):
+            make_topic(self._project)
+        for node in nodes:
+            if isinstance(node, Source):
+                frame = self._call(node, {node.rows_parameter: self._decoded(node)})
+            else:
+                frame = self._call(node, {name: self._frames[name] for name in node.inputs})
+                if node.expectations or isinstance(node, Pipeline):
+                    frame = check_returned(frame, node, self._letters)
+            self._frames[node.name] = frame
+        return self._frames[nodes[-1].name]
+
+    def _decoded(self, source: Source) -> DataFrame:
+        schema = ensure_schema(self._project, source)
+        decoded = decode(self._raw(source), source, schema, self._project)
+        unknown = unknown_fields(source, schema)
+        return check_decoded(decoded, source, self._letters, unknown, _explainer(source, schema))
+
+    def _raw(self, source: Source) -> DataFrame:
+        options = self._read_options(source)
+        reader: Any = self._spark.readStream if self._streaming else self._spark.read
+        rows: DataFrame = reader.format(READ_FORMAT).options(**options).load()
+        if self._last is not None:
+            rows = rows.orderBy(F.desc("timestamp"), F.desc("offset")).limit(self._last)
+        return rows.select(*[F.col(name.removeprefix("_")).alias(name) for name in CARRIED])
+
+    def _read_options(self, source: Source) -> dict[str, str]:
+        options = {
+            f"kafka.{name}": value for name, value in self._project.client_settings("consumer").items()
+        }
+        options |= {
+            "kafka.bootstrap.servers": self._project.bootstrap,
+            "subscribe": ",".join(source.topics),
+            "includeHeaders": "true",
+        }
+        if self._streaming:
+            options["kafka.group.id"] = self._project.group_of(self._query)
+            options |= source.read
+        if self._last is not None:
+            options |= _last_options(self._project, source, self._last)
+        elif source.name in self._starts:
+            options["startingOffsets"] = json.dumps(self._starts[source.name])
+        else:
+            options["startingOffsets"] = "earliest"
+        return options
+
+    def _call(self, node: Node, arguments: dict[str, Any]) -> DataFrame:
+        if node.wants_session:
+            arguments[SESSION_PARAMETER] = self._spark
+        try:
+            frame = node.function(**arguments)
+        except PipelineError:
+            raise
+        except Exception as error:
+            raise UserCodeError.of(
+                f"the {node.kind} {node.name}", error, self._project.root, node.place
+            ) from error
+        if not isinstance(frame, DataFrame):
+            raise DefinitionError(
+                f"the {node.kind} {node.name} returned {type(frame).__name__}, not a DataFrame",
+                advice="Return the DataFrame that was made",
+                place=node.place,
+            )
+        if self._streaming and isinstance(node, Pipeline) and not frame.isStreaming:
+            raise DefinitionError(
+                f"what {node.name} returned does not come from a source",
+                advice="Make it from at least one source; tables that are read through `spark` can join it",
+                place=node.place,
+            )
+        return _without_doubles(frame)
+
+
+def _last_options(project: Project, source: Source, last: int) -> dict[str, str]:
+    ranges = last_offsets(project, source.topics, last)
+    starts: Position = {}
+    ends: Position = {}
+    for partition, (start, end) in ranges.items():
+        starts.setdefault(partition.topic, {})[str(partition.partition)] = start
+        ends.setdefault(partition.topic, {})[str(partition.partition)] = end
+    return {"startingOffsets": json.dumps(starts), "endingOffsets": json.dumps(ends)}
+
+
+def _may_send(node: Node) -> bool:
+    rules = [rule.otherwise for rule in node.expectations]
+    return "dead_letter" in rules or (isinstance(node, Source) and node.undecodable == "dead_letter")
+
+
+def _explainer(source: Source, schema: StructType) -> Explain | None:
+    return json_explainer(schema, source.options) if source.format == "json" else None
+
+
+def _without_doubles(frame: DataFrame) -> DataFrame:
+    """Of two sources that were joined, the columns we carry are there twice: nobody can name them then."""
+    doubles = [name for name in CARRIED if frame.columns.count(name) > 1]
+    return frame.drop(*doubles) if doubles else frame
+
+
+def _send_code_by_value(definitions: Definitions) -> None:
+    """Workers cannot import the project's files: what a user's functions need of them goes along."""
+    for module in definitions.modules:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _use_rocksdb_if_needed(frame: DataFrame, spark: SparkSession) -> None:
+    """A query keeps the provider that it was first started with: Spark notes it in the checkpoint."""
+    plan = frame._jdf.queryExecution().logical().toString()
+    if _STATEFUL_NODE in plan and spark.conf.get(STATE_STORE_KEY, None) != ROCKSDB:
+        spark.conf.set(STATE_STORE_KEY, ROCKSDB)
