@@ -88,8 +88,8 @@ def _until_fence(lines: Iterator[tuple[int, str]]) -> Iterator[str]:
         yield line
 
 
-def run_section(section: Section, bootstrap: str) -> None:
-    """Run its blocks in order; what is wrong with one is raised, with its line in the page."""
+def run_section(section: Section, bootstrap: str, **more: Any) -> None:
+    """Run its blocks in order, with `more` names; what is wrong is raised, with its line in the page."""
     seed(bootstrap)
     handled: list[Any] = []
 
@@ -99,6 +99,7 @@ def run_section(section: Section, bootstrap: str) -> None:
             raise ExampleEnded
 
     names: dict[str, Any] = {"__name__": "example", "asyncio": asyncio, "klamm": klamm, "handle": handle}
+    names |= more
     with asyncio.Runner() as runner:
         for block in section.blocks:
             code = compiled(section, block, bootstrap)
