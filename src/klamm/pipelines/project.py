@@ -154,7 +154,7 @@ class _Sections:
                 advice='Write name = "…" under [project]',
                 place=Place(self._file, 1),
             )
-        if not _NAME.fullmatch(setting.text):
+        if not is_project_name(setting.text):
             raise self._error(
                 setting, f"{setting.text!r} is no name of a project", "Take letters, digits, '.', '_' and '-'"
             )
@@ -174,6 +174,11 @@ class _Sections:
 
     def _error(self, setting: Setting, message: str, advice: str) -> ProjectError:
         return ProjectError(message, advice=advice, place=Place(self._file, setting.line))
+
+
+def is_project_name(text: str) -> bool:
+    """Whether a project may be called so."""
+    return _NAME.fullmatch(text) is not None
 
 
 def _folder(root: Path, text: str) -> Path:
