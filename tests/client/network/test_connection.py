@@ -265,7 +265,7 @@ async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
     async with FakeBroker() as broker:
         connection = await connect(broker, request_seconds=0.05)
         first, second = ask(connection), ask(connection, timeout=5.0)
-        with pytest.raises(TimedOut, match=r"ListGroups to broker 1 at 127.0.0.1:\d+ timed out after 0.05 s"):
+        with pytest.raises(TimedOut, match=r"ListGroups to broker 1 at .*:\d+ timed out after 0\.\d+ s"):
             await first
         with pytest.raises(ConnectionFailed, match=r"did not answer ListGroups within 0\.05 s"):
             await second
@@ -284,7 +284,7 @@ async def test_who_gives_up_early_leaves_the_connection_alone() -> None:
         broker.answers[ApiKey.LIST_GROUPS] = lambda request, version: late()
         connection = await connect(broker)
         impatient, patient = ask(connection, timeout=0.02), ask(connection)
-        with pytest.raises(TimedOut, match=r"0\.02 s"):
+        with pytest.raises(TimedOut, match=r"timed out after 0\.\d+ s"):
             await impatient
         assert connection.is_suspect
         cancelled = ask(connection)

@@ -504,7 +504,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             if not pending.waiter.done():
                 if pending.deadline <= now:
                     self._counters.requests_failed += 1
-                    pending.waiter.set_exception(self._timed_out(pending))
+                    pending.waiter.set_exception(self._timed_out(pending, now))
                 else:
                     due = pending.deadline
             if due <= now:
@@ -524,14 +524,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
         elif earliest:
             self._arm(earliest)
 
-    def _timed_out(self, pending: PendingRequest) -> TimedOut:
+    def _timed_out(self, pending: PendingRequest, now: float) -> TimedOut:
         ahead = self._in_flight[0] if self._in_flight else pending
         cause = None
         if ahead is not pending:
             cause = ConnectionFailed(f"{ApiKey(ahead.api_key).title} before it has no answer either")
         return TimedOut(
             f"{ApiKey(pending.api_key).title} to {self.address}",
-            pending.timeout,
+            now - pending.sent_at,
             cause=cause,
         )
 
