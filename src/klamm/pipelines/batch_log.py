@@ -53,6 +53,9 @@ class BatchLog:
         last = self.last(generation)
         return last is not None and batch <= last.last
 
+    def rows_in(self, folder: BatchFolder) -> int:
+        return sum(entry.rows for entry in self.entries if _inside(entry, folder))
+
     def add(self, entry: BatchEntry) -> None:
         with self._changing:
             self.entries.append(entry)

@@ -19,7 +19,7 @@ from klamm.pipelines.sinks.layout import BatchFolder
 from klamm.pipelines.sinks.tables import Table, TableError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 SMALL_BATCH_RECORDS = 250_000
 """Batches up to this size become one file. Splitting a smaller one saves less time than small files cost."""
@@ -93,10 +93,16 @@ class ParquetWriter:
     def _pass_over(self, frame: DataFrame, batch: int) -> None:
         """A batch that was published before a crash: only what Spark itself keeps of it is made again."""
         if not self._log.holds(self._generation, batch):
-            location = joined(self._table.location, BatchFolder.of_batch(self._generation, batch).name)
-            self._note(batch, *self._range(batch), frame.sparkSession.read.parquet(location).count())
+            self._note(batch, *self._range(batch), self._rows_of(batch, frame.sparkSession))
         if self._checkpoint.keeps_state():
             frame.write.format("noop").mode("overwrite").save()
+
+    def _rows_of(self, batch: int, spark: SparkSession) -> int:
+        """How many rows of a published batch the log does not know of, also when it was merged since."""
+        folder = self._table.find(self._generation, batch)
+        assert folder is not None
+        rows = spark.read.parquet(joined(self._table.location, folder.name)).count()
+        return rows - self._log.rows_in(folder)
 
     def _range(self, batch: int) -> tuple[Position, Position]:
         """The records of a batch: after those of the one before, up to what its checkpoint says."""

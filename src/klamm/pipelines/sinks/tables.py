@@ -61,9 +61,12 @@ class Table(ABC):
         """Held while the folder is changed: publishing and rebuilding exclude one another."""
         self._name = location.rstrip("/").rpartition("/")[2]
 
+    def find(self, generation: int, batch: int) -> BatchFolder | None:
+        """The folder that a batch is published in, by itself or merged with others."""
+        return next((folder for folder in self.folders() if folder.holds(generation, batch)), None)
+
     def holds(self, generation: int, batch: int) -> bool:
-        """Whether a batch is published, by itself or merged with others."""
-        return any(folder.holds(generation, batch) for folder in self.folders())
+        return self.find(generation, batch) is not None
 
     def new_staging(self, label: str) -> str:
         """A place to write to that no other attempt, not even one that was given up, writes to."""

@@ -1,0 +1,55 @@
+"""A look at what a source, a transform or a pipeline makes of the newest records. Nothing is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from klamm.pipelines import frames
+from klamm.pipelines.definitions import CARRIED
+from klamm.pipelines.discovery import load_definitions
+from klamm.pipelines.errors import PipelineError
+from klamm.pipelines.failures import explain
+from klamm.pipelines.graph import order
+from klamm.pipelines.project import Project
+from klamm.pipelines.runner import make_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_RECORDS = 20
+MOST_ROWS = 1000
+"""Rows that are brought here at most: a join or an explode can make many of few records."""
+
+
+class Preview(NamedTuple):
+    """Rows as they would be written, with the columns that tell where they come from last."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+
+class PreviewFailed(PipelineError):
+    """The rows could not be made; the text has the reason, and the user's line if there is one."""
+
+
+def preview(
+    project: Project, node: str, last: int = DEFAULT_RECORDS, spark: SparkSession | None = None
+) -> Preview:
+    """What the node makes of the last `last` records of its sources. A session that is given is left open."""
+    definitions = load_definitions(project)
+    wanted = order(node, definitions.nodes)[-1]
+    session = spark if spark is not None else make_session(project)
+    try:
+        frame = frames.build(wanted, definitions, project, session, streaming=False, last=last)
+        columns = [name for name in frame.columns if name not in CARRIED]
+        columns += [name for name in frame.columns if name in CARRIED]
+        rows = frame.select(*[f"`{name}`" for name in columns]).limit(MOST_ROWS).collect()
+    except PipelineError:
+        raise
+    except Exception as error:
+        failure = explain(str(error), project.root)
+        raise PreviewFailed(f"{node} cannot be shown: {failure.summary}", place=failure.place) from error
+    finally:
+        if spark is None:
+            session.stop()
+    return Preview(columns, [tuple(row) for row in rows])

@@ -1,0 +1,216 @@
+"""Reads records again that a pipeline has read: `plan` says what that means, `carry_out` prepares it.
+
+The pipeline gets a new generation, with a checkpoint of its own, that begins where it shall be read again;
+the next run goes on from there. What becomes of what was written before depends on the sink:
+
+    parquet    the batches from that point on are taken out of the table and made anew: each row is there once
+    topic      the rows are written once more
+    jdbc, iceberg, delta    the rows are added once more: whoever wants them once deletes the old ones first
+
+Batches are taken out whole, so a table's replay begins where the first such batch began. A pipeline with
+state (windows, joins of streams, duplicates dropped) begins with none: only a replay from the earliest record
+is as if it had never run before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from klamm.pipelines.batch_log import BatchEntry, BatchLog
+from klamm.pipelines.checkpoints import Checkpoint
+from klamm.pipelines.definitions import Definitions, ParquetSink, Pipeline, TopicSink
+from klamm.pipelines.discovery import load_definitions
+from klamm.pipelines.errors import PipelineError
+from klamm.pipelines.generations import finish_retiring
+from klamm.pipelines.graph import sources_of
+from klamm.pipelines.hadoop import local_path
+from klamm.pipelines.positions import EARLIEST_OFFSET, Position, merged, reaches
+from klamm.pipelines.project import Project
+from klamm.pipelines.runner import make_session
+from klamm.pipelines.sinks.layout import BatchFolder
+from klamm.pipelines.sinks.tables import open_table, table_location
+from klamm.pipelines.sinks.writing import sink_text
+from klamm.pipelines.starts import Point, parse_point, resolve
+from klamm.pipelines.state import Generation, State
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class ReplayRefused(PipelineError):
+    """There is nothing to replay, or it would make rows that are wrong."""
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """What a replay will do. `warnings` want a yes from a human before it is carried out."""
+
+    pipeline: str
+    sink: str
+    generation: int
+    """The number of the generation that begins."""
+    start: dict[str, Position]
+    """Where it begins, for each source."""
+    retired: tuple[str, ...]
+    """Folders that are taken out of the table."""
+    retired_rows: int
+    warnings: tuple[str, ...]
+
+
+def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession | None = None) -> ReplayPlan:
+    """What a replay from this point would do. Changes nothing.
+
+    What is not on this machine is looked at through Spark: give a session, or one is made for it.
+    """
+    definitions = load_definitions(project)
+    wanted = _pipeline(definitions, pipeline)
+    state = State(project)
+    present = state.generation(pipeline)
+    if present is None:
+        raise ReplayRefused(
+            f"{pipeline} has not run yet: there is nothing to replay",
+            advice="Its first run begins where its source says (start=)",
+        )
+    point = parse_point(from_) if isinstance(from_, str) else from_
+    starts = {
+        source.name: resolve(project, source.topics, _for_topics(point, source.topics))
+        for source in sources_of(pipeline, definitions.nodes)
+    }
+    retired: tuple[BatchFolder, ...] = ()
+    rows = 0
+    warnings = []
+    with _session_if_needed(project, wanted, spark) as session:
+        checkpoint = Checkpoint(session, state.checkpoint(pipeline, present.number))
+        if point != "earliest" and checkpoint.keeps_state():
+            warnings.append(
+                f"{pipeline} keeps state, which a replay begins without: windows and joins that reach back "
+                "behind its start come out incomplete. A replay from earliest is exact"
+            )
+        if isinstance(wanted.to, ParquetSink):
+            folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
+            entries = BatchLog(state.batches_file(pipeline)).entries
+            first = _first_reached(entries, folders, _asked(point, starts))
+            if first is None:
+                raise ReplayRefused(
+                    f"no batch of the table {wanted.to.table} reaches {from_}: there is nothing to make anew",
+                    advice="Say an earlier point; what has not been read yet is read by the next run anyway",
+                )
+            retired = tuple(folder for folder in folders if folder[:2] >= (first.generation, first.first))
+            rows = sum(entry.rows for entry in entries[entries.index(first) :])
+            starts = {name: _begun(position, first.start) for name, position in starts.items()}
+    if not isinstance(wanted.to, ParquetSink):
+        _check_all_named(point, starts)
+        what = "once more" if isinstance(wanted.to, TopicSink) else "in addition to those it has"
+        warnings.append(f"{sink_text(wanted.to)} gets the rows of the replay {what}")
+    return ReplayPlan(
+        pipeline=pipeline,
+        sink=sink_text(wanted.to),
+        generation=present.number + 1,
+        start=starts,
+        retired=tuple(folder.name for folder in retired),
+        retired_rows=rows,
+        warnings=tuple(warnings),
+    )
+
+
+def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | None = None) -> None:
+    """Prepare the next run to begin where the plan says. Refused while the project runs.
+
+    First the generation is written down, with what is to be retired, then that is done: whatever happens in
+    between, the next run finishes it.
+    """
+    state = State(project)
+    wanted = _pipeline(load_definitions(project), planned.pipeline)
+    with state.lock("preparing a replay"), _session_if_needed(project, wanted, spark) as session:
+        present = state.generation(planned.pipeline)
+        if present is None or present.number + 1 != planned.generation or present.retire:
+            raise ReplayRefused(
+                f"{planned.pipeline} has been replayed since this was planned", advice="Plan it again"
+            )
+        if isinstance(wanted.to, ParquetSink):
+            folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
+            if planned.retired and planned.retired[-1] != folders[-1].name:
+                raise ReplayRefused(
+                    f"{planned.pipeline} has gone on since the replay was planned", advice="Plan it again"
+                )
+        begun = Generation(planned.generation, planned.start, planned.retired)
+        state.keep_generation(planned.pipeline, begun)
+        if begun.retire:
+            finish_retiring(project, state, wanted, begun, session)
+
+
+def _pipeline(definitions: Definitions, name: str) -> Pipeline:
+    found = definitions.pipelines.get(name)
+    if found is None:
+        raise ReplayRefused(
+            f"there is no pipeline called {name!r}", advice=f"There are {', '.join(definitions.pipelines)}"
+        )
+    return found
+
+
+@contextmanager
+def _session_if_needed(
+    project: Project, pipeline: Pipeline, spark: SparkSession | None
+) -> Iterator[SparkSession | None]:
+    """The session to look at files with; none where all of them are on this machine."""
+    places = [project.checkpoints]
+    if isinstance(pipeline.to, ParquetSink):
+        places.append(table_location(project.tables, pipeline.to.table))
+    if spark is not None or all(local_path(place) is not None for place in places):
+        yield spark
+        return
+    made = make_session(project)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def _for_topics(point: Point, topics: Iterable[str]) -> Point:
+    if isinstance(point, Mapping):
+        return {topic: offsets for topic, offsets in point.items() if topic in topics}
+    return point
+
+
+def _asked(point: Point, starts: Mapping[str, Position]) -> Position:
+    """The point in every partition that was asked for; of others nothing needs to be made anew."""
+    if isinstance(point, Mapping):
+        return {topic: dict(offsets) for topic, offsets in point.items()}
+    return merged(starts.values(), min)
+
+
+def _check_all_named(point: Point, starts: Mapping[str, Position]) -> None:
+    if not isinstance(point, Mapping):
+        return
+    for position in starts.values():
+        for topic, partitions in position.items():
+            missing = sorted(set(partitions) - set(point.get(topic, {})), key=int)
+            if missing:
+                raise ReplayRefused(
+                    f"the offsets do not say where partition {', '.join(missing)} of {topic} begins",
+                    advice="Name every partition, or say a time",
+                )
+
+
+def _first_reached(
+    entries: Sequence[BatchEntry], folders: Sequence[BatchFolder], point: Position
+) -> BatchEntry | None:
+    """The first batch with records at or after the point, or of the folder that it was merged into."""
+    found = next((entry for entry in entries if reaches(entry.end, point)), None)
+    if found is None:
+        return None
+    inside = next((folder for folder in folders if folder.holds(found.generation, found.first)), None)
+    if inside is None:
+        return found
+    return next(entry for entry in entries if inside.holds(entry.generation, entry.first))
+
+
+def _begun(position: Position, begins: Position) -> Position:
+    """Where a source begins again: with the batch that begins there; newer partitions at their start."""
+    return {
+        topic: {number: begins.get(topic, {}).get(number, EARLIEST_OFFSET) for number in partitions}
+        for topic, partitions in position.items()
+    }

@@ -1,0 +1,353 @@
+"""Runs the pipelines of a project in one Spark session, continuously or until they have caught up.
+
+Each pipeline is one streaming query. One that fails is reported and stays down; the others go on. While they
+run this thread looks after them: it reads what Spark tells of each batch, writes the status files, and calls
+`on_status`. Compaction has a thread of its own (`Compactor`).
+
+A stop (the event, SIGINT or SIGTERM) breaks off the batches that run: they are done again by the next run,
+and tables have each row once (`sinks/`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+
+from klamm.pipelines import frames
+from klamm.pipelines.compactor import Compactor
+from klamm.pipelines.definitions import Definitions, Otherwise, Pipeline
+from klamm.pipelines.discovery import load_definitions
+from klamm.pipelines.errors import PipelineError, ProjectError
+from klamm.pipelines.failures import Failure, explain
+from klamm.pipelines.generations import current_generation, present_starts
+from klamm.pipelines.graph import order
+from klamm.pipelines.progress import ENDED, PipelineStatus, Tally, rule_name
+from klamm.pipelines.project import Project
+from klamm.pipelines.sinks.compaction import CompactionPolicy
+from klamm.pipelines.sinks.writing import Started, counts_itself, sink_text, start_query
+from klamm.pipelines.state import State
+from klamm.pipelines.status import write_status
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.2
+"""How often the queries are looked at: quick enough for eyes, and nothing beside a batch's work."""
+
+START_S = 30.0
+"""How long a query may take until it reads, before the next one is started beside it. One at a time: each has
+Python processes to start, and Spark waits ten seconds for such a process, however many start at once."""
+
+START_TRIES = 5
+"""How often a query is started whose Python process did not come up in time: a busy machine is no mistake."""
+
+STOP_S = 10.0
+"""How long queries get to end their threads after their jobs were cancelled."""
+
+SETTINGS: Mapping[str, str] = {
+    # What every reader of Parquet knows, unlike Spark's old 96-bit times.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # A query without new records still says so, or its rate and lag would stand still for long.
+    "spark.sql.streaming.noDataProgressEventInterval": "2000",
+    "spark.sql.streaming.stopTimeout": f"{STOP_S:.0f}s",
+}
+
+_SLOW_WORKER = "Python worker failed to connect back"
+
+OnStatus = Callable[[Sequence[PipelineStatus]], None]
+
+
+def run(
+    project: Project,
+    *,
+    once: bool = False,
+    names: Sequence[str] | None = None,
+    on_status: OnStatus | None = None,
+    stop: threading.Event | None = None,
+    compaction: CompactionPolicy | None = CompactionPolicy(),  # noqa: B008 (it is frozen)
+    spark: SparkSession | None = None,
+) -> list[PipelineStatus]:
+    """Run pipelines, all or those named, until they end or `stop` is set; return how they ended.
+
+    With `once` each reads what is in its topics now, and ends. A pipeline that failed has the state "failed":
+    whoever called this says so by its exit code. `compaction=None` merges nothing. A session that is given is
+    used and left as it is. Raises PipelineError when nothing can be run at all.
+    """
+    definitions = load_definitions(project)
+    chosen = _chosen(definitions, names)
+    state = State(project)
+    stop = stop or threading.Event()
+    with state.lock("running its pipelines"), ExitStack() as stack:
+        session = spark if spark is not None else stack.enter_context(_session(project))
+        stack.enter_context(_held(state.lock_driver(session)))
+        stack.enter_context(_stopping_on_signals(stop))
+        compactor = Compactor(session, compaction) if compaction is not None else None
+        running = _Run(project, definitions, state, session, once, on_status, compactor)
+        return running.run(chosen, stop)
+
+
+def make_session(project: Project) -> SparkSession:
+    """The project's Spark session, as its klamm.toml says. On a cluster workers get the project's code."""
+    import pyspark_klamm
+
+    return pyspark_klamm.session(project.name, project.master, {**SETTINGS, **project.spark})
+
+
+class _Run:
+    """One run: its queries and their tallies, by pipeline."""
+
+    def __init__(
+        self,
+        project: Project,
+        definitions: Definitions,
+        state: State,
+        spark: SparkSession,
+        once: bool,
+        on_status: OnStatus | None,
+        compactor: Compactor | None,
+    ) -> None:
+        self._project = project
+        self._definitions = definitions
+        self._state = state
+        self._spark = spark
+        self._once = once
+        self._on_status = on_status
+        self._compactor = compactor
+        self._tallies: dict[str, Tally] = {}
+        self._started: dict[str, Started] = {}
+        self._seen: dict[str, str] = {}
+        self._tries: dict[str, int] = {}
+        self._told: dict[str, PipelineStatus] = {}
+        # What other threads have to say to the tallies: a few lines per batch, taken at every look.
+        self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+    def run(self, pipelines: Sequence[Pipeline], stop: threading.Event) -> list[PipelineStatus]:
+        for pipeline in pipelines:
+            rules = _rules(self._definitions, pipeline)
+            sink = pipeline.to
+            self._tallies[pipeline.name] = Tally(
+                pipeline.name, sink_text(sink), _now_ms(), rules, counts_itself(sink)
+            )
+        self._tell()
+        for pipeline in pipelines:
+            if not stop.is_set():
+                self._start(pipeline)
+                self._wait_until_reading(pipeline.name, stop)
+        if self._compactor is not None and not self._once:
+            self._compactor.start()
+        try:
+            while self._active() and not stop.wait(LOOK_S):
+                self._look()
+        finally:
+            self._stop()
+        if self._compactor is not None and self._once and not stop.is_set():
+            self._compactor.compact_all()
+        self._tell()
+        return [tally.status for tally in self._tallies.values()]
+
+    def _start(self, pipeline: Pipeline) -> None:
+        tally = self._tallies[pipeline.name]
+        try:
+            generation = current_generation(
+                self._project, self._state, self._definitions, pipeline, self._spark
+            )
+            starts = present_starts(self._project, self._definitions, pipeline, generation)
+            frame = frames.build(
+                pipeline, self._definitions, self._project, self._spark, streaming=True, starts=starts
+            )
+            started = start_query(
+                frame,
+                pipeline,
+                self._project,
+                self._state,
+                generation,
+                once=self._once,
+                on_rows=lambda rows: self._news.put(lambda: tally.wrote(rows, _now_ms())),
+            )
+        except PipelineError as error:
+            self._fail(pipeline.name, Failure(str(error), error.place, str(error)))
+            return
+        except Exception as error:
+            self._fail(pipeline.name, explain(str(error), self._project.root))
+            return
+        self._started[pipeline.name] = started
+        self._seen.pop(pipeline.name, None)
+        tally.started(generation.number, _now_ms())
+        if self._compactor is not None and started.table is not None and started.log is not None:
+            self._compactor.add(
+                started.table,
+                started.log,
+                lambda note: self._news.put(lambda: tally.noted(note, _now_ms())),
+            )
+
+    def _wait_until_reading(self, name: str, stop: threading.Event) -> None:
+        deadline = time.monotonic() + START_S
+        while name in self._started and time.monotonic() < deadline:
+            self._look()
+            message = str(self._started[name].query.status["message"])
+            reading = message.startswith(("Waiting", "Processing"))
+            if reading or self._tallies[name].status.state in ENDED or stop.wait(LOOK_S):
+                break
+        self._tell()
+
+    def _active(self) -> bool:
+        return any(self._tallies[name].status.state not in ENDED for name in self._started)
+
+    def _look(self) -> None:
+        for name, started in list(self._started.items()):
+            tally = self._tallies[name]
+            if tally.status.state in ENDED:
+                continue
+            # Asked first: what is told after the end is all there is.
+            ended = not started.query.isActive
+            self._read_progress(name, started, tally)
+            tally.passed(_now_ms())
+            if ended:
+                self._end(name, started, tally)
+        self._tell()
+
+    def _read_progress(self, name: str, started: Started, tally: Tally) -> None:
+        query: Any = started.query._jsq
+        seen = self._seen.get(name)
+        new: list[dict[str, Any]] = []
+        for each in reversed(list(query.recentProgress())):
+            mark = f"{each.batchId()} {each.timestamp()}"
+            if mark == seen:
+                break
+            new.append(json.loads(each.json()))
+            if len(new) == 1:
+                self._seen[name] = mark
+        for progress in reversed(new):
+            tally.apply(progress, _now_ms())
+
+    def _end(self, name: str, started: Started, tally: Tally) -> None:
+        error = started.query.exception()
+        if error is None:
+            tally.ended("finished" if self._once else "stopped", _now_ms())
+        elif _SLOW_WORKER in str(error) and self._tries.get(name, 1) < START_TRIES:
+            self._tries[name] = self._tries.get(name, 1) + 1
+            logger.warning("%s is started again: its Python process did not come up in time", name)
+            self._start(self._definitions.pipelines[name])
+        else:
+            self._fail(name, explain(str(error), self._project.root))
+
+    def _fail(self, name: str, failure: Failure) -> None:
+        logger.error("the pipeline %s failed: %s", name, failure)
+        self._tallies[name].ended("failed", _now_ms(), str(failure), failure.detail)
+
+    def _stop(self) -> None:
+        """End what still runs, all at once: each may have a batch to break off."""
+        active = {name: each for name, each in self._started.items() if each.query.isActive}
+        if self._compactor is not None and not self._once:
+            self._compactor.stop()
+        if active:
+            with ThreadPoolExecutor(len(active), thread_name_prefix="klamm-stop") as pool:
+                wait([pool.submit(_stop_query, name, each) for name, each in active.items()])
+        for name, each in self._started.items():
+            tally = self._tallies[name]
+            self._read_progress(name, each, tally)
+            if tally.status.state in ENDED:
+                continue
+            if name in active:
+                tally.ended("stopped", _now_ms())
+            else:
+                self._end(name, each, tally)
+
+    def _tell(self) -> None:
+        """Write down and report what has changed."""
+        while not self._news.empty():
+            self._news.get()()
+        statuses = {name: tally.status for name, tally in self._tallies.items()}
+        changed = [status for name, status in statuses.items() if self._told.get(name) != status]
+        for status in changed:
+            write_status(self._state, status)
+        self._told = statuses
+        if changed and self._on_status is not None:
+            self._on_status(list(statuses.values()))
+
+
+def _stop_query(name: str, started: Started) -> None:
+    try:
+        started.query.stop()
+    except Exception as error:
+        # Whatever it is: the process is about to end, and the next run does the batch again.
+        logger.warning("the pipeline %s was stopped in the middle of something: %s", name, error)
+
+
+def _chosen(definitions: Definitions, names: Sequence[str] | None) -> list[Pipeline]:
+    pipelines = definitions.pipelines
+    if not pipelines:
+        raise ProjectError("the project has no pipeline", advice="Decorate a function with @pipeline(to=…)")
+    for name in names or ():
+        if name not in pipelines:
+            raise ProjectError(
+                f"there is no pipeline called {name!r}", advice=f"There are {', '.join(pipelines)}"
+            )
+    return [pipeline for name, pipeline in pipelines.items() if names is None or name in names]
+
+
+def _rules(definitions: Definitions, pipeline: Pipeline) -> dict[str, Otherwise]:
+    try:
+        nodes = order(pipeline.name, definitions.nodes)
+    except PipelineError:  # told when the pipeline is started
+        return {}
+    return {rule_name(node.name, rule.name): rule.otherwise for node in nodes for rule in node.expectations}
+
+
+@contextmanager
+def _session(project: Project) -> Iterator[SparkSession]:
+    spark = make_session(project)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _held(lock: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        # The JVM may be gone already, and the lock with it.
+        with suppress(OSError, Py4JError):
+            lock.close()
+
+
+@contextmanager
+def _stopping_on_signals(stop: threading.Event) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the run; a second one ends the process as usual.
+
+    After the session was made, which would cancel all jobs on SIGINT and leave the queries to fail.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, frame: object) -> None:
+        stop.set()
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,62 @@
+"""Runs a project in a process of its own that is killed, with SIGKILL, at a moment of the test's choice.
+
+    python -m tests.pipelines.killed_run FOLDER MOMENT COUNT
+
+The moment is met COUNT times before it kills. Nothing of that is in the code that runs: it is put around it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from klamm.pipelines.project import Project
+from klamm.pipelines.runner import run
+from klamm.pipelines.sinks import tables
+from klamm.pipelines.sinks.compaction import CompactionPolicy
+from klamm.pipelines.sinks.parquet import ParquetWriter
+from klamm.pipelines.sinks.tables import LocalTable
+
+# Where, by name: what to wrap, and whether the moment is before or after it is called.
+MOMENTS: dict[str, tuple[Any, str, bool]] = {
+    "before the batch is written": (ParquetWriter, "_write", True),
+    "before it is published": (LocalTable, "publish", True),
+    "after it is published": (LocalTable, "publish", False),
+    "before Spark notes that it is done": (ParquetWriter, "__call__", False),
+    "before tables are exchanged": (tables, "exchange", True),
+    "after tables are exchanged": (tables, "exchange", False),
+}
+COMPACTION = CompactionPolicy(least_folders=3)
+
+
+def at(moment: str, count: int, strike: Callable[[], None]) -> tuple[Any, str, Callable[..., Any]]:
+    """What to put in the place of the moment's function: strikes when it was met `count` times before."""
+    owner, name, before = MOMENTS[moment]
+    original = getattr(owner, name)
+    met = 0
+
+    def wrapped(*arguments: Any) -> Any:
+        nonlocal met
+        met += 1
+        if before and met > count:
+            strike()
+        result = original(*arguments)
+        if not before and met > count:
+            strike()
+        return result
+
+    return owner, name, wrapped
+
+
+def main(folder: str, moment: str, count: str) -> None:
+    owner, name, wrapped = at(moment, int(count), lambda: os.kill(os.getpid(), signal.SIGKILL))
+    setattr(owner, name, wrapped)
+    statuses = run(Project.load(folder, master="local[2]"), once=True, compaction=COMPACTION)
+    print(*[f"{status.pipeline}: {status.state} {status.error}" for status in statuses], sep="\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

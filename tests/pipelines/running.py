@@ -1,0 +1,98 @@
+"""Projects that run against a real broker: records in, tables read by those who know nothing of us."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.dataset
+
+import klamm
+from klamm.pipelines.project import Project
+from tests.pipelines.projects import make_project
+
+PARTITIONS = 2
+
+
+class Shop:
+    """A project with a topic of its own; `{topic}` in its files is that topic's name."""
+
+    def __init__(
+        self, root: Path, bootstrap: str, text: str, *, spark: str = "", tables: str = "tables"
+    ) -> None:
+        self.name = f"shop-{uuid.uuid4().hex[:8]}"
+        self.topic = f"{self.name}.orders"
+        self.root = root
+        self.bootstrap = bootstrap
+        with klamm.Admin(bootstrap) as admin:
+            admin.create_topic(self.topic, PARTITIONS)
+        self._toml = (
+            f'[project]\nname = "{self.name}"\nbootstrap = "{bootstrap}"\ntables = "{tables}"\n'
+            f"[spark]\n{spark}\n"
+        )
+        self.sent = 0
+        self.project = self.write(text)
+
+    def write(self, text: str) -> Project:
+        """The project's file anew."""
+        self.project = make_project(self.root, text.replace("{topic}", self.topic), toml=self._toml)
+        return self.project
+
+    def send(self, count: int, **more: object) -> None:
+        """Records with numbers that go on where the last ones ended."""
+        values = [{"n": number, **more} for number in range(self.sent, self.sent + count)]
+        self.send_raw(json.dumps(value).encode() for value in values)
+        self.sent += count
+
+    def send_raw(self, values: Iterable[bytes]) -> None:
+        with klamm.Producer(self.bootstrap) as producer:
+            deliveries = [
+                producer.send(self.topic, value, partition=number % PARTITIONS)
+                for number, value in enumerate(values)
+            ]
+            for delivery in deliveries:
+                delivery.result()
+
+    def table(self, name: str) -> Path:
+        return Path(self.project.tables) / name
+
+    def assert_each_once(self, name: str, numbers: Iterable[int] | None = None) -> None:
+        """Whoever reads the table finds each record once."""
+        wanted = Counter(range(self.sent) if numbers is None else numbers)
+        for reader in READERS:
+            assert Counter(reader(self.table(name))) == wanted, reader.__name__
+
+
+def by_pandas(table: Path) -> list[int]:
+    return [int(number) for number in pd.read_parquet(table)["n"]]
+
+
+def by_pyarrow(table: Path) -> list[int]:
+    return [int(n) for n in pyarrow.dataset.dataset(table, partitioning="hive").to_table()["n"].to_pylist()]
+
+
+_ASK_DUCKDB = """
+import duckdb, sys
+with duckdb.connect() as connection:
+    rows = connection.execute(f"SELECT n FROM read_parquet('{sys.argv[1]}/**/*.parquet')").fetchall()
+print(*[number for (number,) in rows])
+sys.stdout.flush()
+"""
+
+
+def by_duckdb(table: Path) -> list[int]:
+    """In a process of its own: DuckDB complains when a process ends that has also used other things."""
+    asked = subprocess.run(
+        [sys.executable, "-c", _ASK_DUCKDB, str(table)], capture_output=True, text=True, timeout=60
+    )
+    assert asked.returncode == 0, asked.stderr
+    return [int(number) for number in asked.stdout.split()]
+
+
+READERS: tuple[Callable[[Path], list[int]], ...] = (by_pandas, by_pyarrow, by_duckdb)

@@ -1,0 +1,109 @@
+"""Exactly once in the table, wherever a run is broken off."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from klamm.pipelines import replay
+from klamm.pipelines.batch_log import BatchLog
+from klamm.pipelines.runner import run
+from klamm.pipelines.state import State
+from tests.pipelines.killed_run import COMPACTION, MOMENTS, at
+from tests.pipelines.running import Shop
+
+TABLE = """
+@source(topic="{topic}", schema="n BIGINT", read={"maxOffsetsPerTrigger": 20})
+def orders(rows):
+    return rows
+
+@pipeline(to=parquet("orders"))
+def table(orders):
+    return orders
+"""
+CHILD_S = 150.0
+
+
+def test_a_batch_that_fails_anywhere_is_in_the_table_once(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
+
+    def strike() -> None:
+        raise OSError("the disk has gone away")
+
+    for moment in MOMENTS:
+        shop.send(40)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(*at(moment, 0 if "exchanged" in moment else 1, strike))
+            (status,) = run(shop.project, once=True, spark=spark, compaction=COMPACTION)
+        if "exchanged" in moment:
+            assert (status.state, status.note) == ("finished", "not compacted: the disk has gone away"), (
+                moment
+            )
+            shop.assert_each_once("orders")
+        else:
+            assert (status.state, status.error) == ("failed", "OSError: the disk has gone away"), moment
+    (status,) = run(shop.project, once=True, spark=spark, compaction=COMPACTION)
+    assert status.state == "finished"
+    shop.assert_each_once("orders")
+    assert not any((Path(shop.project.tables) / ".klamm-staging/orders").glob("*"))
+
+    # The log of batches knows each record once too, and a replay finds its place by it.
+    entries = BatchLog(State(shop.project).batches_file("table")).entries
+    assert sum(entry.rows for entry in entries) == shop.sent
+    replay.carry_out(shop.project, replay.plan(shop.project, "table", 30))
+    run(shop.project, once=True, spark=spark, compaction=COMPACTION)
+    shop.assert_each_once("orders")
+
+
+def killed(shop: Shop, moment: str, count: int) -> int:
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.pipelines.killed_run", str(shop.root), moment, str(count)],
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+    )
+    assert child.returncode in (0, -signal.SIGKILL), child.stderr[-2000:]
+    return child.returncode
+
+
+def test_a_killed_driver_is_followed_by_one_that_goes_on(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
+    shop.send(60)
+    assert killed(shop, "after it is published", 1) == -signal.SIGKILL
+    shop.assert_each_once("orders", numbers_of(shop, batches=2))
+    (status,) = run(shop.project, once=True, spark=spark)
+    assert status.state == "finished"
+    shop.assert_each_once("orders")
+
+
+def numbers_of(shop: Shop, batches: int) -> list[int]:
+    """The first batches, which take ten records of each of the two partitions."""
+    return list(range(20 * batches))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_drivers_are_killed_again_and_again(
+    moment: str, spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
+    kills = 0
+    for _ in range(4):
+        shop.send(20 * chance.randint(1, 5))
+        kills += killed(shop, moment, chance.randint(0, 3) if "exchanged" not in moment else 0) != 0
+    run(shop.project, once=True, spark=spark, compaction=COMPACTION)
+    print(f"seed {seed}: {kills} kills")
+    shop.assert_each_once("orders")

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from klamm.pipelines.batch_log import BatchEntry, BatchLog
+from klamm.pipelines.errors import PipelineError
+from klamm.pipelines.positions import (
+    completed,
+    merged,
+    parse_offset_log,
+    reaches,
+    records_between,
+)
+from klamm.pipelines.progress import PipelineStatus
+from klamm.pipelines.sinks.layout import BatchFolder
+from klamm.pipelines.state import Generation, ProjectBusy, State
+from klamm.pipelines.status import read_status, write_status
+from tests.pipelines.projects import make_project
+
+
+def entry(batch: int, start: int, end: int, generation: int = 1) -> BatchEntry:
+    return BatchEntry(
+        generation, batch, batch, {"orders": {"0": start}}, {"orders": {"0": end}}, end - start, 1000 + batch
+    )
+
+
+# ---- the lock
+
+
+def test_one_process_has_a_project_at_a_time(tmp_path: Path) -> None:
+    state = State(make_project(tmp_path))
+    assert not state.in_use()
+    with state.lock("running its pipelines"):
+        assert state.in_use()
+        with pytest.raises(ProjectBusy, match=r"in use: process \d+, running its pipelines"), state.lock("x"):
+            pass
+    assert not state.in_use()
+
+
+def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    code = (
+        "import sys, time\n"
+        "from klamm.pipelines.project import Project\n"
+        "from klamm.pipelines.state import State\n"
+        "with State(Project.load(sys.argv[1])).lock('test'):\n"
+        "    print('locked', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with child:
+        assert child.stdout is not None and child.stdout.readline() == b"locked\n"
+        assert State(project).in_use()
+        child.kill()
+    with State(project).lock("test"):
+        pass
+
+
+# ---- generations
+
+
+def test_a_generation_is_kept_whole(tmp_path: Path) -> None:
+    state = State(make_project(tmp_path))
+    assert state.generation("orders_table") is None
+    generation = Generation(2, {"orders": {"orders": {"0": 17}}}, ("batch=1-00000003",))
+    state.keep_generation("orders_table", generation)
+    assert state.generation("orders_table") == generation
+
+
+def test_a_damaged_generation_is_told_with_its_file(tmp_path: Path) -> None:
+    state = State(make_project(tmp_path))
+    state.keep_generation("orders_table", Generation(1))
+    (state.folder / "generations/orders_table.json").write_text("{")
+    with pytest.raises(PipelineError, match=r"orders_table\.json"):
+        state.generation("orders_table")
+
+
+# ---- the log of batches
+
+
+def test_the_log_is_read_again(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path / "b.jsonl")
+    log.add(entry(0, 0, 10))
+    log.add(entry(1, 10, 20))
+    again = BatchLog(tmp_path / "b.jsonl")
+    assert again.entries == [entry(0, 0, 10), entry(1, 10, 20)]
+    assert again.holds(1, 1) and not again.holds(1, 2) and not again.holds(2, 0)
+
+
+def test_a_line_that_was_cut_off_is_written_anew(tmp_path: Path) -> None:
+    file = tmp_path / "b.jsonl"
+    log = BatchLog(file)
+    log.add(entry(0, 0, 10))
+    log.add(entry(1, 10, 20))
+    file.write_text(file.read_text()[:-7])
+    cut = BatchLog(file)
+    assert cut.entries == [entry(0, 0, 10)]
+    cut.add(entry(1, 10, 20))
+    assert BatchLog(file).entries == [entry(0, 0, 10), entry(1, 10, 20)]
+
+
+def test_merged_batches_have_one_line(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path / "b.jsonl")
+    for batch in range(4):
+        log.add(entry(batch, batch * 10, batch * 10 + 10))
+    log.merge(BatchFolder(1, 0, 2))
+    whole = BatchEntry(1, 0, 2, {"orders": {"0": 0}}, {"orders": {"0": 30}}, 30, 1002)
+    assert BatchLog(tmp_path / "b.jsonl").entries == [whole, entry(3, 30, 40)]
+
+
+def test_retired_batches_are_forgotten_with_all_later_ones(tmp_path: Path) -> None:
+    log = BatchLog(tmp_path / "b.jsonl")
+    for batch in range(3):
+        log.add(entry(batch, batch * 10, batch * 10 + 10))
+    log.add(entry(0, 30, 40, generation=2))
+    log.cut(BatchFolder.of_batch(1, 1))
+    assert BatchLog(tmp_path / "b.jsonl").entries == [entry(0, 0, 10)]
+
+
+# ---- positions
+
+
+def test_a_checkpoint_tells_where_its_sources_are() -> None:
+    text = (
+        'v1\n{"batchWatermarkMs":0}\n{"orders": {"0": 5}}\n-\n{"logOffset":3}\n{"clicks": {"0": 1, "1": 2}}\n'
+    )
+    assert parse_offset_log(text) == [{"orders": {"0": 5}}, {"clicks": {"0": 1, "1": 2}}]
+
+
+def test_positions_of_one_topic_that_two_sources_read_are_merged() -> None:
+    positions = [{"orders": {"0": 5, "1": 7}}, {"orders": {"0": 9}}]
+    assert merged(positions, min) == {"orders": {"0": 5, "1": 7}}
+    assert merged(positions, max) == {"orders": {"0": 9, "1": 7}}
+
+
+def test_a_batch_reaches_a_point_if_any_partition_does() -> None:
+    end = {"orders": {"0": 10, "1": 10}}
+    assert reaches(end, {"orders": {"0": 9}})
+    assert not reaches(end, {"orders": {"0": 10, "1": 10}})
+    assert reaches(end, {"orders": {"0": 10, "1": 3}})
+
+
+def test_records_are_counted_and_new_partitions_begin_at_their_start() -> None:
+    assert records_between({"o": {"0": 5, "1": -2}}, {"o": {"0": 9, "1": 3, "2": 4}}) == 11
+    assert completed({"o": {"0": 5}}, {"o": [0, 1]}) == {"o": {"0": 5, "1": -2}}
+
+
+# ---- status
+
+
+def test_a_status_that_runs_in_no_process_was_killed(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    state = State(project)
+    write_status(state, PipelineStatus("a", "parquet a", state="running", rows_in=7, rate=3.0))
+    write_status(state, PipelineStatus("b", "topic b", state="failed", error="boom"))
+    with state.lock("running its pipelines"):
+        assert [status.state for status in read_status(project)] == ["running", "failed"]
+    first, second = read_status(project)
+    assert (first.state, first.rows_in, first.rate) == ("killed", 7, 0.0)
+    assert (second.state, second.error) == ("failed", "boom")
+
+
+def test_a_status_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    state = State(project)
+    write_status(state, PipelineStatus("a", "parquet a", state="finished"))
+    file = state.status_file("a")
+    file.write_text(file.read_text().replace('"rows_in"', '"of_tomorrow": 1, "rows_in"'))
+    (file.parent / "b.json").write_text("{")
+    assert [status.pipeline for status in read_status(project)] == ["a"]
