@@ -77,12 +77,20 @@ class SamplingFailed(PipelineError):
     """The records that were to be looked at could not be read."""
 
 
-# Spark's analysis errors carry the whole plan below their first lines.
 SHOWN_LINES = 3
+"""How many lines of an exception's text are shown: what is longer is a plan or a stack."""
+
+# How the parts of Spark's texts begin that follow the sentence: plans, the text of a query, stacks.
+_BEYOND_THE_SENTENCE = ("'", "+-", "==", "JVM stacktrace", "Project [", "Filter ", "Aggregate [")
 
 
 def _first_lines(text: str) -> str:
-    return " ".join(line.strip() for line in text.strip().splitlines()[:SHOWN_LINES])
+    shown: list[str] = []
+    for line in text.strip().splitlines()[:SHOWN_LINES]:
+        if shown and line.lstrip().startswith(_BEYOND_THE_SENTENCE):
+            break
+        shown.append(line.strip())
+    return " ".join(shown).rstrip(";")
 
 
 def _last_line_below(root: Path, error: BaseException) -> Place | None:

@@ -45,7 +45,7 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 _STATEFUL_NODE = "TransformWithState"
 
 # PySpark writes the plan and the stack of every mistake to the terminal, beside the exception that it raises.
-_QUERY_LOGGER = logging.getLogger("SQLQueryContextLogger")
+_QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 def build(
@@ -57,16 +57,21 @@ def build(
     streaming: bool,
     last: int | None = None,
     starts: Mapping[str, Position] | None = None,
+    makes_topics: bool = True,
 ) -> DataFrame:
     """The DataFrame of a node: a pipeline's without the contents of records, which do not go into sinks.
 
     `last` reads that many of the newest records of each source (without `streaming`); `starts` are the
-    positions to begin at, by source; else all is read.
+    positions to begin at, by source; else all is read. `makes_topics`: the dead-letter topic, before any
+    row needs it.
     """
     _send_code_by_value(definitions)
-    _QUERY_LOGGER.setLevel(logging.CRITICAL)
-    builder = _Builder(node, project, spark, streaming, last, starts or {})
-    frame = builder.build(order(node.name, definitions.nodes))
+    for logger in _QUERY_LOGGERS:
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    nodes = order(node.name, definitions.nodes)
+    if streaming and makes_topics and any(_may_send(each) for each in nodes):
+        make_topic(project)
+    frame = _Builder(node, project, spark, streaming, last, starts or {}).build(nodes)
     if isinstance(node, Pipeline):
         frame = frame.drop(*CONTENTS)
     if streaming:
@@ -96,8 +101,6 @@ class _Builder:
         self._frames: dict[str, DataFrame] = {}
 
     def build(self, nodes: list[Node]) -> DataFrame:
-        if self._letters is not None and any(_may_send(node) for node in nodes):
-            make_topic(self._project)
         for node in nodes:
             if isinstance(node, Source):
                 frame = self._call(node, {node.rows_parameter: self._decoded(node)})

@@ -1,0 +1,205 @@
+"""Looks a project over and says what is wrong with it: without Spark, and quickly.
+
+    imports, decorators, names      whatever keeps the files from being read (discovery.py)
+    the graph                       unknown inputs, circles, what nothing uses (graph.py)
+    sources                         schemas that do not parse, options, starts, conditions that name no column
+    sinks                           two that write to one table, a topic that a pipeline writes and reads
+    topics                          that are not there; when no broker answers, that is one warning
+    records                         the newest ones that do not fit, and fields that no schema knows
+
+`deep` also starts Spark and has it analyse every pipeline: see lint_deep.py. Nothing is changed: no topic is
+made, no schema written, no offset committed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from klamm.pipelines import graph
+from klamm.pipelines.conditions import columns_named
+from klamm.pipelines.definitions import (
+    CARRIED,
+    INFER,
+    Definitions,
+    DeltaSink,
+    IcebergSink,
+    JdbcSink,
+    ParquetSink,
+    Pipeline,
+    Source,
+    TopicSink,
+)
+from klamm.pipelines.discovery import discover
+from klamm.pipelines.errors import GraphError, PipelineError, Place
+from klamm.pipelines.findings import Finding, finding_of, in_order
+from klamm.pipelines.lint_records import check_records
+from klamm.pipelines.project import PROJECT_FILE, Project
+from klamm.pipelines.sampling import existing_topics
+from klamm.pipelines.schemas.resolving import schema_file, schema_of
+from klamm.pipelines.starts import parse_point
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+# What Kafka takes for the name of a topic.
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def check(
+    project: Project, *, records: bool = True, deep: bool = False, spark: SparkSession | None = None
+) -> list[Finding]:
+    """All that is found, by file and line. Without `records` no broker is asked."""
+    found = discover(project)
+    definitions = found.definitions
+    top = Place(project.root / PROJECT_FILE, 1)
+    findings = [finding_of(problem, top) for problem in found.problems]
+    findings += [finding_of(problem, top) for problem in graph.problems(definitions.nodes)]
+    findings += _unused(definitions, top)
+    schemas: dict[str, StructType] = {}
+    for source in definitions.sources.values():
+        findings += _check_source(project, source, schemas)
+    findings += _check_sinks(project, definitions)
+    if records:
+        findings += _check_topics(project, definitions, schemas, top)
+    if deep and not any(one.severity == "error" for one in findings):
+        from klamm.pipelines.lint_deep import check_plans
+
+        findings += check_plans(project, definitions, spark)
+    return in_order(findings)
+
+
+def _unused(definitions: Definitions, top: Place) -> Iterator[Finding]:
+    if definitions.nodes and not definitions.pipelines:
+        advice = "Write a function under @pipeline that takes one of the transforms or sources"
+        yield Finding("warning", top, "the project has no pipeline, so that nothing runs", advice)
+        return
+    for node in graph.unused(definitions.nodes):
+        what = f"no pipeline uses the {node.kind} {node.name}"
+        yield Finding("warning", node.place, what, "Use it, or take it away")
+
+
+def _check_source(project: Project, source: Source, schemas: dict[str, StructType]) -> Iterator[Finding]:
+    for topic in source.topics:
+        if not _TOPIC_NAME.fullmatch(topic):
+            advice = "Take letters, digits, '.', '_' and '-'; for several topics give a list"
+            yield Finding("error", source.place, f"{topic!r} is no name of a topic", advice)
+        if topic == project.dead_letters:
+            yield Finding(
+                "error",
+                source.place,
+                f"{source.name} reads {topic}, where its own dead letters go: each would come round again",
+                "Set dead_letters in klamm.toml to another topic",
+            )
+    try:
+        parse_point(source.start)
+    except PipelineError as error:
+        yield Finding("error", source.place, f"start of {source.name}: {error.message}", error.advice)
+    yield from _check_read_options(source)
+    file = schema_file(project, source)
+    if source.schema == INFER and file is not None and not file.exists():
+        yield Finding(
+            "warning",
+            source.place,
+            f"the schema of {source.name} is not written down yet",
+            f"The first run or preview writes {file.name} into the schemas: look it over, and keep it",
+        )
+        return
+    try:
+        schemas[source.name] = schema_of(project, source)
+    except PipelineError as error:
+        yield finding_of(error, source.place)
+        return
+    yield from _check_conditions(source, schemas[source.name])
+
+
+def _check_read_options(source: Source) -> Iterator[Finding]:
+    from pyspark_klamm.errors import OptionError
+    from pyspark_klamm.options import parse_read_options
+
+    given = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": ",".join(source.topics), **source.read}
+    try:
+        parse_read_options(given, is_stream=True)
+    except (OptionError, ValueError) as error:
+        yield Finding("error", source.place, f"read of {source.name}: {error}", "Correct the option")
+
+
+def _check_conditions(source: Source, schema: StructType) -> Iterator[Finding]:
+    """Rules of a source are about its decoded columns, which are known; what functions return is not."""
+    known = {name.lower() for name in (*schema.names, *CARRIED)}
+    for rule in source.expectations:
+        for name in columns_named(rule.condition):
+            if name.lower() not in known:
+                nearest = difflib.get_close_matches(name, [*schema.names, *CARRIED], n=1)
+                advice = f"Did you mean {nearest[0]}?" if nearest else f"There are {', '.join(schema.names)}"
+                what = f"the expectation {rule.name!r} names {name}, which is no column of {source.name}"
+                yield Finding("error", rule.place, what, advice)
+
+
+def _check_sinks(project: Project, definitions: Definitions) -> Iterator[Finding]:
+    taken: dict[str, Pipeline] = {}
+    for pipeline in definitions.pipelines.values():
+        sink = pipeline.to
+        if isinstance(sink, TopicSink):
+            yield from _check_topic_sink(project, definitions, pipeline, sink)
+            continue
+        target = _target(sink)
+        other = taken.setdefault(target, pipeline)
+        if other is not pipeline:
+            what = f"{pipeline.name} writes to {target}, and so does {other.name} at {other.place}"
+            yield Finding("error", pipeline.place, what, "Give each pipeline a table of its own")
+
+
+def _target(sink: ParquetSink | DeltaSink | IcebergSink | JdbcSink) -> str:
+    if isinstance(sink, DeltaSink):
+        return f"the Delta table {sink.path}"
+    if isinstance(sink, JdbcSink):
+        return f"the table {sink.table} at {sink.url}"
+    return f"the table {sink.table}"
+
+
+def _check_topic_sink(
+    project: Project, definitions: Definitions, pipeline: Pipeline, sink: TopicSink
+) -> Iterator[Finding]:
+    if not _TOPIC_NAME.fullmatch(sink.topic):
+        yield Finding("error", pipeline.place, f"{sink.topic!r} is no name of a topic", "Rename it")
+    try:
+        sources = graph.sources_of(pipeline.name, definitions.nodes)
+    except GraphError:
+        return  # told already
+    for source in sources:
+        if sink.topic in source.topics:
+            what = (
+                f"{pipeline.name} writes to {sink.topic}, which it reads through {source.name}, in a circle"
+            )
+            yield Finding("error", pipeline.place, what, "Write to another topic")
+    if sink.topic == project.dead_letters:
+        what = f"{pipeline.name} writes to {sink.topic}, where the dead letters go"
+        yield Finding("error", pipeline.place, what, "Write to another topic")
+
+
+def _check_topics(
+    project: Project, definitions: Definitions, schemas: dict[str, StructType], top: Place
+) -> Iterator[Finding]:
+    try:
+        topics = existing_topics(project)
+    except PipelineError as error:
+        advice = "Start it, or correct bootstrap; topics and records were not looked at"
+        yield Finding("warning", top, error.message, advice)
+        return
+    for source in definitions.sources.values():
+        missing = [topic for topic in source.topics if topic not in topics]
+        for topic in missing:
+            nearest = difflib.get_close_matches(topic, topics, n=1)
+            advice = f"Did you mean {nearest[0]}?" if nearest else "Create it, or correct its name"
+            yield Finding("error", source.place, f"there is no topic {topic}", advice)
+        if not missing and source.name in schemas:
+            yield from check_records(project, source, schemas[source.name])
+    for pipeline in definitions.pipelines.values():
+        if isinstance(pipeline.to, TopicSink) and pipeline.to.topic not in topics:
+            what = f"there is no topic {pipeline.to.topic} yet"
+            advice = "Create it with the partitions that it should have; else the broker makes it, if it may"
+            yield Finding("warning", pipeline.place, what, advice)

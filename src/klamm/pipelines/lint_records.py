@@ -1,0 +1,143 @@
+"""Holds the newest records of a source against its schema, with the decoders' own code where there is one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from klamm.client.results import Record
+from klamm.pipelines.definitions import Source
+from klamm.pipelines.errors import PipelineError
+from klamm.pipelines.findings import Finding
+from klamm.pipelines.project import Project
+from klamm.pipelines.sampling import sample
+from klamm.pipelines.schemas.fitting import unknown_fields
+from klamm.pipelines.schemas.resolving import parsed_values, schema_file
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+LINTED_RECORDS = 200
+"""How many of a source's newest records are looked at: a second's work, and a rare fault shows in a run."""
+
+SHOWN_FIELDS = 5
+
+Judge = Callable[[bytes], str | None]
+"""What is wrong with a value, or None."""
+
+
+def check_records(project: Project, source: Source, schema: StructType) -> Iterator[Finding]:
+    try:
+        records = sample(project, source.topics, LINTED_RECORDS)
+    except PipelineError as error:
+        yield Finding("warning", source.place, f"{source.name}: {error.message}", error.advice)
+        return
+    judge = _judge(project, source, schema)
+    if judge is not None:
+        yield from _misfits(source, records, judge)
+    if source.format == "json":
+        yield from _unknown_fields(project, source, schema, records)
+
+
+def _misfits(source: Source, records: list[Record], judge: Judge) -> Iterator[Finding]:
+    valued = [record for record in records if record.value is not None]
+    faults = [(record, fault) for record in valued if (fault := judge(record.value or b"")) is not None]
+    if not faults:
+        return
+    record, fault = faults[-1]
+    where = f"{record.topic}-{record.partition} at offset {record.offset}"
+    what = (
+        f"{len(faults)} of the newest {len(valued)} records do not fit the schema of {source.name}; "
+        f"{where}: {fault}"
+    )
+    becomes = {"dead_letter": "go to the dead letters", "drop": "are dropped", "warn": "have null there"}
+    fate = becomes.get(source.undecodable, "stop the pipeline")
+    yield Finding(
+        "error" if len(faults) == len(valued) else "warning", source.place, what, f"Such records {fate}"
+    )
+
+
+def _unknown_fields(
+    project: Project, source: Source, schema: StructType, records: list[Record]
+) -> Iterator[Finding]:
+    names = {name: None for value in parsed_values(records) for name in unknown_fields(value, schema)}
+    if not names:
+        return
+    shown = ", ".join(list(names)[:SHOWN_FIELDS]) + (" …" if len(names) > SHOWN_FIELDS else "")
+    file = schema_file(project, source)
+    how = f"Add them to {file.name}" if file is not None else "Add them to the schema"
+    what = f"records of {source.name} have fields that its schema does not know: {shown}"
+    yield Finding("warning", source.place, what, f"{how} if they matter; they are not carried now")
+
+
+def _judge(project: Project, source: Source, schema: StructType) -> Judge | None:
+    if source.format == "json":
+        return _json_judge(source, schema)
+    if source.format == "csv":
+        return lambda value: _csv_fault(value, source, len(schema))
+    if source.format == "text" and source.options.get("encoding", "UTF-8").upper() in ("UTF-8", "UTF8"):
+        return _text_fault
+    if source.format in ("avro", "protobuf"):
+        return _worker_judge(project, source)
+    return None
+
+
+def _json_judge(source: Source, schema: StructType) -> Judge:
+    from klamm.pipelines.schemas.explaining import json_explainer
+
+    explain = json_explainer(schema, source.options)
+    if any(name.startswith("allow") for name in source.options):
+        # Options that take what is no JSON: only Spark's reader can tell then.
+        return lambda value: explain(value) if _is_json(value) else None
+    return explain
+
+
+def _is_json(value: bytes) -> bool:
+    try:
+        json.loads(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _csv_fault(value: bytes, source: Source, columns: int) -> str | None:
+    text = value.decode("utf-8", "replace").rstrip("\r\n")
+    separator, quote = source.options.get("sep", ","), source.options.get("quote", '"')
+    if len(separator) != 1 or len(quote) != 1:
+        return None  # Python's reader knows no others
+    found = len(next(csv.reader(io.StringIO(text), delimiter=separator, quotechar=quote), []))
+    return None if found == columns else f"it has {found} columns, the schema {columns}"
+
+
+def _text_fault(value: bytes) -> str | None:
+    try:
+        value.decode()
+    except UnicodeDecodeError as error:
+        return f"it is not UTF-8: {error}"
+    return None
+
+
+def _worker_judge(project: Project, source: Source) -> Judge:
+    from klamm.pipelines.decoding import avro, protobuf
+    from klamm.pipelines.schemas.avro import read_avro_schema
+    from klamm.pipelines.schemas.protobuf import read_descriptors
+
+    file = schema_file(project, source)
+    assert file is not None, "the schema was read from it"
+    is_framed = source.options.get("framing") == "confluent"
+    if source.format == "avro":
+        read = avro.reader(read_avro_schema(file), is_framed)
+    else:
+        read = protobuf.reader(read_descriptors(file), source.options["message"], is_framed)
+
+    def judge(value: bytes) -> str | None:
+        try:
+            read(value)
+        except Exception as error:  # decoders raise whatever they trip over in foreign bytes
+            return str(error) or type(error).__name__
+        return None
+
+    return judge

@@ -1,0 +1,223 @@
+"""What lint finds, each with its line and what to do; and that it finds nothing where nothing is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import klamm
+from klamm.pipelines.findings import Finding
+from klamm.pipelines.lint import check
+from klamm.pipelines.project import Project
+from klamm.testing import Broker
+from tests.pipelines.messages import ORDER_AVSC, order_descriptors
+from tests.pipelines.projects import make_project
+from tests.pipelines.queries import produce
+
+GOOD = """
+@source(topic="orders", schema="id STRING, amount DOUBLE")
+@expect("amount is positive", "amount > 0 AND _topic = 'orders'", otherwise="dead_letter")
+def orders(rows):
+    return rows
+
+@pipeline(to=parquet("t"))
+def table(orders):
+    return orders
+"""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        with klamm.Admin(broker.bootstrap) as admin:
+            for name in ("orders", "lines", "binary"):
+                admin.create_topic(name, partitions=2)
+        produce(broker.bootstrap, "orders", '{"id": "a", "amount": 1}', None)
+        produce(broker.bootstrap, "lines", "a,b", "a,b,c")
+        produce(broker.bootstrap, "binary", b"\xff\xff")
+        yield broker
+
+
+def lines(findings: list[Finding]) -> list[str]:
+    return [
+        f"{one.place.file.name}:{one.place.line} {one.severity}: {one.what}. {one.advice}" for one in findings
+    ]
+
+
+def offline(root: Path, text: str) -> list[str]:
+    return lines(check(make_project(root, text), records=False))
+
+
+def test_nothing_is_found_where_nothing_is_wrong(broker: Broker, tmp_path: Path) -> None:
+    assert check(make_project(tmp_path, GOOD, bootstrap=broker.bootstrap)) == []
+    with klamm.Admin(broker.bootstrap) as admin:
+        assert "shop.dead-letters" not in admin.list_topics(), "a look changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("def table(orders)", "def table(ordres)", "error: table asks for 'ordres', and there is no source"),
+        (
+            "amount > 0",
+            "amuont > 0",
+            "4 error: the expectation 'amount is positive' names amuont, which is no",
+        ),
+        ("amount DOUBLE", "amount DUOBLE", "error: orders: the schema does not parse at character 19"),
+        (
+            'schema="id STRING, amount DOUBLE"',
+            'schema="infer"',
+            "warning: the schema of orders is not written",
+        ),
+        ('schema="id STRING, amount DOUBLE"', 'schema="x.json"', "x.json cannot be read"),
+        (
+            'topic="orders"',
+            'topic="shop.dead-letters"',
+            "error: orders reads shop.dead-letters, where its own",
+        ),
+        ('topic="orders"', 'topic="orders,other"', "error: 'orders,other' is no name of a topic"),
+        (
+            'topic="orders"',
+            'topic="orders", start="soon"',
+            "error: start of orders: 'soon' is no place to begin",
+        ),
+        ('topic="orders"', 'topic="orders", read={"maxOffsetPerTrigger": 1}', "error: read of orders:"),
+        ('parquet("t")', 'topic("orders")', "which it reads through orders, in a circle"),
+        ('parquet("t")', 'topic("shop.dead-letters")', "where the dead letters go"),
+        ('parquet("t")', 'topic("a b")', "'a b' is no name of a topic"),
+        ("def table(orders)", "def table(spark)", "warning: no pipeline uses the source orders"),
+        ("    return orders\n", "    return orders +\n", "SyntaxError"),
+    ],
+)
+def test_faults_are_found_with_their_line(tmp_path: Path, old: str, new: str, found: str) -> None:
+    assert old in GOOD
+    told = offline(tmp_path, GOOD.replace(old, new))
+    assert any(found in line for line in told), told
+    assert all(line.startswith("orders.py:") for line in told)
+
+
+def test_more_faults_are_found_at_once(tmp_path: Path) -> None:
+    text = GOOD + (
+        "\n@transform\ndef a(b):\n    return b\n\n@transform\ndef b(a):\n    return a\n"
+        '\n@pipeline(to=parquet("t"))\ndef again(b):\n    return b\n'
+    )
+    told = offline(tmp_path, text)
+    assert [line for line in told if "in a circle: a → b → a" in line]
+    assert [line for line in told if "again writes to the table t, and so does table at" in line]
+    assert offline(tmp_path, GOOD[: GOOD.index("@pipeline")]) == [
+        "klamm.toml:1 warning: the project has no pipeline, so that nothing runs. Write a function under "
+        "@pipeline that takes one of the transforms or sources"
+    ]
+
+
+def test_no_broker_is_a_warning(tmp_path: Path) -> None:
+    project = replace(
+        make_project(tmp_path, GOOD, bootstrap="127.0.0.1:1"), kafka={"default.api.timeout.ms": "300"}
+    )
+    (finding,) = check(project)
+    assert finding.severity == "warning"
+    assert "127.0.0.1:1 cannot be asked for its topics" in finding.what
+
+
+def test_topics_that_are_not_there(broker: Broker, tmp_path: Path) -> None:
+    text = GOOD.replace('topic="orders"', 'topic="ordrs"').replace('parquet("t")', 'topic("revenue")')
+    told = lines(check(make_project(tmp_path, text, bootstrap=broker.bootstrap)))
+    assert told[0].endswith("error: there is no topic ordrs. Did you mean orders?")
+    assert "warning: there is no topic revenue yet" in told[1]
+
+
+def sampled(broker: Broker, root: Path, arguments: str) -> list[str]:
+    text = GOOD.replace('topic="orders", schema="id STRING, amount DOUBLE"', arguments)
+    text = text.replace("@expect", "# @expect")
+    project: Project = make_project(root, text, bootstrap=broker.bootstrap)
+    project.schemas.mkdir()
+    (project.schemas / "order.avsc").write_text(json.dumps(ORDER_AVSC))
+    (project.schemas / "shop.desc").write_bytes(order_descriptors())
+    return lines(check(project))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ('topic="orders", schema="id INT, amount DOUBLE"', "error: 1 of the newest 1 records do not fit"),
+        (
+            'topic="orders", schema="id INT, amount DOUBLE"',
+            "orders-0 at offset 0: id is 'a', which no INT holds",
+        ),
+        (
+            'topic="orders", schema="id STRING"',
+            "warning: records of orders have fields that its schema does not",
+        ),
+        (
+            'topic="lines", format="csv", schema="a STRING, b STRING"',
+            "warning: 1 of the newest 2 records do not",
+        ),
+        ('topic="lines", format="csv", schema="a STRING, b STRING"', "it has 3 columns, the schema 2"),
+        ('topic="binary", format="text"', "it is not UTF-8"),
+        ('topic="binary", format="avro", schema="order.avsc"', "error: 1 of the newest 1 records"),
+        (
+            'topic="binary", format="protobuf", schema="shop.desc", message="shop.Order"',
+            "the value is no shop.Order. Such records go to the dead letters",
+        ),
+    ],
+)
+def test_records_that_do_not_fit(broker: Broker, tmp_path: Path, arguments: str, found: str) -> None:
+    told = sampled(broker, tmp_path, arguments)
+    assert len(told) == 1
+    assert found in told[0]
+
+
+def test_records_that_fit_are_not_found(broker: Broker, tmp_path: Path) -> None:
+    assert not sampled(broker, tmp_path, 'topic="binary", format="binary"')
+
+
+def test_deep_asks_spark(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    text = (
+        GOOD
+        + """
+@pipeline(to=parquet("grouped"))
+def grouped(orders):
+    return orders.groupBy("id").count()
+
+@pipeline(to=parquet("wrong"))
+def wrong(orders):
+    return orders.select("nothing")
+
+@pipeline(to=parquet("older"))
+def older(orders):
+    return orders.selectExpr("id", "amount * 2 AS amount")
+"""
+    )
+    project = make_project(tmp_path, text, bootstrap=broker.bootstrap)
+    batch = Path(project.tables) / "older/batch=1-00000000"
+    spark.createDataFrame([("a", "1", True)], "id STRING, amount STRING, gone BOOLEAN").write.parquet(
+        str(batch)
+    )
+    told = lines(check(project, deep=True, spark=spark))
+    assert len(told) == 4, told
+    assert "error: grouped cannot run in the mode 'append'" in told[0]
+    assert "error: the pipeline wrong failed: AnalysisException" in told[1]
+    assert told[1].startswith("orders.py:18 ")
+    assert "Project [" not in told[1], "no plans"
+    assert f"error: amount of older is DOUBLE, and STRING in the table {project.tables}/older" in told[2]
+    assert "warning: older no longer has columns that its table has: gone" in told[3]
+    with klamm.Admin(broker.bootstrap) as admin:
+        assert "shop.dead-letters" not in admin.list_topics(), "a look changes nothing"
+
+
+def test_it_does_not_start_spark(tmp_path: Path) -> None:
+    make_project(tmp_path, GOOD)
+    code = (
+        "import sys\nfrom klamm.pipelines import lint, project\n"
+        f"found = lint.check(project.Project.load({str(tmp_path)!r}), records=False)\n"
+        "print(found, 'py4j.java_gateway' in sys.modules and sys.modules['pyspark'].SparkContext._gateway)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() in ("[] None", "[] False")
