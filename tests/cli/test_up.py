@@ -144,7 +144,12 @@ def test_flags_win_over_variables_and_these_over_the_file(tmp_path: Path) -> Non
     file = tmp_path / "server.properties"
     file.write_text("num.partitions=2\nlog.retention.hours=5\nlog.segment.bytes=2000000\n")
     flags = ("--port", "0", "--data-dir", "data", "--config", str(file), "--set", "num.partitions=4")
-    variables = {"KLAMM_NUM_PARTITIONS": "3", "KLAMM_LOG_RETENTION_HOURS": "6"}
+    # The last is for commands that talk to a broker, and no setting of one.
+    variables = {
+        "KLAMM_NUM_PARTITIONS": "3",
+        "KLAMM_LOG_RETENTION_HOURS": "6",
+        "KLAMM_BOOTSTRAP": "elsewhere:9092",
+    }
     with run_up(tmp_path, *flags, **variables) as command:
         client = ConfluentClient(address_of(command))
         client.create_topic("t", -1)

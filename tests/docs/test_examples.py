@@ -12,7 +12,7 @@ import pytest
 import klamm.testing
 from tests.docs.examples import REPOSITORY, Block, Section, run_section, sections
 
-PAGES = ("docs/CLIENT.md", "docs/COLUMNS.md", "docs/MIGRATION.md", "README.md")
+PAGES = ("docs/CLIENT.md", "docs/COLUMNS.md", "docs/INGEST.md", "docs/MIGRATION.md", "README.md")
 EXAMPLES = [section for page in PAGES for section in sections(page)]
 
 TALKATIVE = "import duckdb"

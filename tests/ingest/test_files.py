@@ -200,3 +200,17 @@ def test_the_oldest_that_are_gone_are_forgotten(monkeypatch: object) -> None:
     getattr(monkeypatch, "setattr")(files_module, "MOST_REMEMBERED", 3)  # noqa: B009
     assert [file.file_id for file in table.forget_oldest()] == [1, 2, 3, 4]
     assert [file.file_id for file in table.closed_files] == [5, 6, 7]
+
+
+def test_a_file_without_a_name_is_watched_for_a_while_and_let_go() -> None:
+    table = FileTable([known()], release_after_s=10.0)
+    (file,) = table.listed([seen()], 0.0)
+    assert table.look(file, 11, seen().head, 0.0) is Look.WAIT
+    assert table.listed([], 1.0) == []
+    assert table.look(file, 11, None, 5.0) is Look.WAIT
+    assert table.look(file, 20, b"first line\nsecond\n", 8.0) is Look.READ  # its writer had not noticed
+    file.position = 20
+    assert table.look(file, 20, None, 17.0) is Look.WAIT
+    assert table.look(file, 20, None, 18.0) is Look.RELEASE
+    table.listed([seen()], 18.0)
+    assert table.look(file, 20, None, 100.0) is Look.WAIT, "it has a name again"

@@ -18,6 +18,8 @@ _SECONDS_BEFORE = 100_000_000_000
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
+_decode = json.JSONDecoder().decode  # made once, and not for every row
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _WORDS: Mapping[str, bool | None] = {"": None, "true": True, "false": False}
 
 
@@ -47,7 +49,7 @@ def json_rows(lines: Iterable[bytes], *, key: str | None = None, time: str | Non
         if not value.strip():
             continue
         try:
-            yield _row(number, value, json.loads(value), key, time)
+            yield _row(number, value, _decode(value.decode()), key, time)
         except ValueError as error:
             yield BadLine(number, _reason(error))
 
@@ -90,8 +92,7 @@ def _csv_row(
         raise ValueError(f"it has {len(fields)} fields, and the header {len(names)}")
     values: Iterable[object] = map(inferred, fields) if infers_types else fields
     row = dict(zip(names, values, strict=True))
-    text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
-    return _row(line, text.encode(), row, key, time)
+    return _row(line, _encode(row).encode(), row, key, time)
 
 
 def _row(line: int, value: bytes, row: object, key: str | None, time: str | None) -> Row:
@@ -114,7 +115,7 @@ def _field(row: Mapping[str, Any], name: str) -> Any:
 def _key(value: Any) -> bytes | None:
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _encode(value).encode()
 
 
 def inferred(text: str) -> int | float | bool | str | None:

@@ -47,12 +47,12 @@ class Rates:
         moved = (progress.bytes - self._bytes) / seconds
         self._at, self._records, self._bytes = now, progress.records, progress.bytes
         parts = [
-            f"{progress.records:,} lines",
+            count_text(progress.records, "line"),
             f"{_short(records)} lines/s",
             f"{moved / 1e6:.1f} MB/s",
         ]
         if progress.files:
-            parts.append(f"{progress.files} file{'s' * (progress.files != 1)}")
+            parts.append(count_text(progress.files, "file"))
             parts.append(f"{size_text(progress.behind_bytes)} behind")
         waiting = progress.records - progress.acknowledged
         if waiting:
@@ -63,9 +63,8 @@ class Rates:
 def summary(progress: Progress, seconds: float) -> str:
     """The last line."""
     rate = progress.bytes / 1e6 / max(seconds, 1e-9)
-    text = (
-        f"{progress.acknowledged:,} lines ({size_text(progress.bytes)}) in {seconds:.1f} s, {rate:.1f} MB/s"
-    )
+    lines = count_text(progress.acknowledged, "line")
+    text = f"{lines} ({size_text(progress.bytes)}) in {seconds:.1f} s, {rate:.1f} MB/s"
     extras = [
         (progress.resent_records, "left over from the run before were sent"),
         (progress.cut_lines, "cut because they were too long"),
@@ -75,6 +74,10 @@ def summary(progress: Progress, seconds: float) -> str:
         (progress.records - progress.acknowledged, "not acknowledged; the next start sends them"),
     ]
     return "; ".join([text, *(f"{count:,} {what}" for count, what in extras if count)])
+
+
+def count_text(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def size_text(size: float) -> str:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, cast
 
 from klamm.client.errors import ClientError
 from klamm.client.plain.producer import Producer, RangesDelivery
+from klamm.client.producer import columns as columns  # compiled now, and not at the first row
 from klamm.config.client_config import Bootstrap, ConfigGiven
 from klamm.config.rows import ConfigError
 from klamm.ingest.errors import IngestError
@@ -30,6 +31,9 @@ BATCH_ROWS = 5000
 """Rows are sent together up to this, if they are due."""
 
 BATCH_BYTES = 1024 * 1024
+
+BATCH_S = 0.1
+"""At a pace, rows wait no longer than this for others, even if all of them are late."""
 
 MOST_LINE_BYTES = 1_000_000
 """With key and headers a record of this size fits into a request of max.request.size (1 MiB)."""
@@ -118,12 +122,14 @@ class Replay:
     def _send_rows(self, stop: threading.Event, started: float) -> None:
         batch: list[Row] = []
         size = 0
+        sent_at = started
         try:
             for row in islice(self._good_rows(), self._options.limit):
-                due_in = self._due_in(row, len(batch), started)
-                if batch and (due_in > 0 or len(batch) >= BATCH_ROWS or size >= BATCH_BYTES):
+                due_in, now = self._due_in(row, len(batch), started)
+                is_full = len(batch) >= BATCH_ROWS or size >= BATCH_BYTES or now - sent_at > BATCH_S
+                if batch and (due_in > 0 or is_full):
                     self._send(batch)
-                    batch, size = [], 0
+                    batch, size, sent_at = [], 0, now
                 if stop.is_set() or (due_in > 0 and stop.wait(due_in)):
                     break
                 batch.append(row)
@@ -132,9 +138,13 @@ class Replay:
             self._send(batch)
             self._producer.flush()
 
-    def _due_in(self, row: Row, waiting: int, started: float) -> float:
+    def _due_in(self, row: Row, waiting: int, started: float) -> tuple[float, float]:
+        """In how many seconds a row may go, and what time it is; nobody asks for that without a pace."""
         due = self._options.pace(self.progress.records + waiting, row.time_ms)
-        return started + due - time.monotonic() if due > 0 else 0.0
+        if due <= 0:
+            return 0.0, started
+        now = time.monotonic()
+        return started + due - now, now
 
     def _send(self, rows: list[Row]) -> None:
         if self._failure is not None:

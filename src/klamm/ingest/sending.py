@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from klamm.client.errors import ClientError, UnsupportedRequest
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.producer import Producer, RangesDelivery
+from klamm.client.producer import columns as columns  # compiled now, and not at the first line
 from klamm.client.producer.partitioners import murmur2_partition
 from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
 from klamm.config.client_keys import ADMIN_KEYS
