@@ -117,6 +117,10 @@ CORES = (
     "pyspark_klamm/options.py",
     "pyspark_klamm/offsets.py",
     "pyspark_klamm/planning.py",
+    "pipelines/failures.py",
+    "pipelines/positions.py",
+    "pipelines/progress.py",
+    "pipelines/sinks/layout.py",
 )
 OUTSIDE_WORLD = frozenset({"asyncio", "socket", "time", "random", "threading", "selectors", "uvloop"})
 

@@ -1,8 +1,9 @@
 """Runs a project in a process of its own that is killed, with SIGKILL, at a moment of the test's choice.
 
-    python -m tests.pipelines.killed_run FOLDER MOMENT COUNT
+    python -m tests.pipelines.killed_run FOLDER MASTER [MOMENT COUNT]
 
 The moment is met COUNT times before it kills. Nothing of that is in the code that runs: it is put around it.
+Without a moment the project runs until it has caught up; what became of it is printed.
 """
 
 from __future__ import annotations
@@ -51,11 +52,12 @@ def at(moment: str, count: int, strike: Callable[[], None]) -> tuple[Any, str, C
     return owner, name, wrapped
 
 
-def main(folder: str, moment: str, count: str) -> None:
-    owner, name, wrapped = at(moment, int(count), lambda: os.kill(os.getpid(), signal.SIGKILL))
-    setattr(owner, name, wrapped)
-    statuses = run(Project.load(folder, master="local[2]"), once=True, compaction=COMPACTION)
-    print(*[f"{status.pipeline}: {status.state} {status.error}" for status in statuses], sep="\n")
+def main(folder: str, master: str, moment: str | None = None, count: str = "0") -> None:
+    if moment is not None:
+        owner, name, wrapped = at(moment, int(count), lambda: os.kill(os.getpid(), signal.SIGKILL))
+        setattr(owner, name, wrapped)
+    statuses = run(Project.load(folder, master=master), once=True, compaction=COMPACTION)
+    print(*[f"{status.pipeline}: {status.state} {status.rows_out} {status.error}" for status in statuses])
 
 
 if __name__ == "__main__":

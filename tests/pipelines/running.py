@@ -10,12 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import pandas as pd
-import pyarrow.dataset
-
 import klamm
 from klamm.pipelines.project import Project
 from tests.pipelines.projects import make_project
+from tests.pipelines.reading import read_by_pandas, read_by_pyarrow
 
 PARTITIONS = 2
 
@@ -69,20 +67,12 @@ class Shop:
             assert Counter(reader(self.table(name))) == wanted, reader.__name__
 
 
-def by_pandas(table: Path) -> list[int]:
-    return [int(number) for number in pd.read_parquet(table)["n"]]
-
-
-def by_pyarrow(table: Path) -> list[int]:
-    return [int(n) for n in pyarrow.dataset.dataset(table, partitioning="hive").to_table()["n"].to_pylist()]
-
-
 _ASK_DUCKDB = """
-import duckdb, sys
-with duckdb.connect() as connection:
-    rows = connection.execute(f"SELECT n FROM read_parquet('{sys.argv[1]}/**/*.parquet')").fetchall()
-print(*[number for (number,) in rows])
-sys.stdout.flush()
+import os, sys
+from pathlib import Path
+from tests.pipelines.reading import read_by_duckdb
+print(*read_by_duckdb(Path(sys.argv[1])), flush=True)
+os._exit(0)
 """
 
 
@@ -95,4 +85,4 @@ def by_duckdb(table: Path) -> list[int]:
     return [int(number) for number in asked.stdout.split()]
 
 
-READERS: tuple[Callable[[Path], list[int]], ...] = (by_pandas, by_pyarrow, by_duckdb)
+READERS: tuple[Callable[[Path], list[int]], ...] = (read_by_pandas, read_by_pyarrow, by_duckdb)

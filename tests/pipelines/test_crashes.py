@@ -65,7 +65,7 @@ def test_a_batch_that_fails_anywhere_is_in_the_table_once(
 
 def killed(shop: Shop, moment: str, count: int) -> int:
     child = subprocess.run(
-        [sys.executable, "-m", "tests.pipelines.killed_run", str(shop.root), moment, str(count)],
+        [sys.executable, "-m", "tests.pipelines.killed_run", str(shop.root), "local[2]", moment, str(count)],
         capture_output=True,
         text=True,
         timeout=CHILD_S,

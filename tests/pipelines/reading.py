@@ -1,0 +1,75 @@
+"""Readers that read a table again and again, each in a process of its own, while it is changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+
+def read_by_pandas(table: Path) -> list[int]:
+    import pandas as pd
+
+    return [int(number) for number in pd.read_parquet(table)["n"]]
+
+
+def read_by_pyarrow(table: Path) -> list[int]:
+    import pyarrow.dataset
+
+    dataset = pyarrow.dataset.dataset(table, partitioning="hive")
+    return [int(number) for number in dataset.to_table(columns=["n"])["n"].to_pylist()]
+
+
+def read_by_duckdb(table: Path) -> list[int]:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        rows = connection.execute(f"SELECT n FROM read_parquet('{table}/**/*.parquet')").fetchall()
+    return [int(number) for (number,) in rows]
+
+
+READERS: dict[str, Callable[[Path], list[int]]] = {
+    "pandas": read_by_pandas,
+    "pyarrow": read_by_pyarrow,
+    "duckdb": read_by_duckdb,
+}
+
+
+def complaint(found: list[int], least: int, most: int) -> str | None:
+    """What is wrong with rows that were read while the numbers from `least` to `most` came in."""
+    if len(found) != len(set(found)):
+        return f"{len(found) - len(set(found))} rows twice"
+    if missing := set(range(least)) - set(found):
+        return f"{len(missing)} of {least} rows hidden"
+    if unknown := set(found) - set(range(most)):
+        return f"rows from nowhere: {sorted(unknown)[:5]}"
+    return None
+
+
+def read_on(reader: str, table: str, published: Synchronized[int], stop: Event, results: Any) -> None:
+    """Read until told to stop; put how often it went well, how often the reader gave up, and complaints.
+
+    A reader may find that the files it has listed are gone, and say so: it has to read again. It must not
+    take a part of the table for the whole.
+    """
+    good = 0
+    gave_up: list[str] = []
+    complaints: list[str] = []
+    while not stop.is_set():
+        least = published.value
+        try:
+            found = READERS[reader](Path(table))
+        except Exception as error:  # each reader has errors of its own
+            gave_up.append(f"{type(error).__name__}: {error}")
+            continue
+        good += 1
+        # One more may be in the table than was counted yet.
+        if problem := complaint(found, least, published.value + 1):
+            complaints.append(problem)
+    results.put((reader, good, gave_up[:5], complaints))
+    results.close()
+    results.join_thread()
+    os._exit(0)  # DuckDB complains when a process ends in the usual way

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from typing import Any
+
+from klamm.pipelines.progress import PipelineStatus, Tally, lag_of, rule_name
+
+
+def progress(batch: int, rows: int, **more: Any) -> dict[str, Any]:
+    return {
+        "batchId": batch,
+        "numInputRows": rows,
+        "sources": [
+            {
+                "startOffset": {"orders": {"0": 0}},
+                "endOffset": {"orders": {"0": 10, "1": 4}},
+                "latestOffset": {"orders": {"0": 15, "1": 4}},
+            }
+        ],
+        "sink": {"numOutputRows": -1},
+        **more,
+    }
+
+
+def test_counts_of_batches_add_up() -> None:
+    tally = Tally("table", "parquet t", 0, sink_counts=True)
+    tally.started(3, 10)
+    tally.wrote(8, 500)
+    tally.apply(progress(0, 10), 1000)
+    tally.apply(progress(1, 20), 2000)
+    status = tally.status
+    assert (status.state, status.generation, status.batch) == ("running", 3, 1)
+    assert (status.rows_in, status.rows_out, status.lag, status.rate) == (30, 8, 5, 15.0)
+
+
+def test_the_rate_falls_to_zero_when_nothing_comes() -> None:
+    tally = Tally("table", "parquet t", 0)
+    tally.apply(progress(0, 1000), 10_000)
+    assert tally.status.rate == 100.0
+    tally.passed(15_000)
+    assert tally.status.rate == 100.0
+    tally.passed(21_000)
+    assert (tally.status.rate, tally.status.updated_ms) == (0.0, 21_000)
+    tally.passed(22_000)
+    assert tally.status.updated_ms == 21_000, "nothing has changed"
+
+
+def test_rules_and_dead_letters_are_counted_by_node() -> None:
+    rules = {rule_name("orders", "has a name"): "warn", rule_name("table", "is even"): "drop"}
+    tally = Tally("table", "topic t", 0, rules)  # type: ignore[arg-type]
+    observed = {
+        "klamm.orders": {"rows": 10, "undecodable": 1, "dead_letters": 1, "rule:has a name": 4},
+        "klamm.table": {"rows": 9, "rule:is even": 3, "dead_letters": 0},
+        "of the user": {"rows": 77},
+    }
+    tally.apply(progress(0, 10, observedMetrics=observed), 1000)
+    tally.apply(progress(1, 10, observedMetrics=observed), 2000)
+    status = tally.status
+    assert status.rules == {"orders: has a name": 8, "table: is even": 6}
+    assert (status.dead_letters, status.undecodable, status.rows_out) == (2, 2, 12)
+
+
+def test_a_sink_that_tells_its_rows_is_believed() -> None:
+    tally = Tally("table", "topic t", 0)
+    tally.apply(progress(0, 10, sink={"numOutputRows": 7}), 1000)
+    assert tally.status.rows_out == 7
+
+
+def test_the_lag_stays_as_it_is_when_nobody_tells() -> None:
+    assert lag_of({"sources": [{"endOffset": None, "latestOffset": None}]}, 12) == 12
+    assert lag_of({"sources": [{"endOffset": 5, "latestOffset": 9}]}, None) is None
+
+
+def test_a_status_goes_through_json() -> None:
+    status = PipelineStatus("table", "topic t", rules={"a: b": 1}, lag=None)
+    assert PipelineStatus.from_json(status.to_json()) == status
