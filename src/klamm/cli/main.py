@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from klamm.cli import ingest
+from klamm.cli import ingest, pipeline
 from klamm.cli.up import up
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ def root() -> None:
 
 app.command()(up)
 app.add_typer(ingest.app, name="ingest")
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def main() -> None:

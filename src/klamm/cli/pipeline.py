@@ -1,0 +1,378 @@
+"""`klamm pipeline …`: make a project, check it, look at rows, run it, and read records again.
+
+Data goes to stdout, progress and complaints to stderr. Exit status 1 says that something is wrong: with the
+project, with a pipeline, or with what was asked for. Spark is imported by the commands that need it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from klamm.cli.ingest import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from klamm.cli.logs import set_up_logging
+from klamm.cli.pipelines.output import Output, OutputOption
+
+if TYPE_CHECKING:
+    from klamm.pipelines.progress import PipelineStatus
+    from klamm.pipelines.project import Project
+
+INTERRUPTED = 130
+"""The exit status of what Ctrl-C has ended before it could end in good order, as shells have it."""
+
+app = typer.Typer(help="Pipelines on Spark: from topics to tables and back.", no_args_is_help=True)
+
+ProjectOption = Annotated[
+    Path | None,
+    typer.Option("--project", help="The project's folder.", show_default="the nearest with a klamm.toml"),
+]
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        envvar=BOOTSTRAP_VARIABLE,
+        help="Brokers to ask first, host:port[,host:port].",
+        show_default="as klamm.toml says",
+    ),
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        help="Where Spark runs: local[*], spark://…, yarn, k8s://…",
+        show_default="as klamm.toml says",
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Argument(help="The project's name; its folder is called so, too.")],
+    bootstrap: Annotated[
+        str, typer.Option(envvar=BOOTSTRAP_VARIABLE, help="The brokers that it reads from.")
+    ] = DEFAULT_BOOTSTRAP,
+    sample: Annotated[
+        bool, typer.Option("--sample/--no-sample", help="Add a file of made-up orders to try it with.")
+    ] = True,
+) -> None:
+    """Make a project that works at once: one source, one table, one aggregate, and orders to try it with."""
+    with _complaints():
+        from klamm.cli.pipelines.scaffold import SAMPLE_FILE, make_project
+
+        made = make_project(Path(name), name=Path(name).name, bootstrap=bootstrap, with_sample=sample)
+        for path in made:
+            typer.echo(f"  {name}/{path}")
+        elsewhere = "" if bootstrap == DEFAULT_BOOTSTRAP else f" --bootstrap {bootstrap}"
+        typer.echo("\nNext:\n")
+        typer.echo(f"  cd {name}")
+        if bootstrap == DEFAULT_BOOTSTRAP:
+            typer.echo("  klamm up                               # a broker, in another terminal")
+        if sample:
+            typer.echo(f"  klamm ingest replay {SAMPLE_FILE} --topic orders --key customer{elsewhere}")
+        typer.echo("  klamm pipeline lint")
+        typer.echo("  klamm pipeline preview clean_orders --last 5")
+        typer.echo("  klamm pipeline run --once              # without --once it goes on until Ctrl-C")
+
+
+@app.command()
+def lint(
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Start Spark, and have it analyse every plan.")
+    ] = False,
+    project: ProjectOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Find mistakes before a run does: names, circles, topics, schemas, records that do not fit them."""
+    with _complaints():
+        from klamm.cli.pipelines.describing import finding_line, finding_value, findings_summary
+        from klamm.cli.pipelines.showing import write_values
+        from klamm.pipelines.lint import check
+
+        found = _load(project, bootstrap)
+        if deep:
+            _waiting("starting Spark to look at the plans …")
+            with _spark(found) as quiet:
+                findings = check(quiet, deep=True)
+        else:
+            findings = check(found)
+        if output is Output.TABLE:
+            for finding in findings:
+                typer.echo(finding_line(finding))
+            typer.echo(findings_summary(found, findings), err=True)
+        else:
+            write_values([finding_value(finding) for finding in findings], output)
+        if any(finding.severity == "error" for finding in findings):
+            raise typer.Exit(1)
+
+
+@app.command()
+def preview(
+    node: Annotated[str, typer.Argument(help="A source, a transform or a pipeline.")],
+    last: Annotated[int, typer.Option(min=1, help="So many of the newest records of each source.")] = 20,
+    all_columns: Annotated[
+        bool, typer.Option("--all", help="Also the columns that say which record a row is from.")
+    ] = False,
+    project: ProjectOption = None,
+    bootstrap: BootstrapOption = None,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the rows that a function makes of the newest records. Nothing is written."""
+    with _complaints():
+        from klamm.cli.pipelines.showing import write_rows
+        from klamm.pipelines.definitions import CARRIED
+
+        with _spark(_load(project, bootstrap, master)) as quiet:
+            from klamm.pipelines.preview import preview as make_preview
+
+            _waiting(f"starting Spark to show {node} …")
+            made = make_preview(quiet, node, last)
+        chosen = [index for index, name in enumerate(made.columns) if all_columns or name not in CARRIED]
+        columns = [made.columns[index] for index in chosen]
+        write_rows(columns, [[row[index] for index in chosen] for row in made.rows], output)
+        if not made.rows:
+            typer.echo(f"klamm: {node} makes no rows of the last {last} records", err=True)
+
+
+@app.command()
+def run(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="The pipelines to run.", show_default="all of them")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Read what is there now, and end.")] = False,
+    project: ProjectOption = None,
+    bootstrap: BootstrapOption = None,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run pipelines in one Spark session, until Ctrl-C or, with --once, until they have caught up.
+
+    One that fails does not stop the others; the exit status is 1 then.
+    """
+    with _complaints():
+        from klamm.cli.pipelines.showing import write_values
+        from klamm.cli.pipelines.watching import Watch
+
+        found = _load(project, bootstrap, master)
+        with _spark(found) as quiet:
+            from klamm.pipelines.runner import run as run_pipelines
+
+            with Watch(f"starting Spark on {quiet.master} …") as watch:
+                ended = run_pipelines(quiet, once=once, names=names or None, on_status=watch.show)
+                watch.show(ended)
+        if output is not Output.TABLE:
+            write_values([status.to_json() for status in ended], output)
+        _tell_failures(found, ended)
+
+
+@app.command()
+def status(
+    project: ProjectOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """How each pipeline is doing, or did last. Exit status 1 if one has failed or was killed."""
+    with _complaints():
+        from klamm.cli.pipelines.showing import console, remarks, status_table, write_values
+        from klamm.pipelines.status import read_status
+
+        found = _load(project)
+        statuses = read_status(found)
+        if output is Output.TABLE:
+            if statuses:
+                console().print(status_table(statuses))
+            else:
+                typer.echo(f"klamm: no pipeline of {found.name} has run yet", err=True)
+            for line in remarks(statuses):
+                typer.echo(line)
+        else:
+            write_values([each.to_json() for each in statuses], output)
+        if any(each.state in ("failed", "killed") for each in statuses):
+            raise typer.Exit(1)
+
+
+@app.command()
+def replay(
+    pipeline: Annotated[str, typer.Argument(help="The pipeline that reads its records again.")],
+    from_: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="POINT",
+            help="earliest, a time (2026-01-31T12:00:00Z), an offset, or offsets as JSON.",
+        ),
+    ],
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    project: ProjectOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Have the next run read records again. Tables of Parquet are made anew from there, each row once."""
+    with _complaints():
+        from klamm.cli.pipelines.describing import plan_lines, plan_value
+        from klamm.cli.pipelines.showing import write_json
+
+        with _spark(_load(project, bootstrap)) as quiet:
+            from klamm.pipelines import replay as replaying
+
+            planned = replaying.plan(quiet, pipeline, from_)
+            for line in plan_lines(planned):
+                typer.echo(line, err=True)
+            is_wanted = not dry_run and _confirmed(yes, "Do it?")
+            if is_wanted:
+                replaying.carry_out(quiet, planned)
+        if output is not Output.TABLE:
+            write_json(plan_value(planned, is_wanted))
+        if is_wanted:
+            typer.echo(f"The next `klamm pipeline run` reads {pipeline} again from there.", err=True)
+
+
+@app.command()
+def redrive(
+    pipeline: Annotated[str | None, typer.Option(help="Only what this pipeline has refused.")] = None,
+    rule: Annotated[
+        str | None, typer.Option(help="Only what broke this rule; decode: what could not be decoded.")
+    ] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    project: ProjectOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Send dead letters back to the topics they came from, each once: when their reason has been mended."""
+    with _complaints():
+        from klamm.cli.pipelines.showing import write_json
+
+        found = _load(project, bootstrap)
+        from klamm.pipelines.redrive import redrive as send_back
+
+        done = send_back(found, pipeline=pipeline, rule=rule, dry_run=True)
+        counts = ", ".join(f"{count:,} to {topic}" for topic, count in sorted(done.sent.items()))
+        typer.echo(f"dead letters in {found.dead_letters} to send back: {counts or 'none'}", err=True)
+        if done.total and not dry_run and _confirmed(yes, "Send them?"):
+            done = send_back(found, pipeline=pipeline, rule=rule)
+            typer.echo(f"{done.total:,} sent", err=True)
+        for reason, count in done.kept.items():
+            typer.echo(f"{count:,} stay: {reason}", err=True)
+        if output is not Output.TABLE:
+            write_json({"sent": done.sent, "kept": done.kept, "dry_run": dry_run})
+
+
+@app.command()
+def schema(
+    source: Annotated[str, typer.Argument(help="A source.")],
+    update: Annotated[
+        bool, typer.Option("--update", help="Add the fields that newer records have to its file.")
+    ] = False,
+    project: ProjectOption = None,
+    bootstrap: BootstrapOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the columns of a source, or add to a schema that was inferred what newer records bring."""
+    with _complaints():
+        from klamm.cli.pipelines.describing import update_lines
+        from klamm.cli.pipelines.finding import find_source
+        from klamm.cli.pipelines.showing import write_json, write_rows
+        from klamm.pipelines.schemas import resolving
+
+        found = _load(project, bootstrap)
+        node = find_source(found, source)
+        if update:
+            for line in update_lines(resolving.update(found, node)):
+                typer.echo(line, err=True)
+        columns = resolving.schema_of(found, node)
+        if output is Output.TABLE:
+            rows = [(field.name, field.dataType.simpleString()) for field in columns]
+            write_rows(("column", "type"), rows, output)
+        else:
+            write_json(columns.jsonValue())
+
+
+# ---- what they share
+
+
+def _load(folder: Path | None, bootstrap: str | None = None, master: str | None = None) -> Project:
+    from klamm.cli.pipelines.finding import load_project
+
+    return load_project(folder, bootstrap, master)
+
+
+@contextmanager
+def _spark(project: Project) -> Iterator[Project]:
+    """The project with a Spark that is quiet. On an error its log is named."""
+    from klamm.cli.pipelines.spark_logs import quiet_spark, spark_log
+
+    try:
+        with quiet_spark(project) as quiet:
+            yield quiet
+    except Exception as error:
+        if _is_of_spark(error):
+            typer.echo(f"klamm: what Spark says is in {spark_log(project).parent}", err=True)
+        raise
+
+
+@contextmanager
+def _complaints() -> Iterator[None]:
+    """What goes wrong is one line on stderr, and exit status 1."""
+    set_up_logging()
+    try:
+        from klamm.pipelines.errors import PipelineError
+
+        yield
+    except PipelineError as error:
+        raise _complaint(str(error)) from None
+    except ImportError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow", "py4j", "numpy"):
+            raise
+        raise _complaint(f"pipelines need {error.name}: pip install 'klamm[spark]'") from None
+    except KeyboardInterrupt:
+        typer.echo("klamm: stopped", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
+        raise _complaint(" ".join(str(error).split("\n\n")[0].split())) from None
+
+
+def _complaint(text: str) -> typer.Exit:
+    typer.echo(f"klamm: {text}", err=True)
+    return typer.Exit(1)
+
+
+def _is_of_spark(error: BaseException) -> bool:
+    """Whether Spark or the way to it has failed, by the name of the module: it may not be there to import."""
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j", "pyspark_klamm")
+
+
+def _waiting(text: str) -> None:
+    if sys.stderr.isatty():
+        typer.echo(text, err=True)
+
+
+def _confirmed(yes: bool, question: str) -> bool:
+    """Whether the user wants it. Where there is nobody to ask, only --yes is a yes."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise _complaint("nothing was done: say --yes, as there is nobody here to ask")
+    return typer.confirm(question, err=True)
+
+
+def _tell_failures(project: Project, ended: list[PipelineStatus]) -> None:
+    from klamm.cli.pipelines.showing import remarks
+    from klamm.cli.pipelines.spark_logs import spark_log
+
+    if not sys.stderr.isatty():  # on a terminal the last picture has them
+        for line in remarks(ended):
+            typer.echo(line, err=True)
+    if any(status.state == "failed" for status in ended):
+        typer.echo(f"klamm: what Spark says is in {spark_log(project).parent}", err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,34 @@
+"""Which project a command is about: the one it was told, or the nearest folder upward with a klamm.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from klamm.pipelines.definitions import Source
+from klamm.pipelines.discovery import load_definitions
+from klamm.pipelines.errors import ProjectError
+from klamm.pipelines.graph import order
+from klamm.pipelines.project import PROJECT_FILE, Project
+
+
+def load_project(folder: Path | None, bootstrap: str | None = None, master: str | None = None) -> Project:
+    """The project, with what the command line says in place of what its file says. Raises ProjectError."""
+    return Project.load(folder or _nearest(Path.cwd()), bootstrap=bootstrap, master=master)
+
+
+def find_source(project: Project, name: str) -> Source:
+    """The source of that name. Raises PipelineError, also when the project's files cannot be imported."""
+    node = order(name, load_definitions(project).nodes)[-1]
+    if not isinstance(node, Source):
+        raise ProjectError(f"{name} is a {node.kind}, and only sources have schemas", advice="Name a source")
+    return node
+
+
+def _nearest(folder: Path) -> Path:
+    for each in (folder, *folder.parents):
+        if (each / PROJECT_FILE).is_file():
+            return each
+    raise ProjectError(
+        f"there is no project here: neither {folder} nor a folder above it has a {PROJECT_FILE}",
+        advice="Make one with `klamm pipeline init NAME`, or name its folder with --project",
+    )
