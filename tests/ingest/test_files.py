@@ -141,7 +141,7 @@ class Following(RuleBasedStateMachine):
         assert sorted(self.read) == list(range(1, self.line + 1)), f"of {self.line} lines: {self.read}"
 
 
-Following.TestCase.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+Following.TestCase.settings = settings(max_examples=100, stateful_step_count=20)
 TestFollowing = Following.TestCase
 
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from klamm.ingest.lines import BadPattern, LineRules, Split, binary_array, split
@@ -66,7 +66,6 @@ RULES = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(PIECES, RULES, st.lists(st.integers(0, 100)))
 @example([b"a\r", b"\n"], LineRules(), [1])
 def test_records_do_not_depend_on_where_blocks_are_cut(
@@ -86,7 +85,6 @@ def test_records_do_not_depend_on_where_blocks_are_cut(
     assert found + values(rest, last) == expected(data, rules)
 
 
-@settings(deadline=None)
 @given(PIECES, RULES, st.booleans(), st.booleans())
 def test_what_was_taken_is_the_same_when_it_is_split_again(
     pieces: list[bytes], rules: LineRules, closes: bool, partial: bool

@@ -12,6 +12,9 @@ from klamm.ingest.files import FINGERPRINT_BYTES, Seen, TailedFile
 PACKED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4")
 """What rotation makes of old logs. They were read before they were packed, and are not lines any more."""
 
+MOST_REPORTED = 10_000
+"""Paths that faults were told of. When there are more, all may be told of again."""
+
 
 class Listing:
     """What the patterns lead to. Faults of single files are reported once, by their path."""
@@ -77,5 +80,7 @@ class Listing:
 
     def _say_once(self, path: str, text: str) -> None:
         if path not in self._reported:
+            if len(self._reported) >= MOST_REPORTED:
+                self._reported.clear()
             self._reported.add(path)
             self._report(text)

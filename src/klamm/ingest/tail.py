@@ -133,8 +133,7 @@ class Tail:
             if not self._waiting:
                 break
             self._writer.wait(1.0)
-        forgotten = [file.file_id for file in self._table.forget_oldest()]
-        self._note(gone=forgotten)
+        self._note()
 
     # ---- after a crash
 
@@ -275,8 +274,11 @@ class Tail:
         self._table.released(file, is_deleted=is_deleted)
         del self._open[file.file_id]
         reader.close()
+        gone = [each.file_id for each in self._table.forget_oldest()]
         if is_deleted:
-            self._note(gone=[file.file_id])
+            gone.append(file.file_id)
+        if gone:
+            self._note(gone=gone)
 
     # ---- sending
 
