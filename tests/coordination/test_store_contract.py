@@ -289,7 +289,7 @@ def apply_to_model(model, operations):
     return model, None
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(OPERATIONS, max_size=4), max_size=12))
 def test_any_history_agrees_with_a_dictionary(run, transactions):
     async def scenario(connect):

@@ -58,7 +58,7 @@ def kio_schema(message: type[Message], version: int) -> Any:
     SHARED_VERSIONS,
     ids=[f"{message.__name__}-v{version}" for message, version in SHARED_VERSIONS],
 )
-@settings(max_examples=EXAMPLES_PER_VERSION, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES_PER_VERSION, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_kio_agrees(message: type[Message], version: int, data: st.DataObject) -> None:
     ours = data.draw(messages(message, version, with_meaning=True))

@@ -15,7 +15,7 @@ EXAMPLES_PER_VERSION = 6
 
 
 @every_version
-@settings(max_examples=EXAMPLES_PER_VERSION, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES_PER_VERSION, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_round_trip(message: type[Message], version: int, data: st.DataObject) -> None:
     original = data.draw(messages(message, version))

@@ -26,7 +26,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(operations=OPERATIONS)
 def test_offset_index(operations: list[tuple[str, int]]) -> None:
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
@@ -72,7 +72,7 @@ def check_lookups(index: OffsetIndex, model: list[tuple[int, int]]) -> None:
         assert index.lookup(model[-1][0]) == model[-1][1]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     timestamps=st.lists(st.integers(0, 300), min_size=1, max_size=80),
     flush_every=st.integers(1, 30),

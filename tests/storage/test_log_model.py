@@ -165,4 +165,4 @@ class LogLife(RuleBasedStateMachine):
 
 
 TestLogLife = LogLife.TestCase
-TestLogLife.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestLogLife.settings = settings(max_examples=60, stateful_step_count=30)

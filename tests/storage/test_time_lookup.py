@@ -51,7 +51,7 @@ def test_an_empty_log_has_none(tmp_path: Path) -> None:
     assert log.offset_for_timestamp(0) is None and log.offset_of_max_timestamp() is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     timestamps=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 4)), min_size=1, max_size=60),
     interval=st.sampled_from([0, 150, 4096]),

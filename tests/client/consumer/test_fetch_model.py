@@ -227,5 +227,5 @@ class ConsumerMachine(RuleBasedStateMachine):
             assert position is not None and position.offset == self.cluster.logs[partition].end
 
 
-ConsumerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+ConsumerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=60)
 test_a_consumer_against_fake_brokers = ConsumerMachine.TestCase
