@@ -11,12 +11,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
+import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pyspark_klamm.jar import jar_path
 from pyspark_klamm.java import find_java
+from pyspark_klamm.spark_home import linked_home
 
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
@@ -39,9 +42,13 @@ def session(
     """A Spark session, made or found. Raises JavaMissing when there is no Java to run it on."""
     settings = settings_for(master, config or {})
     if SparkContext._active_spark_context is None:
-        # Spark's launcher takes both from the environment, and from nowhere else.
+        # Spark's launcher takes these from the environment, and from nowhere else.
         os.environ["JAVA_HOME"] = str(find_java().home)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if master.startswith("local") and "SPARK_HOME" not in os.environ:
+            home = linked_home(Path(pyspark.__file__).parent)
+            if home is not None:
+                os.environ["SPARK_HOME"] = str(home)
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
