@@ -14,8 +14,8 @@ WORKERS ?= 2
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: setup-run ## start a broker with live demo topics
-	@.venv/bin/python -m klamm.testing.demo
+demo: setup-run ## start a broker with live topics, and pipelines on Spark that read them
+	@.venv/bin/python -m klamm.cli.demo
 
 test: setup lint ## check the code, then run all tests
 	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)

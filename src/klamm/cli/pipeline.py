@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """The exit status of what Ctrl-C has ended before it could end in good order, as shells have it."""
 
+PACKAGES_OF_SPARK = ("pyspark", "py4j", "pyarrow", "numpy", "numba", "fastavro", "google")
+"""What the extra `spark` brings: where one is missing, the extra is."""
+
 app = typer.Typer(help="Pipelines on Spark: from topics to tables and back.", no_args_is_help=True)
 
 ProjectOption = Annotated[
@@ -330,9 +333,9 @@ def _complaints() -> Iterator[None]:
     except PipelineError as error:
         raise _complaint(str(error)) from None
     except ImportError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow", "py4j", "numpy"):
+        if (error.name or "").partition(".")[0] not in PACKAGES_OF_SPARK:
             raise
-        raise _complaint(f"pipelines need {error.name}: pip install 'klamm[spark]'") from None
+        raise _complaint(f"pipelines need the package {error.name}: pip install 'klamm[spark]'") from None
     except KeyboardInterrupt:
         typer.echo("klamm: stopped", err=True)
         raise typer.Exit(INTERRUPTED) from None

@@ -1,4 +1,4 @@
-"""A bare blocking connection that speaks single requests: for tests, the demo and the bench.
+"""A bare blocking connection that speaks single requests: for tests and the bench.
 
 It is no client: no retries, no metadata, no batching. It says exactly what it is told to say.
 """

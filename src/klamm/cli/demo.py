@@ -1,0 +1,235 @@
+"""`make demo`: a broker with live topics to point a client at, and pipelines on Spark that read them.
+
+Three topics get new records all the time, and one consumer group commits more slowly than they come, so that
+there is lag to look at. The pipelines are the project of `klamm pipeline init` and one more, run by
+`klamm pipeline run` in a process of its own, which shows how they go; without Spark or Java that process says
+what is missing, and the broker runs on. The data lives in a temporary directory and goes away with the demo.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from klamm.cli.pipelines.events import Event, click, order
+from klamm.cli.pipelines.scaffold import make_project
+from klamm.client.admin.types import NewTopic
+from klamm.client.plain.admin import Admin
+from klamm.client.plain.producer import Producer
+from klamm.node.broker import CannotStart
+from klamm.pipelines.project import Project
+from klamm.testing.broker import Broker
+
+PREFERRED_PORT = 9092
+PARTITIONS = 3
+TICK_S = 0.2
+LAGGING_GROUP = "demo-billing"
+LAGGING_TOPIC = "orders"
+COMMIT_EVERY_TICKS = 25
+PROJECT = "shop"
+
+STOP_PATIENCE_S = 12.0
+"""How long the pipelines may take to end in good order; after that they are killed, as nothing is kept."""
+
+CLICKS = '''\
+"""Clicks from a topic: how often each page was seen, every ten seconds."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from klamm.pipelines import pipeline, source, topic
+
+
+@source(topic="clicks", schema="visitor STRING, page STRING, milliseconds INT, at TIMESTAMP")
+def clicks(rows: DataFrame) -> DataFrame:
+    return rows.withWatermark("at", "1 minute")
+
+
+@pipeline(to=topic("page-views", key="page"), mode="update", trigger="2 seconds")
+def page_views(clicks: DataFrame) -> DataFrame:
+    seen = clicks.groupBy(F.window("at", "10 seconds"), "page").agg(F.count("*").alias("views"))
+    return seen.select(F.col("window.start").alias("since"), "page", "views")
+'''
+
+
+def _order(number: int, chance: random.Random) -> tuple[str, Event]:
+    event = order(number, datetime.now(UTC), chance)
+    return str(event["customer"]), event
+
+
+def _click(number: int, chance: random.Random) -> tuple[str, Event]:
+    event = click(number, datetime.now(UTC), chance)
+    return str(event["visitor"]), event
+
+
+def _reading(number: int, chance: random.Random) -> tuple[str, Event]:
+    city = chance.choice(("Vienna", "Prague", "Graz", "Brno", "Linz"))
+    return city, {"celsius": round(chance.gauss(12, 4), 1)}
+
+
+TOPICS: Mapping[str, tuple[Callable[[int, random.Random], tuple[str, Event]], int]] = {
+    "orders": (_order, 4),
+    "clicks": (_click, 20),
+    "temperatures": (_reading, 2),
+}
+"""Topic: (how to make a record, records a tick)."""
+
+MADE_TOPICS = ("revenue", "page-views")
+"""What the pipelines write to."""
+
+
+def main() -> int:
+    broker = _start()
+    if broker is None:
+        return 1
+    stop = threading.Event()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, lambda *_: stop.set())
+    try:
+        with tempfile.TemporaryDirectory(prefix="klamm-demo-") as folder:
+            _run(broker.bootstrap, Path(folder) / PROJECT, stop)
+    finally:
+        broker.__exit__()
+    print("\nThe demo is over; its data is gone.", flush=True)
+    return 0
+
+
+def _start() -> Broker | None:
+    for port in (PREFERRED_PORT, 0):
+        settings: dict[str, str | int] = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "offsets.topic.num.partitions": 50,
+        }
+        try:
+            return Broker(settings).start()
+        except CannotStart as error:
+            if port == 0:
+                print(f"klamm: {error}", file=sys.stderr)
+            else:
+                print(f"Port {PREFERRED_PORT} is taken, so the demo uses a free one.")
+    return None
+
+
+def _run(bootstrap: str, project: Path, stop: threading.Event) -> None:
+    """Make the topics, start the pipelines, and send events until told to stop."""
+    make_demo_project(bootstrap, project)
+    with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+        admin.create_topics([NewTopic(name, partitions=PARTITIONS) for name in (*TOPICS, *MADE_TOPICS)])
+        feed = _Feed(admin, producer)
+        feed.tick()
+        _print_welcome(bootstrap, project)
+        pipelines = _Pipelines(project)
+        try:
+            while not stop.wait(TICK_S):
+                feed.tick()
+                pipelines.look()
+        finally:
+            pipelines.stop()
+
+
+def make_demo_project(bootstrap: str, folder: Path) -> Project:
+    """The project of `klamm pipeline init`, and one more pipeline."""
+    make_project(folder, name=PROJECT, bootstrap=bootstrap, with_sample=False)
+    (folder / "pipelines/clicks.py").write_text(CLICKS)
+    return Project.load(folder)
+
+
+class _Feed:
+    """New records, tick by tick."""
+
+    def __init__(self, admin: Admin, producer: Producer) -> None:
+        self._admin = admin
+        self._producer = producer
+        self._chance = random.Random()
+        self._ticks = 0
+
+    def tick(self) -> None:
+        for topic, (make, count) in TOPICS.items():
+            for index in range(count):
+                key, value = make(self._ticks * count + index, self._chance)
+                self._producer.send(topic, json.dumps(value).encode(), key=key.encode())
+        self._ticks += 1
+        if self._ticks % COMMIT_EVERY_TICKS == 0:
+            # Half of what came: a partition gets about a third of a topic's records.
+            offset = self._ticks * TOPICS[LAGGING_TOPIC][1] // (2 * PARTITIONS)
+            offsets = {(LAGGING_TOPIC, number): offset for number in range(PARTITIONS)}
+            self._admin.alter_group_offsets(LAGGING_GROUP, offsets)
+
+
+class _Pipelines:
+    """`klamm pipeline run` in a process of its own: it has this terminal, and hears of Ctrl-C from us."""
+
+    def __init__(self, project: Path) -> None:
+        program = "from klamm.cli.main import main; main()"
+        words = [sys.executable, "-c", program, "pipeline", "run", "--project", str(project)]
+        # A session of its own, or Ctrl-C would reach it twice, and the second time means: at once.
+        self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
+        self._has_ended = False
+
+    def look(self) -> None:
+        """Say once that they have ended by themselves."""
+        if not self._has_ended and self._process.poll() is not None:
+            self._has_ended = True
+            print(
+                "The pipelines do not run; the broker and its topics go on. Ctrl-C ends the demo.", flush=True
+            )
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(STOP_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _print_welcome(bootstrap: str, project: Path) -> None:
+    python = Path(sys.executable)
+    table = project / "tables/orders"
+    print(
+        f"""
+Klamm is running.
+
+  bootstrap     {bootstrap}
+  topics        {", ".join(TOPICS)}   (new records arrive all the time)
+  group         {LAGGING_GROUP}   (reads {LAGGING_TOPIC}, and falls behind)
+
+Point any Kafka client at it. For example, in Python:
+
+  import klamm
+  with klamm.Consumer("{bootstrap}", group="me", topics=["orders"], start="earliest") as consumer:
+      for record in consumer:
+          print(record.key, record.value)
+
+or with kcat:   kcat -b {bootstrap} -t orders -C
+
+Pipelines on Spark are starting; that takes a while. They are in {project}/pipelines:
+
+  orders_table  orders, cleaned, as Parquet in {table}
+  revenue       what each minute and item brought, to the topic revenue
+  page_views    how often each page was seen, to the topic page-views
+  bad orders    go to the topic {PROJECT}.dead-letters
+
+When rows have come out, ask for them in another terminal:
+
+  {python} -c "import pyarrow.parquet as p; print(p.read_table('{table}').group_by('item').aggregate([('amount', 'sum')]).to_pylist())"
+  duckdb -c "select item, count(*), sum(amount) from read_parquet('{table}/**/*.parquet') group by item"
+  {python.with_name("klamm")} pipeline status --project {project}
+
+Ctrl-C ends the demo.
+""",  # noqa: E501 (a command to copy is one line)
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
