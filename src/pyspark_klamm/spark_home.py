@@ -1,9 +1,9 @@
 """A home for Spark on this machine in which Python workers find PySpark as it is installed.
 
-Spark has its workers import PySpark from a zip in its home, which comes before all installed packages. Nothing
-that was compiled is kept for a zip, so every process compiles what it imports: more than a second of work, and
-a third of that for the installed package. This home has no such zip. It is a folder of links in a temporary
-place, and gone when the process ends.
+Spark has its workers import PySpark from a zip in its home, which comes before all installed packages.
+Nothing that was compiled is kept for a zip, so every process compiles what it imports: more than a second of
+work, where the installed package takes a third of that. This home has no such zip. It is a folder of links in
+a temporary place, and gone when the process ends.
 """
 
 from __future__ import annotations
