@@ -3,7 +3,8 @@
     python -m tests.pipelines.killed_run FOLDER MASTER [MOMENT COUNT]
 
 The moment is met COUNT times before it kills. Nothing of that is in the code that runs: it is put around it.
-Without a moment the project runs until it has caught up; what became of it is printed.
+Without a moment the project runs until it has caught up, with "until a signal" until it gets one; what became
+of it is printed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MOMENTS: dict[str, tuple[Any, str, bool]] = {
     "before tables are exchanged": (tables, "exchange", True),
     "after tables are exchanged": (tables, "exchange", False),
 }
+UNTIL_A_SIGNAL = "until a signal"
 COMPACTION = CompactionPolicy(least_folders=3)
 
 
@@ -53,10 +55,10 @@ def at(moment: str, count: int, strike: Callable[[], None]) -> tuple[Any, str, C
 
 
 def main(folder: str, master: str, moment: str | None = None, count: str = "0") -> None:
-    if moment is not None:
+    if moment is not None and moment != UNTIL_A_SIGNAL:
         owner, name, wrapped = at(moment, int(count), lambda: os.kill(os.getpid(), signal.SIGKILL))
         setattr(owner, name, wrapped)
-    statuses = run(Project.load(folder, master=master), once=True, compaction=COMPACTION)
+    statuses = run(Project.load(folder, master=master), once=moment != UNTIL_A_SIGNAL, compaction=COMPACTION)
     print(*[f"{status.pipeline}: {status.state} {status.rows_out} {status.error}" for status in statuses])
 
 

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from pyspark.sql import SparkSession
 from klamm.pipelines import replay
 from klamm.pipelines.batch_log import BatchLog
 from klamm.pipelines.runner import run
-from klamm.pipelines.state import State
-from tests.pipelines.killed_run import COMPACTION, MOMENTS, at
+from klamm.pipelines.state import ProjectBusy, State
+from klamm.pipelines.status import read_status
+from tests.pipelines.killed_run import COMPACTION, MOMENTS, UNTIL_A_SIGNAL, at
 from tests.pipelines.running import Shop
 
 TABLE = """
@@ -28,8 +30,11 @@ def table(orders):
     return orders
 """
 CHILD_S = 150.0
+STOPPED_S = 20.0
+QUICK_START = 'spark.driver.extraJavaOptions = "-XX:TieredStopAtLevel=1"'
 
 
+@pytest.mark.timeout(400)
 def test_a_batch_that_fails_anywhere_is_in_the_table_once(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:
@@ -74,15 +79,35 @@ def killed(shop: Shop, moment: str, count: int) -> int:
     return child.returncode
 
 
+@pytest.mark.timeout(400)
 def test_a_killed_driver_is_followed_by_one_that_goes_on(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:
-    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE, spark=QUICK_START)
     shop.send(60)
     assert killed(shop, "after it is published", 1) == -signal.SIGKILL
     shop.assert_each_once("orders", numbers_of(shop, batches=2))
     (status,) = run(shop.project, once=True, spark=spark)
     assert status.state == "finished"
+    shop.assert_each_once("orders")
+
+
+@pytest.mark.timeout(400)
+def test_a_signal_ends_a_run_that_goes_on_for_ever(klamm_bootstrap: str, tmp_path: Path) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE, spark=QUICK_START)
+    shop.send(20)
+    command = [sys.executable, "-m", "tests.pipelines.killed_run", str(shop.root), "local[2]", UNTIL_A_SIGNAL]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+        deadline = time.monotonic() + CHILD_S
+        while not any(status.rows_out >= 20 for status in read_status(shop.project)):
+            assert child.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        with pytest.raises(ProjectBusy, match=f"process {child.pid}, running its pipelines"):
+            run(shop.project, once=True)
+        child.send_signal(signal.SIGTERM)
+        output, _ = child.communicate(timeout=STOPPED_S)
+    assert (child.returncode, output.strip()) == (0, "table: stopped 20")
+    assert [status.state for status in read_status(shop.project)] == ["stopped"]
     shop.assert_each_once("orders")
 
 

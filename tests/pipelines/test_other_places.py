@@ -24,7 +24,7 @@ from pyspark_klamm.java import find_java
 from tests.pipelines.running import Shop
 
 STARTED_S = 60.0
-RUN_S = 170.0
+RUN_S = 300.0  # three JVMs and their workers start for it
 
 TABLES = """
 from pyspark.sql import functions as F
@@ -48,7 +48,14 @@ def started(log: Path, ready: str, *arguments: str) -> Iterator[str]:
     """A process of Spark's; yields what `ready`, a pattern, finds in its log."""
     jars = Path(pyspark.__file__).parent / "jars"
     command = [str(find_java().home / "bin/java"), "-Xmx256m", "-cp", f"{jars}/*", *arguments]
-    environment = os.environ | {"SPARK_HOME": str(jars.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+    # Which Spark's own scripts would find out.
+    scala = next(jars.glob("spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
+    environment = os.environ | {
+        "SPARK_HOME": str(jars.parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SCALA_VERSION": scala,
+        "JAVA_HOME": str(find_java().home),
+    }
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:
@@ -62,6 +69,7 @@ def started(log: Path, ready: str, *arguments: str) -> Iterator[str]:
         process.wait(30)
 
 
+@pytest.mark.timeout(450)
 def test_a_cluster_of_two_workers_runs_the_same_project(klamm_bootstrap: str, tmp_path: Path) -> None:
     settings = 'spark.executor.memory = "512m"\nspark.executor.cores = 1\nspark.driver.host = "127.0.0.1"'
     shop = Shop(tmp_path / "shop", klamm_bootstrap, TABLES, spark=settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 import klamm
 from klamm.pipelines import replay
 from klamm.pipelines.batch_log import BatchLog
+from klamm.pipelines.errors import DefinitionError
 from klamm.pipelines.preview import preview
 from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.runner import run
@@ -72,6 +74,25 @@ def test_a_table_has_each_record_once_and_tells_where_it_came_from(
     done = compact(spark, table, BatchLog(state.batches_file("table")), CompactionPolicy(least_folders=2))
     assert (done.folders_before, done.folders_after) == (4, 1)
     shop.assert_each_once("orders")
+
+
+def test_batches_are_never_taken_for_others_with_the_same_number(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
+    shop.send(60)
+    run(shop.project, once=True, spark=spark)
+    shutil.rmtree(shop.project.checkpoints)
+    shop.send(60)
+    (status,) = run(shop.project, once=True, spark=spark)
+    assert status.state == "failed" and "about to write batch 0" in status.error
+    shutil.rmtree(shop.project.state)
+    (status,) = run(shop.project, once=True, spark=spark)
+    assert status.state == "failed" and "the project's state is gone" in status.error
+    shop.assert_each_once("orders", range(60))
+    shop.write(TABLE + "\n@pipeline(to=parquet('orders'))\ndef second(orders):\n    return orders\n")
+    with pytest.raises(DefinitionError, match="table and second write to the same table"):
+        run(shop.project, once=True, spark=spark)
 
 
 TWO = """

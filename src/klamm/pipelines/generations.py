@@ -10,7 +10,7 @@ from klamm.pipelines.graph import sources_of
 from klamm.pipelines.positions import Position, completed
 from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.layout import parse_folders
-from klamm.pipelines.sinks.tables import open_table, table_location
+from klamm.pipelines.sinks.tables import TableError, open_table, table_location
 from klamm.pipelines.starts import resolve
 from klamm.pipelines.state import Generation, State
 
@@ -26,11 +26,26 @@ def current_generation(
     """The generation to run. The first is made here; what a replay has left to do is done here."""
     found = state.generation(pipeline.name)
     if found is None:
+        _refuse_a_strangers_table(project, pipeline, spark)
         found = Generation(FIRST, first_starts(project, definitions, pipeline))
         state.keep_generation(pipeline.name, found)
     if found.retire:
         found = finish_retiring(project, state, pipeline, found, spark)
     return found
+
+
+def _refuse_a_strangers_table(project: Project, pipeline: Pipeline, spark: SparkSession) -> None:
+    """Its batches have the numbers that ours would get: ours would be taken for published, and be lost."""
+    if not isinstance(pipeline.to, ParquetSink):
+        return
+    table = open_table(spark, table_location(project.tables, pipeline.to.table))
+    if table.folders():
+        raise TableError(
+            f"the table {table.location} has batches, but {pipeline.name} has not written any: they are "
+            "another pipeline's, or the project's state is gone",
+            advice=f"Move the table away, name another one, or put {project.state} back",
+            place=pipeline.place,
+        )
 
 
 def first_starts(project: Project, definitions: Definitions, pipeline: Pipeline) -> dict[str, Position]:

@@ -16,18 +16,18 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from klamm.pipelines import frames
 from klamm.pipelines.compactor import Compactor
-from klamm.pipelines.definitions import Definitions, Otherwise, Pipeline
+from klamm.pipelines.definitions import Definitions, Otherwise, ParquetSink, Pipeline
 from klamm.pipelines.discovery import load_definitions
-from klamm.pipelines.errors import PipelineError, ProjectError
+from klamm.pipelines.errors import DefinitionError, PipelineError, ProjectError
 from klamm.pipelines.failures import Failure, explain
 from klamm.pipelines.generations import current_generation, present_starts
 from klamm.pipelines.graph import order
@@ -148,10 +148,13 @@ class _Run:
         if self._compactor is not None and not self._once:
             self._compactor.start()
         try:
-            while self._active() and not stop.wait(LOOK_S):
-                self._look()
-        finally:
-            self._stop()
+            try:
+                while self._active() and not stop.wait(LOOK_S):
+                    self._look()
+            finally:
+                self._stop()
+        except (Py4JNetworkError, ConnectionError) as error:
+            self._lose_the_jvm(error)
         if self._compactor is not None and self._once and not stop.is_set():
             self._compactor.compact_all()
         self._tell()
@@ -247,6 +250,13 @@ class _Run:
         logger.error("the pipeline %s failed: %s", name, failure)
         self._tallies[name].ended("failed", _now_ms(), str(failure), failure.detail)
 
+    def _lose_the_jvm(self, error: Exception) -> None:
+        """Whatever the queries were doing, they are not doing it any more. The next run does it again."""
+        text = "Spark's JVM is gone: it was killed, or ran out of memory (spark.driver.memory)"
+        for name, tally in self._tallies.items():
+            if tally.status.state not in ENDED:
+                self._fail(name, Failure(text, None, f"{text}\n{error}"))
+
     def _stop(self) -> None:
         """End what still runs, all at once: each may have a batch to break off."""
         active = {name: each for name, each in self._started.items() if each.query.isActive}
@@ -295,7 +305,23 @@ def _chosen(definitions: Definitions, names: Sequence[str] | None) -> list[Pipel
             raise ProjectError(
                 f"there is no pipeline called {name!r}", advice=f"There are {', '.join(pipelines)}"
             )
+    _refuse_shared_tables(pipelines.values())
     return [pipeline for name, pipeline in pipelines.items() if names is None or name in names]
+
+
+def _refuse_shared_tables(pipelines: Iterable[Pipeline]) -> None:
+    """Batches go by their number: those of a second pipeline would be taken for published."""
+    owners: dict[str, str] = {}
+    for pipeline in pipelines:
+        if not isinstance(pipeline.to, ParquetSink):
+            continue
+        owner = owners.setdefault(pipeline.to.table.rstrip("/"), pipeline.name)
+        if owner != pipeline.name:
+            raise DefinitionError(
+                f"{owner} and {pipeline.name} write to the same table {pipeline.to.table}",
+                advice="Give each a table of its own, or unite their rows in one pipeline",
+                place=pipeline.place,
+            )
 
 
 def _rules(definitions: Definitions, pipeline: Pipeline) -> dict[str, Otherwise]:
@@ -312,7 +338,9 @@ def _session(project: Project) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        spark.stop()
+        # It may be gone already, and its queries have told so.
+        with suppress(Py4JError, OSError):
+            spark.stop()
 
 
 @contextmanager

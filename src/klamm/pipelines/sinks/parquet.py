@@ -92,10 +92,24 @@ class ParquetWriter:
 
     def _pass_over(self, frame: DataFrame, batch: int) -> None:
         """A batch that was published before a crash: only what Spark itself keeps of it is made again."""
+        self._refuse_an_older_checkpoint(batch)
         if not self._log.holds(self._generation, batch):
             self._note(batch, *self._range(batch), self._rows_of(batch, frame.sparkSession))
         if self._checkpoint.keeps_state():
             frame.write.format("noop").mode("overwrite").save()
+
+    def _refuse_an_older_checkpoint(self, batch: int) -> None:
+        """Spark runs its last batch again, with the same records. Anything else is another checkpoint."""
+        last = self._log.last(self._generation)
+        if last is None or batch > last.last:
+            return
+        end = merged([last.start, *self._checkpoint.ends(batch)], max)
+        if batch < last.last or end != last.end:
+            raise TableError(
+                f"the table {self._table.location} is at batch {last.last}, but its checkpoint "
+                f"{self._checkpoint.location} is about to write batch {batch}: it was removed, or is old",
+                advice="Put the checkpoint back, or replay the pipeline from earliest",
+            )
 
     def _rows_of(self, batch: int, spark: SparkSession) -> int:
         """How many rows of a published batch the log does not know of, also when it was merged since."""
