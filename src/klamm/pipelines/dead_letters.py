@@ -11,14 +11,16 @@ A dead letter has the key and the value of the record, its headers, and:
                         the value is what was left of the row, as JSON, and coordinates may be missing
 
 They are sent while the rows go by, in one pass, by a function in Spark's Python workers whose result is
-filtered on: its columns are null for good rows, so that these cost next to nothing. A batch of rows goes on
-when all its dead letters are acknowledged. At least once: a task that Spark runs again sends again.
+filtered on. It is given one column, which is null for good rows, so that these cost little. A batch of rows
+goes on when all its dead letters are acknowledged. At least once: a task that Spark runs again sends again.
 docs/adr/0013-dead-letters-in-one-pass.md has the reasons.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +46,13 @@ DECODE_RULE = "decode"
 DELIVERY_TIMEOUT_S = 120.0
 """How long a batch waits for the acknowledgements of its dead letters before its task fails."""
 
-HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
 
 logger = logging.getLogger("klamm.pipelines")
 
@@ -80,68 +88,47 @@ class DeadLetters:
 
         `columns` are those of the user, which are sent if the record itself is no longer there.
         """
-        content = [F.col(name) if name in frame.columns else F.lit(None) for name in CARRIED]
-        topic, partition, offset, timestamp, key, value, headers = content
+        parts = [
+            rule.alias("rule"),
+            error.alias("error"),
+            *[F.col(name) for name in CARRIED if name in frame.columns and name != "_timestamp"],
+        ]
+        if "_timestamp" in frame.columns:
+            parts.append(F.unix_millis("_timestamp").alias("_timestamp"))
         is_record = all(name in frame.columns for name in CONTENTS)
         if not is_record:
             shown = [F.col(f"`{name.replace('`', '``')}`") for name in columns if name not in CARRIED]
-            value = F.to_json(F.struct(*shown))
-        texts = [rule, error, topic, partition, offset, F.unix_millis(timestamp.cast("timestamp"))]
-        arguments = [
-            *[text.cast("string") for text in texts],
-            key.cast("binary"),
-            value.cast("binary"),
-            headers.cast("array<struct<key:string,value:binary>>"),
-        ]
-        keep = self._udf(node, "record" if is_record else "row", explain)
-        return frame.filter(keep(*[F.when(is_bad, column) for column in arguments]))
+            parts.append(F.to_json(F.struct(*shown)).alias("row"))
+        keep = self._udf(node, explain)
+        return frame.filter(keep(F.when(is_bad, F.to_json(F.struct(*parts)))))
 
-    def _udf(self, node: str, content: str, explain: Explain | None) -> Any:
+    def _udf(self, node: str, explain: Explain | None) -> Any:
         letters = self
 
-        def keep(
-            rule: pa.Array,
-            error: pa.Array,
-            topic: pa.Array,
-            partition: pa.Array,
-            offset: pa.Array,
-            timestamp: pa.Array,
-            key: pa.Array,
-            value: pa.Array,
-            headers: pa.Array,
-        ) -> pa.Array:
-            columns = [rule, error, topic, partition, offset, timestamp, key, value, headers]
-            return send_batch(letters, node, content, explain, columns)
+        def keep(bad: pa.Array) -> pa.Array:
+            return send_batch(letters, node, explain, bad)
 
         udf = arrow_udf(keep, returnType="boolean")  # type: ignore[call-overload]
         # Or Spark might call it twice for a row, or not at all.
         return udf.asNondeterministic()
 
 
-def send_batch(
-    letters: DeadLetters, node: str, content: str, explain: Explain | None, columns: list[pa.Array]
-) -> pa.Array:
-    """In a worker: send the rows that have a rule, wait for the broker, and say which rows stay."""
-    rules = columns[0]
-    is_good = pc.is_null(rules)
-    if rules.null_count < len(rules):
-        bad = [column.filter(pc.invert(is_good)) for column in columns]
-        _, _, _, _, _, _, keys, values, _ = bad
-        rows = pa.record_batch(
-            [
-                pa.array(keys, pa.binary()),
-                pa.array(values, pa.binary()),
-                _headers(letters, node, content, explain, bad),
-            ],
-            names=["key", "value", "headers"],
+def send_batch(letters: DeadLetters, node: str, explain: Explain | None, bad: pa.Array) -> pa.Array:
+    """In a worker: send the rows that are there as JSON, wait for the broker, and say which rows stay."""
+    is_good = pc.is_null(bad)
+    if bad.null_count < len(bad):
+        rows = [json.loads(text) for text in bad.drop_null().to_pylist()]
+        _send(
+            letters,
+            pa.RecordBatch.from_pylist([_record(letters, node, explain, row) for row in rows], SCHEMA),
         )
-        _send(letters, rows)
     return is_good
 
 
-def _send(letters: DeadLetters, rows: pa.RecordBatch) -> None:
+def _send(letters: DeadLetters, records: pa.RecordBatch) -> None:
     settings = dict(letters.settings)
-    sent = producer_for(settings).send_arrow(rows, letters.topic, value="value", key="key", headers="headers")
+    producer = producer_for(settings)
+    sent = producer.send_arrow(records, letters.topic, value="value", key="key", headers="headers")
     try:
         sent.result(timeout=DELIVERY_TIMEOUT_S)
     except ClientError:
@@ -149,32 +136,35 @@ def _send(letters: DeadLetters, rows: pa.RecordBatch) -> None:
         raise
 
 
-def _headers(
-    letters: DeadLetters, node: str, content: str, explain: Explain | None, bad: list[pa.Array]
-) -> pa.Array:
-    rules, errors, topics, partitions, offsets, timestamps, _, values, originals = [
-        column.to_pylist() for column in bad
+def _record(letters: DeadLetters, node: str, explain: Explain | None, row: dict[str, Any]) -> dict[str, Any]:
+    """The dead letter of one row. JSON has bytes as base64, and leaves out what is null."""
+    is_record = "row" not in row
+    value = _bytes(row.get("_value")) if is_record else row["row"].encode()
+    error = row.get("error")
+    if row["rule"] == DECODE_RULE and explain is not None and is_record and value is not None:
+        error = explain(value) or error
+    named = {
+        RULE: row["rule"],
+        ERROR: error,
+        PIPELINE: letters.pipeline,
+        SOURCE: node,
+        TOPIC: row.get("_topic"),
+        PARTITION: row.get("_partition"),
+        OFFSET: row.get("_offset"),
+        TIMESTAMP: row.get("_timestamp"),
+        CONTENT: "record" if is_record else "row",
+    }
+    kept = [
+        {"key": header["key"], "value": _bytes(header.get("value"))}
+        for header in row.get("_headers", [])
+        if not is_ours(header["key"])
     ]
-    lists = []
-    for row, rule in enumerate(rules):
-        error = errors[row]
-        if rule == DECODE_RULE and explain is not None and values[row] is not None:
-            error = explain(values[row]) or error
-        named = {
-            RULE: rule,
-            ERROR: error,
-            PIPELINE: letters.pipeline,
-            SOURCE: node,
-            TOPIC: topics[row],
-            PARTITION: partitions[row],
-            OFFSET: offsets[row],
-            TIMESTAMP: timestamps[row],
-            CONTENT: content,
-        }
-        kept = [header for header in originals[row] or [] if not is_ours(header["key"])]
-        ours = [{"key": name, "value": text.encode()} for name, text in named.items() if text is not None]
-        lists.append(kept + ours)
-    return pa.array(lists, HEADERS_TYPE)
+    ours = [{"key": name, "value": str(text).encode()} for name, text in named.items() if text is not None]
+    return {"key": _bytes(row.get("_key")), "value": value, "headers": kept + ours}
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
 
 
 def is_ours(header: str | None) -> bool:
