@@ -190,6 +190,21 @@ def test_a_program_ends_though_nobody_closed_the_thread():
     assert (code, out, error) == (0, "7\n", "")
 
 
+def test_no_loop_runs_while_the_interpreter_is_taken_apart():
+    """A thread that is inside of libuv then may crash it; what was registered first is called last."""
+    code, out, error = python(
+        """
+        import atexit
+        running = []
+        atexit.register(lambda: print([thread.is_alive() for thread in running]))
+        from klamm.client.plain.runner import LoopThread
+        kept = LoopThread("klamm-test")
+        running.append(kept._thread)
+        """
+    )
+    assert (code, out, error) == (0, "[False]\n", "")
+
+
 def test_a_forked_child_is_refused_and_ends_and_the_parent_goes_on():
     code, out, error = python(
         """

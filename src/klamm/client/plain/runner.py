@@ -4,6 +4,7 @@ The plain faces stand on this: each has one LoopThread, and hands coroutines of 
 
 - The thread is a daemon and holds no reference to the client: a program that ends without closing its clients
   ends, and a client that is dropped stops its thread (`__del__`).
+- No loop runs while the interpreter takes itself apart (`end_threads`): libuv's thread would crash it.
 - A caller that is interrupted (Ctrl-C), or whose time is up, cancels the coroutine and sees it end.
 - The loop's own thread (delivery callbacks run there) must not wait for the loop: that is an error, not a
   deadlock.
@@ -13,11 +14,13 @@ The plain faces stand on this: each has one LoopThread, and hands coroutines of 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 from collections.abc import Callable, Coroutine
 from math import inf
 from time import monotonic
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 import uvloop
 
@@ -29,6 +32,9 @@ T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 10.0
 """How long `close` waits for the thread: tasks are cancelled by then, and have only to clean up."""
+
+EXIT_TIMEOUT_S = 2.0
+"""How long a program that ends waits for the threads of clients that it did not close."""
 
 CANCEL_TIMEOUT_S = 5.0
 """How long an interrupted caller waits for its cancelled coroutine, so that it leaves things tidy."""
@@ -47,6 +53,9 @@ def acquire_within(lock: threading.Lock, timeout: float | None) -> bool:
     return True
 
 
+_running: WeakSet[LoopThread] = WeakSet()
+
+
 class LoopThread(ForkAware):
     """A daemon thread that runs `loop`, an event loop of its own."""
 
@@ -58,6 +67,7 @@ class LoopThread(ForkAware):
         self._closing = False
         self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
         self._thread.start()
+        _running.add(self)
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -114,6 +124,12 @@ class LoopThread(ForkAware):
         self._thread.join(CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
             raise TimedOut(f"{self.name}: ending the client's thread", CLOSE_TIMEOUT_S)
+
+    def end_within(self, deadline: float) -> None:
+        """Stop the thread, and wait for it until the monotonic clock says `deadline`."""
+        self._stop()
+        if not self.forked:
+            self._thread.join(max(deadline - monotonic(), 0.0))
 
     def __del__(self) -> None:
         # Also runs while the interpreter ends, where nothing may be waited for.
@@ -172,6 +188,14 @@ class LoopThread(ForkAware):
             f"{self.name} was made before this process was forked",
             advice="Make another client in the child",
         )
+
+
+@atexit.register
+def end_threads() -> None:
+    """Called when the program ends, while threads can still run."""
+    deadline = monotonic() + EXIT_TIMEOUT_S
+    for thread in list(_running):
+        thread.end_within(deadline)
 
 
 class _Call(Generic[T]):
