@@ -9,8 +9,11 @@ A session that runs already is returned, as Spark does; its Java and its jars st
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
@@ -52,7 +55,32 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with _interrupts_held_back():
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Let Ctrl-C count when Spark is up. Before that it would leave a JVM behind that nobody ends: PySpark
+    takes away the folder in which the JVM is to say where it listens, and the JVM fails at that, not wholly.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        # A context that was made has put its own handler there, which stays.
+        if signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def settings_for(master: str, config: Mapping[str, str]) -> dict[str, str]:
