@@ -8,7 +8,6 @@ settings, and a child that was forked makes its own.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import os
 from collections.abc import Coroutine, Mapping
@@ -59,15 +58,6 @@ async def _started(config: ClientConfig) -> Network:
     network = Network(config)
     await network.start()
     return network
-
-
-@atexit.register
-def close_connections() -> None:
-    """A loop that still runs while the interpreter is taken apart may crash it."""
-    while _connections:
-        (pid, _), connection = _connections.popitem()
-        if pid == os.getpid():
-            connection.close()
 
 
 _connections: dict[tuple[int, frozenset[tuple[str, str]]], Connection] = {}

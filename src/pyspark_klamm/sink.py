@@ -8,7 +8,6 @@ then runs it again, so a record may be there twice, but none is lost.
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -211,8 +210,6 @@ def producer_for(settings: Mapping[str, str]) -> Producer:
     """This process's producer with these settings; a child that was forked makes its own."""
     from klamm.client.plain.producer import Producer
 
-    if not _producers:
-        atexit.register(_close_producers)
     key = _key(settings)
     found = _producers.pop(key, None) or Producer(config=settings)
     _producers[key] = found  # the latest used is the last
@@ -225,13 +222,6 @@ def forget_producer(settings: Mapping[str, str]) -> None:
     producer = _producers.pop(_key(settings), None)
     if producer is not None:
         producer.close(timeout=0)
-
-
-def _close_producers() -> None:
-    while _producers:
-        (process, _), producer = _producers.popitem()
-        if process == os.getpid():
-            producer.close(timeout=0)
 
 
 def _key(settings: Mapping[str, str]) -> tuple[int, frozenset[tuple[str, str]]]:
