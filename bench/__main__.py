@@ -1,8 +1,8 @@
 """The command: `python -m bench [--only SECTION ...] [--quick] [--peer none|kafka] [--output FILE]`.
 
 Sections that load a running broker share one pair, Klamm and Apache Kafka side by side, both up all the time
-and loaded in turn; those that compare clients do so on it. Sections about starting or about many partitions
-start their own.
+and loaded in turn; those that compare clients do so on it. Sections about starting, about many
+partitions or about Spark start their own.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from bench import (
 from bench.layouts import CLIENT_SECTIONS
 from bench.peers import KafkaBroker, KlammBroker, running
 from bench.runner import Bench, BrokerKind, Comparison
+from bench.spark import section as spark
 
 
 class Section(NamedTuple):
@@ -64,7 +65,7 @@ SHARED = [
         client_memory,
     )
 ]
-LAST = [Section(partitions.SECTION, partitions.comparisons, partitions.case_count)]
+LAST = [Section(module.SECTION, module.comparisons, module.case_count) for module in (partitions, spark)]
 PLAIN_WIDTH = 170  # off a terminal nothing says how wide a line may be
 SECTIONS = [section.name for section in (*FIRST, *SHARED, *LAST)]
 

@@ -14,6 +14,7 @@ from bench.java_tools import size_text
 from bench.peers import KAFKA, KLAMM, MACHINE
 from bench.python_clients import AIO, AIOKAFKA, COLUMNS, CONFLUENT, PLAIN
 from bench.runner import Results
+from bench.spark import section as spark
 
 
 class Compared(enum.Enum):
@@ -24,6 +25,7 @@ class Compared(enum.Enum):
     OVER_MACHINE = "more than the machine"
     TO_AIOKAFKA = "× aiokafka"
     TO_CONFLUENT = "× confluent-kafka"
+    TO_OFFICIAL = "× the official connector"
     ALONE = ""
 
     @property
@@ -38,6 +40,7 @@ _REFERENCES = {
     Compared.OVER_MACHINE: MACHINE,
     Compared.TO_AIOKAFKA: AIOKAFKA,
     Compared.TO_CONFLUENT: CONFLUENT,
+    Compared.TO_OFFICIAL: spark.OFFICIAL,
 }
 
 
@@ -197,7 +200,37 @@ CLIENT_AIMS = (
     ),
 )
 
-AIMS = (*BROKER_AIMS, *CLIENT_AIMS)
+
+def _rows(text: str, case: str, at_least: float) -> Aim:
+    return Aim(text, spark.SECTION, case, "rows/s", Compared.TO_OFFICIAL, at_least)
+
+
+PIPELINE_AIMS = (
+    Aim("decode, one core, 100 B", spark.SECTION, spark.DECODE_CASE, "records/s", ALONE, 5_000_000),
+    *(
+        _rows(f"topic to {spark.SINKS[sink]}, {size_text(size)}", spark.read_case(sink, size), at_least)
+        for sink, size, at_least in (
+            ("noop", 100, 2),
+            ("noop", 1024, 1.8),
+            ("parquet", 100, 1.5),
+            ("parquet", 1024, 2),
+        )
+    ),
+    *(_rows(f"rows to a topic, {size_text(size)}", spark.write_case(size), 2) for size in spark.ROWS),
+    Aim(
+        "small streaming batch, ms a trigger",
+        *(spark.SECTION, spark.trigger_case(1, spark.TUNED), spark.TRIGGER_METRICS["batch_ms"]),
+        *(ALONE, None, 120),
+    ),
+    Aim(
+        "the same, records in all of six partitions",
+        *(spark.SECTION, spark.trigger_case(spark.PARTITION_COUNT, spark.TUNED)),
+        *(spark.TRIGGER_METRICS["batch_ms"], ALONE, None, 120),
+    ),
+    Aim("log lines end to end, MB/s", spark.SECTION, spark.LOG_CASE, spark.END_TO_END, ALONE, 200),
+)
+
+AIMS = (*BROKER_AIMS, *CLIENT_AIMS, *PIPELINE_AIMS)
 
 
 def judge(results: Results, aim: Aim) -> Verdict:

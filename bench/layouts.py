@@ -1,14 +1,16 @@
-"""How figures are laid out: brokers are compared in one kind of table, clients in another."""
+"""How figures are laid out: brokers are compared in one kind of table, clients in another, pipelines in a
+third."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from bench import client_memory, client_round_trip, python_clients
-from bench.aims import BROKER_AIMS, CLIENT_AIMS, Aim
+from bench.aims import BROKER_AIMS, CLIENT_AIMS, PIPELINE_AIMS, Aim
 from bench.peers import KAFKA, KLAMM, MACHINE
 from bench.python_clients import AIO, AIOKAFKA, COLUMNS, CONFLUENT, PLAIN
 from bench.raw_produce import CORES_USED
+from bench.spark import section as spark
 
 ONLY_IN_JSON = {CORES_USED}
 CLIENT_SECTIONS = frozenset({python_clients.SECTION, client_round_trip.SECTION, client_memory.SECTION})
@@ -48,8 +50,21 @@ CLIENTS = Layout(
     ),
     CLIENT_AIMS,
 )
-LAYOUTS = (BROKERS, CLIENTS)
+PIPELINES = Layout(
+    "pipelines",
+    "Aims of the pipelines",
+    spark.CONTESTANTS,
+    (
+        Ratio(f"{KLAMM} / official", KLAMM, spark.OFFICIAL),
+        Ratio(f"{KLAMM} / confluent-kafka", KLAMM, spark.CONFLUENT_ARROW),
+        Ratio(f"{KLAMM} / ceiling", KLAMM, spark.CEILING),
+    ),
+    PIPELINE_AIMS,
+)
+LAYOUTS = (BROKERS, CLIENTS, PIPELINES)
 
 
 def layout_of(section: str) -> Layout:
+    if section == spark.SECTION:
+        return PIPELINES
     return CLIENTS if section in CLIENT_SECTIONS else BROKERS
