@@ -147,7 +147,7 @@ def test_redrive_asks_counts_and_sends_once(shop: Project) -> None:
     assert "3 to orders" in done.stderr and "--yes" in done.stderr
     done = run("redrive", "--rule", "small", "--dry-run", "-o", "json")
     assert done.exit_code == 0
-    assert json.loads(done.stdout) == {"sent": {"orders": 2}, "kept": {}, "dry_run": True}
+    assert json.loads(done.stdout) == {"sent": {"orders": 2}, "kept": {}, "repeated": 0, "dry_run": True}
     assert len(records_of(shop.bootstrap, "orders")) == 1
     assert "2 sent" in run("redrive", "--rule", "small", "--yes").stderr
     assert "1 sent" in run("redrive", "--yes").stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from klamm.pipelines.redrive import Marks, redrive
 from tests.pipelines.running import Shop
 from tests.spark.topics import records_of
 
+OFFSETS = itertools.count(5)
 LETTERS = [("table", "decode"), ("table", "amount is positive"), ("other", "decode")]
 
 
@@ -22,7 +24,7 @@ def bury(shop: Shop, pipeline: str, rule: str, value: bytes, **more: bytes) -> N
         "klamm.rule": rule.encode(),
         "klamm.topic": shop.topic.encode(),
         "klamm.partition": b"1",
-        "klamm.offset": b"5",
+        "klamm.offset": b"%d" % next(OFFSETS),
         "klamm.timestamp": b"1700000000000",
         "klamm.error": b"bad",
         **{name.replace("_", "."): each for name, each in more.items()},
@@ -71,6 +73,15 @@ def test_a_record_that_comes_back_again_counts_its_returns(shop: Shop) -> None:
     bury(shop, "table", "decode", b"value", klamm_redriven=b"2")
     assert redrive(shop.project).total == 1
     assert dict(records_of(shop.bootstrap, shop.topic)[0].headers)["klamm.redriven"] == b"3"
+
+
+def test_a_record_that_two_pipelines_have_refused_goes_back_once(shop: Shop) -> None:
+    for pipeline in ("table", "other"):
+        bury(shop, pipeline, "decode", b"bad", klamm_offset=b"17")
+    done = redrive(shop.project)
+    assert (done.sent, done.repeated) == ({shop.topic: 1}, 1)
+    assert values(shop) == [b"bad"]
+    assert redrive(shop.project).total == 0, "both letters are done with"
 
 
 def test_what_has_no_way_back_is_kept_and_told(shop: Shop) -> None:

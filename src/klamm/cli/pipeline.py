@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -263,10 +264,12 @@ def redrive(
         if done.total and not dry_run and _confirmed(yes, "Send them?"):
             done = send_back(found, pipeline=pipeline, rule=rule)
             typer.echo(f"{done.total:,} sent", err=True)
+        if done.repeated:
+            typer.echo(f"{done.repeated:,} more are of the same records, for other pipelines", err=True)
         for reason, count in done.kept.items():
             typer.echo(f"{count:,} stay: {reason}", err=True)
         if output is not Output.TABLE:
-            write_json({"sent": done.sent, "kept": done.kept, "dry_run": dry_run})
+            write_json({**asdict(done), "dry_run": dry_run})
 
 
 @app.command()

@@ -37,10 +37,15 @@ class RedriveFailed(PipelineError):
 
 @dataclass
 class Redriven:
-    """What a redrive did: how many went back, by topic; how many could not, by reason."""
+    """What a redrive did: how many went back, by topic; how many could not, by reason.
+
+    `repeated` are letters of records that another letter has just sent back: each pipeline that reads a
+    source has its own letter of a bad record, and the record that goes back is read by all of them.
+    """
 
     sent: dict[str, int] = field(default_factory=dict)
     kept: dict[str, int] = field(default_factory=dict)
+    repeated: int = 0
 
     @property
     def total(self) -> int:
@@ -125,6 +130,8 @@ class _Work:
         self._pipeline = pipeline
         self._rule = rule
         self._dry_run = dry_run
+        # Offsets by topic and partition: no more numbers than there are letters to send back.
+        self._met: dict[tuple[str, str], set[int]] = {}
 
     def run(self, partitions: Iterable[TopicPartition]) -> None:
         chosen = list(partitions)
@@ -172,12 +179,26 @@ class _Work:
             if reason := self._why_not(topic, headers):
                 self.result.kept[reason] = self.result.kept.get(reason, 0) + 1
                 continue
+            if not self._is_first(topic, headers):
+                self.result.repeated += 1
+                continue
             self.result.sent[topic] = self.result.sent.get(topic, 0) + 1
             if not self._dry_run:
                 deliveries.append(self._send_original(topic, record, headers))
         for delivery in deliveries:
             delivery.result()
         return touched
+
+    def _is_first(self, topic: str, headers: dict[str, bytes | None]) -> bool:
+        """Whether no letter of the same record was met before in this redrive; noted from now on."""
+        partition, offset = _text(headers.get(letters.PARTITION)), _text(headers.get(letters.OFFSET))
+        if not offset.isdigit():
+            return True
+        met = self._met.setdefault((topic, partition), set())
+        if int(offset) in met:
+            return False
+        met.add(int(offset))
+        return True
 
     def _send_original(self, topic: str, record: Record, headers: dict[str, bytes | None]) -> Delivery:
         """The record that a dead letter was made of, in its old partition and with its old time."""
