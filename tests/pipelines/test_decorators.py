@@ -115,6 +115,7 @@ MISTAKES = [
     (lambda: pipeline(to=topic("t"), trigger="often"), "is no interval"),
     (lambda: expect("", "a > 0"), "name is empty"),
     (lambda: expect("a", " "), "condition is empty"),
+    (lambda: expect("decode", "a > 0"), "can be called 'decode'"),
     (lambda: expect("a", "a > 0", otherwise="warm"), "Did you mean 'warn'?"),  # type: ignore[arg-type]
     (lambda: expect("a", "a > 0")(expect("a", "b > 0")(lambda x: x)), "two expectations called 'a'"),
     (lambda: transform(transform(lambda x: x)), "is a transform already"),

@@ -33,7 +33,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from klamm.client.errors import ClientError, TopicExists
 from klamm.client.plain.admin import Admin
-from klamm.pipelines.definitions import CARRIED, CONTENTS
+from klamm.pipelines.definitions import CARRIED, CONTENTS, DECODE_RULE
 from klamm.pipelines.project import Project
 from pyspark_klamm.sink import forget_producer, producer_for
 
@@ -41,7 +41,6 @@ HEADER_PREFIX = "klamm."
 RULE, ERROR, PIPELINE, SOURCE = "klamm.rule", "klamm.error", "klamm.pipeline", "klamm.source"
 TOPIC, PARTITION, OFFSET, TIMESTAMP = "klamm.topic", "klamm.partition", "klamm.offset", "klamm.timestamp"
 CONTENT = "klamm.content"
-DECODE_RULE = "decode"
 
 DELIVERY_TIMEOUT_S = 120.0
 """How long a batch waits for the acknowledgements of its dead letters before its task fails."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from klamm.pipelines.definitions import (
+    DECODE_RULE,
     FORMATS,
     MODES,
     OTHERWISE,
@@ -192,6 +193,12 @@ def expect(name: str, condition: str, otherwise: Otherwise = "warn") -> Callable
                 advice='Write @expect("amount is positive", "amount > 0")',
                 place=place,
             )
+    if name == DECODE_RULE:
+        raise DefinitionError(
+            f"no expectation can be called {name!r}",
+            advice="Dead letters of values that could not be decoded go by that name",
+            place=place,
+        )
     rule = Expectation(name, condition, otherwise, place)
 
     def decorate(function: F) -> F:

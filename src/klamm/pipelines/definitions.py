@@ -39,6 +39,9 @@ FORMATS: tuple[Format, ...] = ("json", "csv", "text", "avro", "protobuf", "binar
 Mode: TypeAlias = Literal["append", "update", "complete"]
 MODES: tuple[Mode, ...] = ("append", "update", "complete")
 
+DECODE_RULE = "decode"
+"""What counts and dead letters call the rule that values can be decoded; no expectation has this name."""
+
 INFER = "infer"
 """As a source's schema: to be found out from records once, written down, and read from there since."""
 

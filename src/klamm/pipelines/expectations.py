@@ -23,8 +23,8 @@ from klamm.pipelines.counting import (
     UNKNOWN_FIELDS,
     observation_name,
 )
-from klamm.pipelines.dead_letters import DECODE_RULE, DeadLetters, Explain
-from klamm.pipelines.definitions import Expectation, Node, Otherwise, Source
+from klamm.pipelines.dead_letters import DeadLetters, Explain
+from klamm.pipelines.definitions import DECODE_RULE, Expectation, Node, Otherwise, Source
 from klamm.pipelines.errors import DefinitionError
 from klamm.pipelines.schemas.resolving import ERROR_COLUMN
 
