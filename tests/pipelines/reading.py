@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from multiprocessing.sharedctypes import Synchronized
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,16 @@ def complaint(found: list[int], least: int, most: int) -> str | None:
     return None
 
 
-def read_on(reader: str, table: str, published: Synchronized[int], stop: Event, results: Any) -> None:
+def read_on(
+    reader: str, table: str, published: Synchronized[int], begun: Barrier, stop: Event, results: Any
+) -> None:
     """Read until told to stop; put how often it went well, how often the reader gave up, and complaints.
 
     A reader may find that the files it has listed are gone, and say so: it has to read again. It must not
     take a part of the table for the whole.
     """
+    READERS[reader](Path(table))  # imports what it needs
+    begun.wait()
     good = 0
     gave_up: list[str] = []
     complaints: list[str] = []
