@@ -256,6 +256,8 @@ def parsed(text: str) -> ast.Module:
 
 def imported_modules(source: Source) -> Iterator[tuple[str, int]]:
     """Every module a file imports, wherever in the file, relative imports resolved."""
+    if not source.path.endswith(".py"):
+        return
     package = source.package
     for node in ast.walk(parsed(source.text)):
         if isinstance(node, ast.Import):
