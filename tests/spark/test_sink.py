@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -70,42 +68,6 @@ def test_keys_choose_the_partitions_that_every_client_chooses(
         for topic in (by_spark, by_client)
     ]
     assert places[0] == places[1] and len(places[0]) == 200
-
-
-@pytest.mark.parametrize("name", ["klamm", "kafka"])
-@pytest.mark.parametrize("mode", ["append", "update", "complete"])
-def test_streams_write_in_every_mode(
-    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path, name: str, mode: str
-) -> None:
-    topic = make_topic(klamm_bootstrap)
-    for number in range(2):
-        (tmp_path / "in").mkdir(exist_ok=True)
-        lines = [json.dumps({"word": word}) for word in ("a", "b" if number else "a")]
-        (tmp_path / f"in/{number}.json").write_text("\n".join(lines))
-    words = spark.readStream.schema("word STRING").option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
-    if mode == "append":
-        rows = words.selectExpr("word AS key", "word AS value")
-    else:
-        rows = words.groupBy("word").count().selectExpr("word AS key", "CAST(count AS STRING) AS value")
-    query = (
-        rows.writeStream.format(name)
-        .option("kafka.bootstrap.servers", klamm_bootstrap)
-        .option("topic", topic)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .outputMode(mode)
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
-    found = sorted((record.key, record.value) for record in records_of(klamm_bootstrap, topic))
-    wanted = {
-        "append": [(b"a", b"a")] * 3 + [(b"b", b"b")],
-        "update": [(b"a", b"2"), (b"a", b"3"), (b"b", b"1")],
-        "complete": [(b"a", b"2"), (b"a", b"3"), (b"b", b"1")],
-    }
-    # Which file comes first is Spark's to choose.
-    other_order = [(b"a", b"1"), (b"a", b"3"), (b"b", b"1")] + [(b"b", b"1")] * (mode == "complete")
-    assert found in (wanted[mode], other_order)
 
 
 # ---- what is refused, before anything is written

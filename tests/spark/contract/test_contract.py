@@ -13,12 +13,17 @@ import pytest
 import klamm
 from tests.client.topics import make_topic, unique
 from tests.spark.contract import queries
-from tests.spark.contract.conftest import HEADERS, Place
+from tests.spark.contract.conftest import ALIAS, HEADERS, ON_APACHE, ON_KLAMM, Place
 from tests.spark.contract.connectors import Connector
 from tests.spark.contract.queries import Failure, Streamed
 from tests.spark.topics import records_of
 
 VALUE = ["CAST(CAST(value AS STRING) AS INT)"]
+
+on_klamm_alone = pytest.mark.parametrize("place", ON_KLAMM, indirect=True, scope="session")
+under_all_names = pytest.mark.parametrize(
+    "place", [*ON_KLAMM, *ON_APACHE, ALIAS], indirect=True, scope="session"
+)
 
 
 def numbers(place: Place, **options: object) -> list[int]:
@@ -46,6 +51,7 @@ def by_partition(topic: str, first: object, second: object) -> str:
 # ---- which connector it is
 
 
+@under_all_names
 def test_spark_takes_the_connector_that_is_meant(place: Place) -> None:
     wanted = {
         "klamm": "klamm.DefaultSource",
@@ -65,6 +71,7 @@ def test_ours_works_beside_the_official_one(official: Connector, klamm_bootstrap
 # ---- batch reads
 
 
+@on_klamm_alone
 @pytest.mark.parametrize("has_headers", [False, True])
 def test_schema(place: Place, has_headers: bool) -> None:
     options = place.options(subscribe=place.numbers, includeHeaders=has_headers)
@@ -94,6 +101,7 @@ def test_schema(place: Place, has_headers: bool) -> None:
     assert columns == wanted
 
 
+@under_all_names
 def test_every_column(place: Place) -> None:
     columns = ["key", "value", "topic", "partition", "offset", "unix_millis(timestamp)", "timestampType"]
     rows = place.connector.run(queries.read, place.options(subscribe=place.numbers), columns)
@@ -167,6 +175,7 @@ def test_ways_to_say_what_to_read(place: Place) -> None:
     assert numbers(place, assign=json.dumps({place.numbers: [1]})) == list(range(10, 15))
 
 
+@on_klamm_alone
 @pytest.mark.parametrize(
     "options",
     [
@@ -232,6 +241,7 @@ def values(result: Streamed) -> list[int]:
     return sorted(int(value) for batch in result.batches for value in batch)
 
 
+@under_all_names
 def test_a_stream_goes_on_where_its_checkpoint_ends(place: Place, checkpoint: str) -> None:
     topic = filled(place, 5)
     first = streamed(place, checkpoint, subscribe=topic, startingOffsets="earliest")
@@ -294,6 +304,7 @@ def test_a_stream_that_lost_records(place: Place, tmp_path: Path) -> None:
     assert values(streamed(place, checkpoints[1], subscribe=topic, failOnDataLoss="false")) == [5, 6]
 
 
+@on_klamm_alone
 def test_streams_have_no_end(place: Place, checkpoint: str) -> None:
     options = place.options(subscribe=place.numbers, endingOffsets="latest")
     failed = place.connector.run(queries.stream, options, checkpoint)
@@ -324,6 +335,7 @@ def test_a_query_moves_between_connectors(
 # ---- the sink
 
 
+@under_all_names
 def test_a_written_row(place: Place) -> None:
     topic = make_topic(place.bootstrap, partitions=3)
     columns = "key BINARY, value STRING, partition INT, topic STRING"
@@ -363,6 +375,7 @@ def test_keys_choose_partitions(place: Place) -> None:
     assert len(found) == 50
 
 
+@on_klamm_alone
 @pytest.mark.parametrize(
     ("columns", "row", "options", "words"),
     [
@@ -383,6 +396,7 @@ def test_rows_that_are_refused(
     assert isinstance(failure, Failure) and words in failure.text, failure
 
 
+@on_klamm_alone
 @pytest.mark.parametrize("mode", ["overwrite", "ignore"])
 def test_records_are_only_ever_added(place: Place, mode: str) -> None:
     options = place.options(topic=place.numbers)
@@ -390,6 +404,7 @@ def test_records_are_only_ever_added(place: Place, mode: str) -> None:
     assert isinstance(failure, Failure) and mode in failure.text.lower(), failure
 
 
+@under_all_names
 @pytest.mark.parametrize("mode", ["append", "update", "complete"])
 def test_streams_are_written(place: Place, tmp_path: Path, mode: str) -> None:
     topic = make_topic(place.bootstrap)
