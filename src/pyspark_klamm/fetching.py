@@ -47,7 +47,7 @@ GONE_SECONDS = 5.0
 
 LANE = "fetch"
 _EMPTY_ANSWERS = 2
-"""So many empty answers in a row from a log that goes on mean that nothing is there: one may be a quota's."""
+"""So many empty answers in a row from a log that goes on mean that nothing is there: one may be late."""
 
 
 class Fetched(NamedTuple):
@@ -84,18 +84,24 @@ class RangeFetcher:
         while True:
             try:
                 data = await self._ask(offset)
-                error = None if data.error_code == ErrorCode.NONE else self._error(data, offset)
+                error = None if data is None else self._error(data, offset)
             except ClientError as caught:
                 if not caught.retriable:
                     raise
                 error = caught
             if error is None:
-                answer = self._take(data, offset)
+                answer = None if data is None else self._take(data, offset)
                 if answer is not None:
                     return answer
                 failures = 0
-            elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE and self._replica is None:
-                return await self._out_of_range(offset)
+            elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE and self._replica is not None:
+                self._replica = None  # it is behind, or ahead: what the log holds is for its leader to say
+            elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                answer = await self._out_of_range(offset)
+                if answer is not None:
+                    return answer
+                failures += 1
+                await self._pause(failures)
             elif isinstance(error, BrokerError) and not error.retriable:
                 raise error
             else:
@@ -107,14 +113,20 @@ class RangeFetcher:
                     if loop.time() - unknown_since > GONE_SECONDS:
                         return self._lost(offset, self._wanted.end, "the topic or the partition is gone")
                 self._connection.network.request_refresh()
-                await asyncio.sleep(self._settings.backoff.pause(failures, random.random()))
+                await self._pause(failures)
             if loop.time() > deadline:
                 what = f"fetching {self._wanted.place} from offset {offset} up to {self._wanted.end}"
                 raise TimedOut(what, self._patience_seconds, cause=last) from last
 
+    async def _pause(self, failures: int) -> None:
+        await asyncio.sleep(self._settings.backoff.pause(failures, random.random()))
+
     # ---- one request
 
-    async def _ask(self, offset: int) -> PartitionData:
+    async def _ask(self, offset: int) -> PartitionData | None:
+        """What the broker says of the partition. Nothing, if a quota has it say nothing for a while: the
+        connection holds the next request back for as long as the answer asks it to.
+        """
         topic, partition = self._wanted.place
         network = self._connection.network
         leader = network.metadata.leader(topic, partition)
@@ -152,8 +164,8 @@ class RangeFetcher:
         )
         if response.error_code != ErrorCode.NONE:
             raise BrokerError.of(response.error_code, f"fetching {self._wanted.place} on broker {node}")
-        found: PartitionData = response.responses[0].partitions[0]
-        return found
+        found: list[PartitionData] = [each for topic in response.responses for each in topic.partitions]
+        return found[0] if found else None
 
     def _fetch_bytes(self, offset: int) -> int:
         if not self._bytes_per_offset:
@@ -194,11 +206,13 @@ class RangeFetcher:
                 return Fetched(None, self._wanted.end)
         return None
 
-    def _error(self, data: PartitionData, offset: int) -> BrokerError:
+    def _error(self, data: PartitionData, offset: int) -> BrokerError | None:
+        if data.error_code == ErrorCode.NONE:
+            return None
         return BrokerError.of(data.error_code, f"fetching {self._wanted.place} from offset {offset}")
 
-    async def _out_of_range(self, offset: int) -> Fetched:
-        """The log does not hold `offset`: it begins later, or ends before."""
+    async def _out_of_range(self, offset: int) -> Fetched | None:
+        """The log does not hold `offset`: it begins later, or ends before. None if by now it does."""
         place = self._wanted.place
         lookup = self._connection.lookup
         seconds = self._connection.timeout_seconds
@@ -209,7 +223,7 @@ class RangeFetcher:
             return self._lost(offset, min(earliest, self._wanted.end), there)
         if offset > latest:
             return self._lost(offset, self._wanted.end, there)
-        return Fetched(None, offset)  # it came back into range meanwhile
+        return None
 
     def _lost(self, first: int, end: int, reason: str) -> Fetched:
         place = self._wanted.place
