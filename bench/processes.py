@@ -75,8 +75,9 @@ def process_tree(pid: int) -> list[int]:
 def cpu_seconds(pid: int) -> float:
     ticks = 0
     for one in process_tree(pid):
-        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
+        with contextlib.suppress(OSError):  # ended since it was listed
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
     return ticks / TICKS_A_SECOND
 
 
