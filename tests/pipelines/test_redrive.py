@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import klamm
-from klamm.client.results import CommittedOffset
-from klamm.pipelines.redrive import Marks, redrive
+from klamm.client.results import CommittedOffset, Record
+from klamm.pipelines import redrive as redriving
+from klamm.pipelines.redrive import Marks, RedriveFailed, redrive
 from tests.pipelines.running import Shop
 from tests.spark.topics import records_of
 
@@ -100,3 +101,22 @@ def test_marks_of_other_tools_are_just_offsets() -> None:
     marks = Marks.of(CommittedOffset(7, "by hand"), 0)
     assert marks.is_done("table/decode", 6) and not marks.is_done("table/decode", 7)
     assert Marks.of(None, 3).base == 3
+
+
+class LateConsumer(klamm.Consumer):
+    """One that gets nothing in time, as from a broker that is busy or changes its leaders."""
+
+    def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
+        return []
+
+
+def test_letters_that_do_not_come_in_time_are_not_taken_for_sent(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(shop, "table", "decode", b"value")
+    with monkeypatch.context() as patched:
+        patched.setattr(redriving, "Consumer", LateConsumer)
+        with pytest.raises(RedriveFailed, match=r"offset 0 of 1.*Try again"):
+            redrive(shop.project)
+    assert redrive(shop.project).total == 1
+    assert values(shop) == [b"value"]

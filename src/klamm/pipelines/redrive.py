@@ -28,7 +28,7 @@ CHUNK_RECORDS = 500
 """Records between two commits: what a killed redrive may send twice, against a commit for every record."""
 
 POLL_S = 5.0
-"""How long the next dead letters may take; offsets that retention has taken away never come."""
+"""How long the next dead letters may take before it is given up: the next redrive begins with them."""
 
 
 class RedriveFailed(PipelineError):
@@ -153,8 +153,14 @@ class _Work:
             records = self._consumer.poll(timeout=POLL_S, max_records=CHUNK_RECORDS)
             chunk = [record for record in records if record.offset < end]
             touched = self._send(chunk, marks)
-            # Without records: what is left are gaps.
-            position = min(end, records[-1].offset + 1) if records else end
+            # Without records it may have gone on behind a gap; else the broker is late, and nothing is done.
+            reached = records[-1].offset + 1 if records else self._consumer.position(partition)
+            if reached <= position:
+                raise RedriveFailed(
+                    f"no dead letter came from {partition} at offset {position} of {end} in {POLL_S:.0f} s",
+                    advice="Try again when the broker answers: it goes on from there",
+                )
+            position = min(end, reached)
             if all_of_it:
                 marks.base = position
             else:
@@ -226,6 +232,8 @@ class _Work:
 
 def _without_group(project: Project) -> dict[str, str]:
     settings = project.client_settings("consumer")
+    # Letters that retention takes away meanwhile are gone; those behind them are not.
+    settings["auto.offset.reset"] = "earliest"
     return {name: value for name, value in settings.items() if name != "group.id"}
 
 
