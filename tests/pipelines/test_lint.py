@@ -94,6 +94,7 @@ def test_nothing_is_found_where_nothing_is_wrong(broker: Broker, tmp_path: Path)
         ('parquet("t")', 'topic("a b")', "'a b' is no name of a topic"),
         ("def table(orders)", "def table(spark)", "warning: no pipeline uses the source orders"),
         ("    return orders\n", "    return orders +\n", "SyntaxError"),
+        ('to=parquet("t")', 'to=parquet("t"), mode="update"', "cannot take rows in the mode 'update'"),
     ],
 )
 def test_faults_are_found_with_their_line(tmp_path: Path, old: str, new: str, found: str) -> None:
@@ -115,6 +116,14 @@ def test_more_faults_are_found_at_once(tmp_path: Path) -> None:
         "klamm.toml:1 warning: the project has no pipeline, so that nothing runs. Write a function under "
         "@pipeline that takes one of the transforms or sources"
     ]
+
+
+def test_one_table_by_two_names_is_found(tmp_path: Path) -> None:
+    again = (
+        f'\n@pipeline(to=parquet("{tmp_path}/tables/../tables/t"))\ndef again(orders):\n    return orders\n'
+    )
+    (told,) = offline(tmp_path, GOOD + again)
+    assert "and so does table at" in told
 
 
 def test_no_broker_is_a_warning(tmp_path: Path) -> None:

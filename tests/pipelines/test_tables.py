@@ -137,6 +137,7 @@ def test_what_renaming_means_is_told_by_the_scheme(location: str, kind: Kind) ->
 def test_a_table_is_a_name_a_path_or_a_uri() -> None:
     assert table_location("/project/tables", "orders") == "/project/tables/orders"
     assert table_location("/project/tables", "/elsewhere/orders/") == "/elsewhere/orders"
+    assert table_location("/project/tables", "file:/project/tables/./orders") == "/project/tables/orders"
     assert table_location("s3a://bucket/tables", "orders") == "s3a://bucket/tables/orders"
     assert table_location("/project/tables", "hdfs://namenode/orders") == "hdfs://namenode/orders"
     assert isinstance(open_table(None, "/project/tables/orders"), LocalTable)

@@ -3,7 +3,8 @@
     imports, decorators, names      whatever keeps the files from being read (discovery.py)
     the graph                       unknown inputs, circles, what nothing uses (graph.py)
     sources                         schemas that do not parse, options, starts, conditions that name no column
-    sinks                           two that write to one table, a topic that a pipeline writes and reads
+    sinks                           modes they cannot take, two that write to one table, a topic that a
+                                    pipeline writes and reads
     topics                          that are not there; when no broker answers, that is one warning
     records                         the newest ones that do not fit, and fields that no schema knows
 
@@ -39,6 +40,8 @@ from klamm.pipelines.lint_records import check_records
 from klamm.pipelines.project import PROJECT_FILE, Project
 from klamm.pipelines.sampling import existing_topics
 from klamm.pipelines.schemas.resolving import schema_file, schema_of
+from klamm.pipelines.sinks.kinds import check_mode
+from klamm.pipelines.sinks.tables import table_location
 from klamm.pipelines.starts import parse_point
 
 if TYPE_CHECKING:
@@ -143,11 +146,16 @@ def _check_sinks(project: Project, definitions: Definitions) -> Iterator[Finding
     taken: dict[str, Pipeline] = {}
     for pipeline in definitions.pipelines.values():
         sink = pipeline.to
+        try:
+            check_mode(pipeline)
+        except PipelineError as error:
+            yield finding_of(error, pipeline.place)
         if isinstance(sink, TopicSink):
             yield from _check_topic_sink(project, definitions, pipeline, sink)
             continue
         target = _target(sink)
-        other = taken.setdefault(target, pipeline)
+        place = table_location(project.tables, sink.table) if isinstance(sink, ParquetSink) else target
+        other = taken.setdefault(place, pipeline)
         if other is not pipeline:
             what = f"{pipeline.name} writes to {target}, and so does {other.name} at {other.place}"
             yield Finding("error", pipeline.place, what, "Give each pipeline a table of its own")

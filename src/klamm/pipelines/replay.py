@@ -30,9 +30,9 @@ from klamm.pipelines.hadoop import local_path
 from klamm.pipelines.positions import EARLIEST_OFFSET, Position, merged, reaches
 from klamm.pipelines.project import Project
 from klamm.pipelines.runner import make_session
+from klamm.pipelines.sinks.kinds import sink_text
 from klamm.pipelines.sinks.layout import BatchFolder
 from klamm.pipelines.sinks.tables import open_table, table_location
-from klamm.pipelines.sinks.writing import sink_text
 from klamm.pipelines.starts import Point, parse_point, resolve
 from klamm.pipelines.state import Generation, State
 

@@ -34,7 +34,9 @@ from klamm.pipelines.graph import order
 from klamm.pipelines.progress import ENDED, PipelineStatus, Tally, rule_name
 from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.compaction import CompactionPolicy
-from klamm.pipelines.sinks.writing import Started, counts_itself, sink_text, start_query
+from klamm.pipelines.sinks.kinds import counts_itself, sink_text
+from klamm.pipelines.sinks.tables import table_location
+from klamm.pipelines.sinks.writing import Started, start_query
 from klamm.pipelines.state import State
 from klamm.pipelines.status import write_status
 
@@ -86,7 +88,7 @@ def run(
     used and left as it is. Raises PipelineError when nothing can be run at all.
     """
     definitions = load_definitions(project)
-    chosen = _chosen(definitions, names)
+    chosen = _chosen(project, definitions, names)
     state = State(project)
     stop = stop or threading.Event()
     with state.lock("running its pipelines"), ExitStack() as stack:
@@ -162,6 +164,7 @@ class _Run:
 
     def _start(self, pipeline: Pipeline) -> None:
         tally = self._tallies[pipeline.name]
+        again = self._started.get(pipeline.name)
         try:
             generation = current_generation(
                 self._project, self._state, self._definitions, pipeline, self._spark
@@ -178,6 +181,7 @@ class _Run:
                 generation,
                 once=self._once,
                 on_rows=lambda rows: self._news.put(lambda: tally.wrote(rows, _now_ms())),
+                again=again,
             )
         except PipelineError as error:
             self._fail(pipeline.name, Failure(str(error), error.place, str(error)))
@@ -188,7 +192,9 @@ class _Run:
         self._started[pipeline.name] = started
         self._seen.pop(pipeline.name, None)
         tally.started(generation.number, _now_ms())
-        if self._compactor is not None and started.table is not None and started.log is not None:
+        if again is not None or self._compactor is None:
+            return
+        if started.table is not None and started.log is not None:
             self._compactor.add(
                 started.table,
                 started.log,
@@ -296,7 +302,7 @@ def _stop_query(name: str, started: Started) -> None:
         logger.warning("the pipeline %s was stopped in the middle of something: %s", name, error)
 
 
-def _chosen(definitions: Definitions, names: Sequence[str] | None) -> list[Pipeline]:
+def _chosen(project: Project, definitions: Definitions, names: Sequence[str] | None) -> list[Pipeline]:
     pipelines = definitions.pipelines
     if not pipelines:
         raise ProjectError("the project has no pipeline", advice="Decorate a function with @pipeline(to=…)")
@@ -305,17 +311,18 @@ def _chosen(definitions: Definitions, names: Sequence[str] | None) -> list[Pipel
             raise ProjectError(
                 f"there is no pipeline called {name!r}", advice=f"There are {', '.join(pipelines)}"
             )
-    _refuse_shared_tables(pipelines.values())
+    _refuse_shared_tables(project, pipelines.values())
     return [pipeline for name, pipeline in pipelines.items() if names is None or name in names]
 
 
-def _refuse_shared_tables(pipelines: Iterable[Pipeline]) -> None:
+def _refuse_shared_tables(project: Project, pipelines: Iterable[Pipeline]) -> None:
     """Batches go by their number: those of a second pipeline would be taken for published."""
     owners: dict[str, str] = {}
     for pipeline in pipelines:
         if not isinstance(pipeline.to, ParquetSink):
             continue
-        owner = owners.setdefault(pipeline.to.table.rstrip("/"), pipeline.name)
+        location = table_location(project.tables, pipeline.to.table)
+        owner = owners.setdefault(location, pipeline.name)
         if owner != pipeline.name:
             raise DefinitionError(
                 f"{owner} and {pipeline.name} write to the same table {pipeline.to.table}",

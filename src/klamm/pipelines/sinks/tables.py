@@ -36,10 +36,13 @@ class TableError(PipelineError):
 
 
 def table_location(tables: str, table: str) -> str:
-    """Where a table is: a name lies below the project's tables; a path or a URI is taken as it is."""
-    if ":/" in table or table.startswith("/"):
-        return table.rstrip("/")
-    return joined(tables, table)
+    """Where a table is: a name lies below the project's tables; a path or a URI is taken as it is.
+
+    A place of this machine has one location, however it is written: two pipelines must not share one.
+    """
+    location = table.rstrip("/") if ":/" in table or table.startswith("/") else joined(tables, table)
+    path = local_path(location)
+    return location if path is None else str(path)
 
 
 def open_table(spark: SparkSession | None, location: str) -> Table:

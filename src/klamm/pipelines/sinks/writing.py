@@ -14,13 +14,12 @@ from klamm.pipelines.definitions import (
     JdbcSink,
     ParquetSink,
     Pipeline,
-    Sink,
     TopicSink,
 )
-from klamm.pipelines.errors import DefinitionError
 from klamm.pipelines.positions import Position, merged
 from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.jdbc import JdbcWriter
+from klamm.pipelines.sinks.kinds import check_mode
 from klamm.pipelines.sinks.lakehouse import lakehouse_writer
 from klamm.pipelines.sinks.parquet import ParquetWriter
 from klamm.pipelines.sinks.tables import Table, open_table, table_location
@@ -45,26 +44,6 @@ class Started:
     log: BatchLog | None = None
 
 
-def sink_text(sink: Sink) -> str:
-    """A sink in a few words, for people."""
-    match sink:
-        case ParquetSink():
-            return f"parquet {sink.table}"
-        case IcebergSink():
-            return f"iceberg {sink.table}"
-        case DeltaSink():
-            return f"delta {sink.path}"
-        case JdbcSink():
-            return f"jdbc {sink.table}"
-        case TopicSink():
-            return f"topic {sink.topic}"
-
-
-def counts_itself(sink: Sink) -> bool:
-    """Whether a sink tells how many rows it has written."""
-    return isinstance(sink, (ParquetSink, JdbcSink))
-
-
 def start_query(
     frame: DataFrame,
     pipeline: Pipeline,
@@ -74,18 +53,26 @@ def start_query(
     *,
     once: bool,
     on_rows: Callable[[int], None],
+    again: Started | None = None,
 ) -> Started:
-    """Start the query that writes `frame` to the pipeline's sink, from its checkpoint on."""
-    _check_mode(pipeline)
+    """Start the query that writes `frame` to the pipeline's sink, from its checkpoint on.
+
+    One that is started `again` goes on with the table and the log that it had: whoever compacts the table is
+    at work on them, and two that do not know of each other would undo what the other has done.
+    """
+    check_mode(pipeline)
     sink = pipeline.to
     checkpoint = Checkpoint(frame.sparkSession, state.checkpoint(pipeline.name, generation.number))
     table: Table | None = None
     log: BatchLog | None = None
     match sink:
         case ParquetSink():
-            table = open_table(frame.sparkSession, table_location(project.tables, sink.table))
-            table.clean_up()
-            log = BatchLog(state.batches_file(pipeline.name))
+            if again is not None and again.table is not None and again.log is not None:
+                table, log = again.table, again.log
+            else:
+                table = open_table(frame.sparkSession, table_location(project.tables, sink.table))
+                table.clean_up()
+                log = BatchLog(state.batches_file(pipeline.name))
             start = _start(generation)
             write = ParquetWriter(sink, table, log, checkpoint, generation.number, start, on_rows)
             writer = frame.writeStream.foreachBatch(write)
@@ -121,20 +108,3 @@ def _started(writer: DataStreamWriter, pipeline: Pipeline, checkpoint: str, once
 
 def _start(generation: Generation) -> Position:
     return merged((position for position in generation.start.values()), min)
-
-
-def _check_mode(pipeline: Pipeline) -> None:
-    allowed = {
-        ParquetSink: ("append",),
-        DeltaSink: ("append", "complete"),
-        IcebergSink: ("append", "complete"),
-        JdbcSink: ("append", "complete"),
-    }.get(type(pipeline.to), ("append", "update", "complete"))
-    if pipeline.mode not in allowed:
-        raise DefinitionError(
-            f"{sink_text(pipeline.to)} cannot take rows in the mode {pipeline.mode!r}, as it does not change "
-            "rows that it has",
-            advice=f"Take {' or '.join(repr(mode) for mode in allowed)}, or a topic; with a watermark "
-            "windows come out once, when they are final, in the mode 'append'",
-            place=pipeline.place,
-        )

@@ -1,0 +1,52 @@
+"""What the kinds of sinks are called, and what each can take. Known without Spark: lint asks, too."""
+
+from __future__ import annotations
+
+from klamm.pipelines.definitions import (
+    DeltaSink,
+    IcebergSink,
+    JdbcSink,
+    ParquetSink,
+    Pipeline,
+    Sink,
+    TopicSink,
+)
+from klamm.pipelines.errors import DefinitionError
+
+
+def sink_text(sink: Sink) -> str:
+    """A sink in a few words, for people."""
+    match sink:
+        case ParquetSink():
+            return f"parquet {sink.table}"
+        case IcebergSink():
+            return f"iceberg {sink.table}"
+        case DeltaSink():
+            return f"delta {sink.path}"
+        case JdbcSink():
+            return f"jdbc {sink.table}"
+        case TopicSink():
+            return f"topic {sink.topic}"
+
+
+def counts_itself(sink: Sink) -> bool:
+    """Whether a sink tells how many rows it has written."""
+    return isinstance(sink, (ParquetSink, JdbcSink))
+
+
+def check_mode(pipeline: Pipeline) -> None:
+    """Refuse a mode whose rows the sink cannot take."""
+    allowed = {
+        ParquetSink: ("append",),
+        DeltaSink: ("append", "complete"),
+        IcebergSink: ("append", "complete"),
+        JdbcSink: ("append", "complete"),
+    }.get(type(pipeline.to), ("append", "update", "complete"))
+    if pipeline.mode not in allowed:
+        raise DefinitionError(
+            f"{sink_text(pipeline.to)} cannot take rows in the mode {pipeline.mode!r}, as it does not change "
+            "rows that it has",
+            advice=f"Take {' or '.join(repr(mode) for mode in allowed)}, or a topic; with a watermark "
+            "windows come out once, when they are final, in the mode 'append'",
+            place=pipeline.place,
+        )
