@@ -16,10 +16,11 @@ from tests.peers.kafka_jars import PeerMissing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 SPARK_SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     # Tests are over before the better compiler would have earned its keep.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1",
     "spark.driver.memory": "1g",
 }
 
@@ -98,7 +99,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     import pyspark_klamm
 
     folder = tmp_path_factory.mktemp("spark")
-    places = {"spark.sql.warehouse.dir": str(folder / "warehouse"), "spark.local.dir": str(folder / "local")}
+    places = {
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        # Where Derby, the database in Spark's jars, writes what it else leaves in the working folder.
+        JAVA_OPTIONS: f"{SPARK_SETTINGS[JAVA_OPTIONS]} -Dderby.stream.error.file={folder / 'derby.log'}",
+    }
     session = pyspark_klamm.session("tests", "local[2]", SPARK_SETTINGS | places)
     session.sparkContext.setLogLevel("ERROR")
     yield session

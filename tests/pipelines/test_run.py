@@ -247,6 +247,12 @@ def test_a_database_has_each_row_once_also_when_a_batch_is_run_again(
     assert numbers() == list(range(60))
     names = {row.TABLENAME for row in spark.read.jdbc(url, "SYS.SYSTABLES").collect()}
     assert "KLAMM_BATCHES" in names and not any(name.startswith("KLAMM_SHOP") for name in names)
+    # What reads other records is no batch that was moved, whatever its number.
+    shutil.rmtree(shop.project.state)
+    (status,) = run(shop.project, once=True, spark=spark)
+    assert status.state == "failed" and "is at batch 1" in status.error and "KLAMM" in status.error.upper()
+    assert numbers() == list(range(60))
+    assert not Path("derby.log").exists()
 
 
 TOPICS = """

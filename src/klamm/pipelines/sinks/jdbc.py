@@ -2,12 +2,15 @@
 
 Spark's tasks write a batch into a table of its own. Then the driver moves it in one transaction: the rows
 into the table, the batch's number into `klamm_batches`. A batch whose number is there has been moved, and is
-not moved again. Each try has a table of its own, as tasks of one that was given up may still write; what is
-left of those is dropped by the next run.
+not moved again. Beside the number is a digest of where the batch ends: one of the same number that reads
+something else comes from another checkpoint, and is refused. Each try has a table of its own, as tasks of one
+that was given up may still write; what is left of those is dropped by the next run.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -25,8 +28,12 @@ BATCHES_TABLE = "klamm_batches"
 REMEMBERED_BATCHES = 100
 """How many numbers of a pipeline are kept: Spark runs the last batch again at most."""
 
-_LONGEST_NAME = 100
+_LONGEST_OWNER = 200
+_LONGEST_PREFIX = 40
+"""With the digits of the attempt, short enough for databases: PostgreSQL takes 63 letters, and cuts off the
+rest without a word."""
 _ATTEMPT_DIGITS = 8
+_DIGEST_DIGITS = 8
 
 
 class DatabaseFailed(PipelineError):
@@ -47,12 +54,14 @@ class JdbcWriter:
         on_rows: Callable[[int], None],
     ) -> None:
         self._sink = sink
-        self._owner = f"{project}.{pipeline}"[:_LONGEST_NAME]
+        self._owner = _at_most(f"{project}.{pipeline}", _LONGEST_OWNER)
         self._generation = generation
         self._mode = mode
         self._checkpoint = checkpoint
         self._on_rows = on_rows
-        self._prefix = "klamm_" + re.sub(r"\W", "_", f"{project}_{pipeline}").lower()[:_LONGEST_NAME] + "_"
+        plain = re.sub(r"\W", "_", self._owner, flags=re.ASCII).lower()
+        # With a digest: other names can look the same with their dots and letters changed.
+        self._prefix = f"klamm_{plain[: _LONGEST_PREFIX - _DIGEST_DIGITS]}_{_digest(self._owner)}_"
         self._dialect: Any = None
         self._cleaned = False
 
@@ -99,7 +108,12 @@ class JdbcWriter:
                 advice="Nothing was moved: start the pipeline again, and the batch is written anew",
             )
         _run(
-            connection, f"INSERT INTO {BATCHES_TABLE} VALUES (?, ?, ?)", self._owner, self._generation, batch
+            connection,
+            f"INSERT INTO {BATCHES_TABLE} (pipeline, generation, batch, ends) VALUES (?, ?, ?, ?)",
+            self._owner,
+            self._generation,
+            batch,
+            self._ends(batch),
         )
         _run(
             connection,
@@ -115,7 +129,9 @@ class JdbcWriter:
         if self._cleaned:
             return
         names = []
-        tables = connection.getMetaData().getTables(None, None, None, None)
+        # Of the schema that names without one are in: others may have tables of the same names.
+        here = connection.getCatalog(), connection.getSchema()
+        tables = connection.getMetaData().getTables(*here, None, None)
         while tables.next():
             names.append(str(tables.getString("TABLE_NAME")))
         left_over = re.compile(re.escape(self._prefix) + rf"[0-9a-f]{{{_ATTEMPT_DIGITS}}}", re.IGNORECASE)
@@ -125,24 +141,39 @@ class JdbcWriter:
         if BATCHES_TABLE not in map(str.lower, names):
             _run(
                 connection,
-                f"CREATE TABLE {BATCHES_TABLE} (pipeline VARCHAR({_LONGEST_NAME}) NOT NULL, "
+                f"CREATE TABLE {BATCHES_TABLE} (pipeline VARCHAR({_LONGEST_OWNER}) NOT NULL, "
                 "generation INTEGER NOT NULL, batch INTEGER NOT NULL, "
+                f"ends VARCHAR({_DIGEST_DIGITS}) NOT NULL, "
                 "PRIMARY KEY (pipeline, generation, batch))",
             )
         connection.commit()
         self._cleaned = True
 
     def _is_moved(self, connection: Any, batch: int) -> bool:
+        """Whether a batch was moved before. One that is not the last, or reads something else, is refused."""
         statement = connection.prepareStatement(
-            f"SELECT batch FROM {BATCHES_TABLE} WHERE pipeline = ? AND generation = ? AND batch = ?"
+            f"SELECT batch, ends FROM {BATCHES_TABLE} WHERE pipeline = ? AND generation = ? AND batch >= ?"
         )
+        moved: dict[int, str] = {}
         try:
             _fill(statement, self._owner, self._generation, batch)
-            found = bool(statement.executeQuery().next())
+            found = statement.executeQuery()
+            while found.next():
+                moved[int(found.getInt(1))] = str(found.getString(2))
         finally:
             statement.close()
         connection.commit()
-        return found
+        if moved and moved != {batch: self._ends(batch)}:
+            raise DatabaseFailed(
+                f"the table {self._sink.table} is at batch {max(moved)}, but the checkpoint "
+                f"{self._checkpoint.location} is about to write batch {batch}: it was removed, or is old",
+                advice="Put the checkpoint back. To write the table from the beginning, delete its rows, and "
+                f"those of the pipeline {self._owner} in {BATCHES_TABLE}",
+            )
+        return bool(moved)
+
+    def _ends(self, batch: int) -> str:
+        return _digest(json.dumps(self._checkpoint.ends(batch), sort_keys=True))
 
     @contextmanager
     def _connection(self, spark: SparkSession) -> Iterator[Any]:
@@ -174,6 +205,15 @@ def _run(connection: Any, sql: str, *values: str | int) -> int:
         raise DatabaseFailed(f"the database refuses `{sql}`: {_reason(error)}") from error
     finally:
         statement.close()
+
+
+def _at_most(text: str, letters: int) -> str:
+    """The text, or as much of it as goes with a digest of all of it."""
+    return text if len(text) <= letters else f"{text[: letters - _DIGEST_DIGITS - 1]}_{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_DIGITS]
 
 
 def _fill(statement: Any, *values: str | int) -> None:
