@@ -47,7 +47,8 @@ def find_connector_jars() -> list[Path]:
     jars = sorted(folder.glob("*.jar"))
     if len(jars) < CONNECTOR_JAR_COUNT:
         raise PeerMissing(
-            f"Spark's Kafka connector {CONNECTOR_VERSION} is missing: {len(jars)} of its {CONNECTOR_JAR_COUNT} "
-            f"jars are in {folder}; run `make setup` (it needs Maven) or set SPARK_KAFKA_JARS"
+            f"Spark's Kafka connector {CONNECTOR_VERSION} is missing: {len(jars)} of its "
+            f"{CONNECTOR_JAR_COUNT} jars are in {folder}; run `make setup` (it needs Maven) "
+            "or set SPARK_KAFKA_JARS"
         )
     return jars
