@@ -105,6 +105,7 @@ MISTAKES = [
     (lambda: source(topic="t", format="avro", schema="infer"), "inferring is for json and csv"),
     (lambda: source(topic="t", format="avro", schema="a.avsc", framing="x"), "framing='x' is not known"),
     (lambda: source(topic="t", format="protobuf", schema="a.desc"), "needs the option message"),
+    (lambda: source(topic="t", schema="a INT", read={"startingTimestamp": 1}), "start= says where"),
     (lambda: source(topic="t", schema="a INT", timestampFromat="x"), "Did you mean timestampFormat?"),
     (lambda: source(topic="t", schema="a INT", undecodable="x"), "undecodable='x'"),  # type: ignore[arg-type]
     (lambda: source(topic="t", schema="a INT")(lambda one, two: one), "takes 2 parameters"),

@@ -47,6 +47,16 @@ MARK = "__klamm__"
 """The attribute of a function that has what its decorators were told."""
 
 _INTERVAL = re.compile(r"\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*", re.IGNORECASE)
+_DECIDED_ELSEWHERE = {
+    **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "topic= says what is read"),
+    **dict.fromkeys(
+        ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"),
+        "start= says where the first start begins, and `klamm pipeline replay` where the next one does",
+    ),
+    "includeheaders": "headers are always there, in the column _headers",
+    "kafka.bootstrap.servers": "klamm.toml has the brokers, and all sources of a project are there",
+}
+"""Options of the data source that would undo what a pipeline remembers, by their names in small letters."""
 _SINKS = (ParquetSink, IcebergSink, DeltaSink, JdbcSink, TopicSink)
 
 
@@ -87,6 +97,11 @@ def source(
         )
     _choose("format", format, FORMATS, place)
     _choose("undecodable", undecodable, OTHERWISE, place)
+    for name in read or ():
+        if reason := _DECIDED_ELSEWHERE.get(name.lower()):
+            raise DefinitionError(
+                f"read cannot have the option {name}", advice=f"Take it out: {reason}", place=place
+            )
     texts = {name: _text(value) for name, value in options.items()}
     for message, advice in complaints(format, schema, texts):
         raise DefinitionError(message, advice=advice, place=place)
