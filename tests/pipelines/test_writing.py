@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from klamm.pipelines.discovery import load_definitions
+from klamm.pipelines.errors import DefinitionError
 from klamm.pipelines.sinks.writing import Started, start_query
 from klamm.pipelines.state import Generation, State
 from tests.pipelines.projects import make_project
@@ -26,6 +29,9 @@ class Frame:
 
     sparkSession = None
 
+    def __init__(self, columns: list[str]) -> None:
+        self.columns = columns
+
     def __getattr__(self, name: str) -> Any:
         return self if name == "writeStream" else lambda *values, **named: self
 
@@ -33,7 +39,7 @@ class Frame:
 def test_a_query_that_is_started_again_leaves_to_compaction_what_it_is_at(tmp_path: Path) -> None:
     project = make_project(tmp_path, TABLE)
     pipeline = load_definitions(project).pipelines["table"]
-    frame: Any = Frame()
+    frame: Any = Frame(["n"])
 
     def start(again: Started | None) -> Started:
         state, generation = State(project), Generation(1)
@@ -48,3 +54,21 @@ def test_a_query_that_is_started_again_leaves_to_compaction_what_it_is_at(tmp_pa
     assert second.table is first.table and second.log is first.log, "one lock, and one memory of the log"
     start(None)
     assert not merging.exists(), "a run of its own removes what a killed one has left"
+
+
+@pytest.mark.parametrize(
+    ("sink", "columns", "problem"),
+    [
+        ("parquet('t')", ["n", "Batch"], "has a column batch"),
+        ("parquet('t', partition_by='day')", ["n"], "partition_by of table names day"),
+        ("delta('t', partition_by=['n', 'day'])", ["n"], "partition_by of table names day"),
+    ],
+)
+def test_columns_that_a_table_cannot_have_are_refused(
+    tmp_path: Path, sink: str, columns: list[str], problem: str
+) -> None:
+    project = make_project(tmp_path, TABLE.replace('parquet("orders")', sink))
+    pipeline = load_definitions(project).pipelines["table"]
+    frame: Any = Frame(columns)
+    with pytest.raises(DefinitionError, match=problem):
+        start_query(frame, pipeline, project, State(project), Generation(1), once=True, on_rows=print)

@@ -22,10 +22,9 @@ from klamm.pipelines.graph import sources_of
 from klamm.pipelines.project import Project
 from klamm.pipelines.runner import make_session
 from klamm.pipelines.schemas.resolving import schema_file
+from klamm.pipelines.sinks.kinds import check_columns
+from klamm.pipelines.sinks.layout import BATCH_COLUMN
 from klamm.pipelines.sinks.tables import open_table, table_location
-
-_BATCH_COLUMN = "batch"
-"""The folder that a published batch lies in shows as a column of the table."""
 
 
 def check_plans(project: Project, definitions: Definitions, spark: SparkSession | None) -> Iterator[Finding]:
@@ -56,6 +55,7 @@ def _check_plan(
             return  # building would infer it and write it down; that it is missing was told already
     try:
         frame = frames.build(pipeline, definitions, project, spark, streaming=True, makes_topics=False)
+        check_columns(pipeline, frame.columns)
         _check_mode(frame, pipeline, spark)
     except PipelineError as error:
         yield finding_of(error, pipeline.place)
@@ -85,7 +85,7 @@ def _check_table(
     if not open_table(spark, location).folders():
         return
     there = spark.read.option("mergeSchema", "true").parquet(location).schema
-    known = {field.name.lower(): field for field in there if field.name != _BATCH_COLUMN}
+    known = {field.name.lower(): field for field in there if field.name != BATCH_COLUMN}
     for field in schema:
         old = known.pop(field.name.lower(), None)
         if old is not None and field.name not in sink.partition_by and old.dataType != field.dataType:

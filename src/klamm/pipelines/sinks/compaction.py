@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from klamm.pipelines.batch_log import BatchLog
 from klamm.pipelines.hadoop import Kind
 from klamm.pipelines.sinks.exchange import why_impossible
-from klamm.pipelines.sinks.layout import BatchFolder
+from klamm.pipelines.sinks.layout import BATCH_COLUMN, BatchFolder
 from klamm.pipelines.sinks.tables import LocalTable, Table, TableError
 
 if TYPE_CHECKING:
@@ -129,10 +129,10 @@ def _read(spark: SparkSession, table: LocalTable, paths: Sequence[Path]) -> tupl
     partition_by = [part.partition("=")[0] for part in depths[0]]
     schema: Any = spark.read.option("mergeSchema", "true").parquet(*map(str, leaves)).schema
     with_folders = StructType([*schema.fields])
-    for name in ["batch", *partition_by]:
+    for name in [BATCH_COLUMN, *partition_by]:
         with_folders = with_folders.add(name, StringType())
     reader = spark.read.schema(with_folders).option("basePath", str(table.path))
-    return reader.parquet(*map(str, paths)).drop("batch"), partition_by
+    return reader.parquet(*map(str, paths)).drop(BATCH_COLUMN), partition_by
 
 
 def _rows(folder: Path) -> int:

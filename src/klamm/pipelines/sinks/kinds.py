@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from klamm.pipelines.definitions import (
     DeltaSink,
     IcebergSink,
@@ -12,6 +14,7 @@ from klamm.pipelines.definitions import (
     TopicSink,
 )
 from klamm.pipelines.errors import DefinitionError
+from klamm.pipelines.sinks.layout import BATCH_COLUMN
 
 
 def sink_text(sink: Sink) -> str:
@@ -48,5 +51,25 @@ def check_mode(pipeline: Pipeline) -> None:
             "rows that it has",
             advice=f"Take {' or '.join(repr(mode) for mode in allowed)}, or a topic; with a watermark "
             "windows come out once, when they are final, in the mode 'append'",
+            place=pipeline.place,
+        )
+
+
+def check_columns(pipeline: Pipeline, columns: Sequence[str]) -> None:
+    """Refuse columns that readers of the table would lose, and those to partition by that are not there."""
+    if not isinstance(pipeline.to, (ParquetSink, DeltaSink)):
+        return
+    there = {name.lower() for name in columns}
+    if isinstance(pipeline.to, ParquetSink) and BATCH_COLUMN in there:
+        raise DefinitionError(
+            f"{pipeline.name} has a column {BATCH_COLUMN}, which is what readers call the folder of a batch",
+            advice="Give the column another name",
+            place=pipeline.place,
+        )
+    missing = [name for name in pipeline.to.partition_by if name.lower() not in there]
+    if missing:
+        raise DefinitionError(
+            f"partition_by of {pipeline.name} names {', '.join(missing)}, which is no column of it",
+            advice=f"There are {', '.join(columns)}",
             place=pipeline.place,
         )

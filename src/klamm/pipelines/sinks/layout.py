@@ -16,7 +16,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-PREFIX = "batch="
+BATCH_COLUMN = "batch"
+"""What readers call the column that they make of the folders' names."""
+
+PREFIX = f"{BATCH_COLUMN}="
 _FOLDER = re.compile(r"batch=(\d+)-(\d{8,})(?:-(\d{8,}))?(?:\.(\d+))?")
 
 

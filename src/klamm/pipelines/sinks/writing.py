@@ -19,7 +19,7 @@ from klamm.pipelines.definitions import (
 from klamm.pipelines.positions import Position, merged
 from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.jdbc import JdbcWriter
-from klamm.pipelines.sinks.kinds import check_mode
+from klamm.pipelines.sinks.kinds import check_columns, check_mode
 from klamm.pipelines.sinks.lakehouse import lakehouse_writer
 from klamm.pipelines.sinks.parquet import ParquetWriter
 from klamm.pipelines.sinks.tables import Table, open_table, table_location
@@ -61,6 +61,7 @@ def start_query(
     at work on them, and two that do not know of each other would undo what the other has done.
     """
     check_mode(pipeline)
+    check_columns(pipeline, frame.columns)
     sink = pipeline.to
     checkpoint = Checkpoint(frame.sparkSession, state.checkpoint(pipeline.name, generation.number))
     table: Table | None = None
