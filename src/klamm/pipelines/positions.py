@@ -53,6 +53,22 @@ def reaches(end: Position, point: Position) -> bool:
     )
 
 
+def is_gone(start: Position, end: Position, oldest: Position, newest: Position) -> bool:
+    """Whether something that was read from `start` to `end` is not among what topics have by now."""
+    for topic, partitions in end.items():
+        for partition, last in partitions.items():
+            first = max(0, start.get(topic, {}).get(partition, 0))
+            first_there, last_there = _at(oldest, topic, partition), _at(newest, topic, partition)
+            if first < last and not first_there <= first < last <= last_there:
+                return True
+    return False
+
+
+def _at(position: Position, topic: str, partition: str) -> int:
+    """An offset; of a partition that is not there none is right."""
+    return position.get(topic, {}).get(partition, -1)
+
+
 def records_between(start: Position, end: Position) -> int:
     """How many offsets lie between two positions. Partitions that are new in `end` count from their start."""
     return sum(
@@ -72,4 +88,7 @@ def completed(position: Position, partitions: Mapping[str, Iterable[int]]) -> Po
 
 def is_position(value: object) -> TypeGuard[Position]:
     """Whether something that was read as JSON is a position, and not what another source keeps."""
-    return isinstance(value, dict) and all(isinstance(partitions, dict) for partitions in value.values())
+    return isinstance(value, dict) and all(
+        isinstance(partitions, dict) and all(isinstance(offset, int) for offset in partitions.values())
+        for partitions in value.values()
+    )

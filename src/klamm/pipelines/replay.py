@@ -7,9 +7,10 @@ the next run goes on from there. What becomes of what was written before depends
     topic      the rows are written once more
     jdbc, iceberg, delta    the rows are added once more: whoever wants them once deletes the old ones first
 
-Batches are taken out whole, so a table's replay begins where the first such batch began. A pipeline with
-state (windows, joins of streams, duplicates dropped) begins with none: only a replay from the earliest record
-is as if it had never run before.
+Batches are taken out whole, so a table's replay begins where the first such batch began. Those whose records
+are no longer in the topics stay as they are: nobody could make their rows anew. A pipeline with state
+(windows, joins of streams, duplicates dropped) begins with none: only a replay from the earliest record is as
+if it had never run before.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.pipelines.batch_log import BatchEntry, BatchLog
 from klamm.pipelines.checkpoints import Checkpoint
@@ -27,7 +28,7 @@ from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.generations import finish_retiring
 from klamm.pipelines.graph import sources_of
 from klamm.pipelines.hadoop import local_path
-from klamm.pipelines.positions import EARLIEST_OFFSET, Position, merged, reaches
+from klamm.pipelines.positions import EARLIEST_OFFSET, Position, is_gone, merged, reaches
 from klamm.pipelines.project import Project
 from klamm.pipelines.runner import make_session
 from klamm.pipelines.sinks.kinds import sink_text
@@ -79,8 +80,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         source.name: resolve(project, source.topics, _for_topics(point, source.topics))
         for source in sources_of(pipeline, definitions.nodes)
     }
-    retired: tuple[BatchFolder, ...] = ()
-    rows = 0
+    rebuilt = _Rebuilt({})
     warnings = []
     with _session_if_needed(project, wanted, spark) as session:
         checkpoint = Checkpoint(session, state.checkpoint(pipeline, present.number))
@@ -92,15 +92,13 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         if isinstance(wanted.to, ParquetSink):
             folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
             entries = BatchLog(state.batches_file(pipeline)).entries
-            first = _first_reached(entries, folders, _asked(point, starts))
-            if first is None:
-                raise ReplayRefused(
-                    f"no batch of the table {wanted.to.table} reaches {from_}: there is nothing to make anew",
-                    advice="Say an earlier point; what has not been read yet is read by the next run anyway",
+            rebuilt = _rebuilt(project, entries, folders, _asked(point, starts), starts)
+            starts = {name: _begun(position, rebuilt.begins) for name, position in starts.items()}
+            if rebuilt.staying_rows:
+                warnings.append(
+                    f"{rebuilt.staying_rows:,} rows from there on stay as they are: records of their batches "
+                    "are gone from the topics, so that they cannot be made anew"
                 )
-            retired = tuple(folder for folder in folders if folder[:2] >= (first.generation, first.first))
-            rows = sum(entry.rows for entry in entries[entries.index(first) :])
-            starts = {name: _begun(position, first.start) for name, position in starts.items()}
     if not isinstance(wanted.to, ParquetSink):
         _check_all_named(point, starts)
         what = "once more" if isinstance(wanted.to, TopicSink) else "in addition to those it has"
@@ -110,8 +108,8 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         sink=sink_text(wanted.to),
         generation=present.number + 1,
         start=starts,
-        retired=tuple(folder.name for folder in retired),
-        retired_rows=rows,
+        retired=tuple(folder.name for folder in rebuilt.retired),
+        retired_rows=rebuilt.rows,
         warnings=tuple(warnings),
     )
 
@@ -206,6 +204,49 @@ def _first_reached(
     if inside is None:
         return found
     return next(entry for entry in entries if inside.holds(entry.generation, entry.first))
+
+
+class _Rebuilt(NamedTuple):
+    """What a replay means for a table: where it begins, what goes, and how much cannot be made anew."""
+
+    begins: Position
+    retired: tuple[BatchFolder, ...] = ()
+    rows: int = 0
+    staying_rows: int = 0
+
+
+def _rebuilt(
+    project: Project,
+    entries: Sequence[BatchEntry],
+    folders: Sequence[BatchFolder],
+    point: Position,
+    starts: Mapping[str, Position],
+) -> _Rebuilt:
+    reached = _first_reached(entries, folders, point)
+    if reached is None:
+        raise ReplayRefused(
+            "no batch of the table reaches that point: there is nothing to make anew",
+            advice="Say an earlier point; what has not been read yet is read by the next run anyway",
+        )
+    later = entries[entries.index(reached) :]
+    topics = merged(starts.values(), min)
+    oldest, newest = resolve(project, topics, "earliest"), resolve(project, topics, "latest")
+    end = merged((entry.end for entry in later), max)
+    begins_folder = {folder[:2] for folder in folders}
+    for index, entry in enumerate(later):
+        inside = any(folder.holds(entry.generation, entry.first) for folder in folders)
+        is_first = not inside or (entry.generation, entry.first) in begins_folder
+        if is_first and not is_gone(entry.start, end, oldest, newest):
+            return _Rebuilt(
+                begins=entry.start,
+                retired=tuple(folder for folder in folders if folder[:2] >= (entry.generation, entry.first)),
+                rows=sum(each.rows for each in later[index:]),
+                staying_rows=sum(each.rows for each in later[:index]),
+            )
+    raise ReplayRefused(
+        f"records of all batches from there on are gone from {', '.join(topics)}: no row could be made anew",
+        advice="Keep the table as it is, and let the pipeline write to a new one",
+    )
 
 
 def _begun(position: Position, begins: Position) -> Position:

@@ -79,8 +79,6 @@ def _found(admin: Admin, partitions: Mapping[str, range], point: Point) -> Posit
                 advice=f"Read are {', '.join(sorted(partitions))}",
             )
         return completed({topic: dict(offsets) for topic, offsets in point.items()}, partitions)
-    if isinstance(point, int):
-        return {topic: {str(number): point for number in numbers} for topic, numbers in partitions.items()}
     asked = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
     at: OffsetSpec = point if isinstance(point, datetime) else ("latest" if point == "latest" else "earliest")
     found = admin.list_offsets(dict.fromkeys(asked, at))
@@ -89,8 +87,11 @@ def _found(admin: Admin, partitions: Mapping[str, range], point: Point) -> Posit
     for partition in asked:
         # Where nothing is as young as that, what comes next is the first.
         offset = found[partition] or ends[partition]
-        assert offset is not None
-        position.setdefault(partition.topic, {})[str(partition.partition)] = offset.offset
+        end = ends[partition]
+        assert offset is not None and end is not None
+        # One offset for all of them: not every partition has it.
+        number = min(max(point, offset.offset), end.offset) if isinstance(point, int) else offset.offset
+        position.setdefault(partition.topic, {})[str(partition.partition)] = number
     return position
 
 
