@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
+from klamm.pipelines.batch_log import BatchLog
+from klamm.pipelines.checkpoints import Checkpoint
+from klamm.pipelines.definitions import ParquetSink
 from klamm.pipelines.hadoop import Kind, kind_of, local_path
 from klamm.pipelines.sinks import tables
 from klamm.pipelines.sinks.exchange import ExchangeImpossible, exchange, why_impossible
 from klamm.pipelines.sinks.layout import BatchFolder
+from klamm.pipelines.sinks.parquet import ParquetWriter
 from klamm.pipelines.sinks.tables import LocalTable, open_table, table_location
 
 
@@ -141,3 +147,46 @@ def test_a_table_is_a_name_a_path_or_a_uri() -> None:
     assert table_location("s3a://bucket/tables", "orders") == "s3a://bucket/tables/orders"
     assert table_location("/project/tables", "hdfs://namenode/orders") == "hdfs://namenode/orders"
     assert isinstance(open_table(None, "/project/tables/orders"), LocalTable)
+
+
+class OneFile(ParquetWriter):
+    """Writes what is no Parquet, and needs no Spark for it."""
+
+    def _write(self, frame: DataFrame, staged: str, records: int) -> int:
+        Path(staged).mkdir(parents=True)
+        Path(staged, "part-0.parquet").write_bytes(b"rows")
+        return 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="what is synced is seen in /proc")
+def test_the_disk_has_what_a_batch_reads_before_it_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a machine that fails would have the batch in its table, and plan another one of its number."""
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "offsets/0").write_text('v1\n{}\n{"orders":{"0":1}}\n')
+    steps: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda number: steps.append(os.readlink(f"/proc/self/fd/{number}")))
+    rename = os.rename
+
+    def noted(old: str, new: Path) -> None:
+        steps.append("published")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", noted)
+    writer = OneFile(
+        ParquetSink("orders"),
+        LocalTable(tmp_path / "orders"),
+        BatchLog(tmp_path / "batches.jsonl"),
+        Checkpoint(None, str(checkpoint)),
+        generation=1,
+        start={},
+        on_rows=lambda rows: None,
+    )
+    frame: Any = None
+    writer(frame, 0)
+    before, after = steps[: steps.index("published")], steps[steps.index("published") :]
+    assert {str(checkpoint / "offsets/0"), str(checkpoint / "offsets")} <= set(before)
+    assert any(step.endswith("part-0.parquet") for step in before)
+    assert str(tmp_path / "batches.jsonl") in after

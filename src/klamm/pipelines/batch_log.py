@@ -8,6 +8,7 @@ found published, and gets its line then. A line that a crash cut off is dropped 
 from __future__ import annotations
 
 import json
+import os
 import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -62,6 +63,8 @@ class BatchLog:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a") as stream:
                 stream.write(_line(entry))
+                stream.flush()
+                os.fsync(stream.fileno())
 
     def merge(self, folder: BatchFolder) -> None:
         """One line for the batches of a folder that they were merged into."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from klamm.pipelines.hadoop import RemoteFiles, joined, local_path
 from klamm.pipelines.positions import Position, parse_offset_log
+from klamm.pipelines.state import sync
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,19 @@ class Checkpoint:
         except FileNotFoundError:
             return []
         return parse_offset_log(text)
+
+    def sync(self, batch: int) -> None:
+        """Have the disk keep what a batch reads, before anybody sees its rows.
+
+        Spark leaves that to the system. When the machine fails, it would plan another batch of the same
+        number, which is then taken for the one that is published. Other file systems keep what is closed.
+        """
+        if self._path is None:
+            return
+        folder = self._path / "offsets"
+        for path in (folder / str(batch), folder):
+            if path.exists():
+                sync(path)
 
     def keeps_state(self) -> bool:
         """Whether the query has operators with state, which want every batch to be run, even twice."""

@@ -156,6 +156,17 @@ def write_whole(file: Path, text: str, *, durable: bool = True) -> None:
         if durable:
             os.fsync(stream.fileno())
     os.replace(made, file)
+    if durable:
+        sync(file.parent)
+
+
+def sync(path: Path) -> None:
+    """Have the disk keep a file, or what a folder lists."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _holder(descriptor: int) -> str:

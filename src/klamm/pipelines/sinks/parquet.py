@@ -67,6 +67,7 @@ class ParquetWriter:
         try:
             rows = self._write(frame, staged, records_between(start, end))
             if rows:
+                self._checkpoint.sync(batch)
                 self._table.publish(staged, BatchFolder.of_batch(self._generation, batch))
         finally:
             self._table.discard(staged)

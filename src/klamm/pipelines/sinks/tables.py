@@ -23,6 +23,7 @@ from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.hadoop import Kind, RemoteFiles, joined, kind_of, local_path, parent
 from klamm.pipelines.sinks.exchange import exchange, why_impossible
 from klamm.pipelines.sinks.layout import BatchFolder, parse_folders, rebuilt_names
+from klamm.pipelines.state import sync
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,7 +123,7 @@ class LocalTable(Table):
         with self.changing:
             self.path.mkdir(parents=True, exist_ok=True)
             os.rename(staged, self.path / folder.name)
-            _sync(self.path)
+            sync(self.path)
 
     def retire(self, folders: Iterable[BatchFolder], generation: int) -> None:
         with self.changing:
@@ -174,7 +175,7 @@ class LocalTable(Table):
             os.rename(path, made / folder._replace(rebuilds=rebuilds).name)
         _sync_tree(made, files=False)
         exchange(self.path, made)
-        _sync(self.path.parent)
+        sync(self.path.parent)
         return made
 
     def size_bytes(self, folder: BatchFolder) -> int:
@@ -240,13 +241,5 @@ def _sync_tree(folder: Path, *, files: bool = True) -> None:
     """Have the disk keep a tree before anything says that it is there."""
     for path in folder.rglob("*"):
         if files or path.is_dir():
-            _sync(path)
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync(path)
+    sync(folder)
