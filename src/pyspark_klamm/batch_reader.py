@@ -16,6 +16,7 @@ from pyspark_klamm.connections import Connection, connection_for
 from pyspark_klamm.lookup import ClusterLookup
 from pyspark_klamm.options import ReadOptions
 from pyspark_klamm.planning import OffsetRange, split_ranges
+from pyspark_klamm.worker_memory import settle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -67,10 +68,12 @@ def read_partition(options: ReadOptions, schema: StructType, wanted: OffsetRange
     from pyspark_klamm.fetching import read_range
     from pyspark_klamm.rows import RowDecoder
 
+    connection, decoder = connection_for(options.client), RowDecoder(schema)
+    settle()
     return read_range(
-        connection_for(options.client),
+        connection,
         wanted,
-        RowDecoder(schema),
+        decoder,
         fails_on_loss=options.fail_on_data_loss,
         patience_seconds=options.poll_timeout_seconds,
     )

@@ -24,6 +24,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 from pyspark_klamm.client_options import client_config, client_settings
 from pyspark_klamm.errors import OptionError
 from pyspark_klamm.options import parse_topic
+from pyspark_klamm.worker_memory import settle
 
 if TYPE_CHECKING:
     import pyarrow
@@ -58,6 +59,7 @@ class TopicSink:
     def write(self, batches: Iterator[pyarrow.RecordBatch]) -> Written:
         """Send all rows of a task, and wait until they are acknowledged."""
         producer = producer_for(self.settings)
+        settle()
         deliveries: deque[RangesDelivery] = deque()
         rows = 0
         try:
