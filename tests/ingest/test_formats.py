@@ -26,6 +26,7 @@ def test_json_lines_are_sent_as_they_stand() -> None:
         (b"[1]", "not an object but a list"),
         (b'{"other": 1}', "no 'id'"),
         (b'{"id": "\xff"}', "not UTF-8"),
+        (b'{"id": ' + b"[" * 100_000, "nested too deeply"),
     ],
 )
 def test_bad_json_lines_are_told_by_number_and_the_rest_is_read(line: bytes, reason: str) -> None:
@@ -63,10 +64,22 @@ def test_numbers_are_inferred(number: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["007", "+1", "1.", ".5", "nan", "inf", "1_000", "True", " 1", "0x10", "1\n"]
+    "text", ["007", "+1", "1.", ".5", "nan", "inf", "1_000", "True", " 1", "0x10", "1\n", "1e400", "9" * 5000]
 )
 def test_what_is_not_exactly_a_number_stays_a_text(text: str) -> None:
     assert inferred(text) == text
+
+
+def test_a_header_that_names_a_column_twice_is_told() -> None:
+    assert list(csv_rows(["a,b,a\n", "1,2,3\n"])) == [
+        BadLine(1, "the header names 'a' twice, so that no row could have both")
+    ]
+
+
+@pytest.mark.parametrize("wrong", [1e400, 2**63, -(2**70), "1e400", float("nan")])
+def test_times_that_no_record_holds_are_told(wrong: object) -> None:
+    with pytest.raises(ValueError, match="is not a time"):
+        milliseconds(wrong)
 
 
 def test_times() -> None:

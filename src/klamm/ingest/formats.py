@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -15,6 +16,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 _SECONDS_BEFORE = 100_000_000_000
 """Numbers below this are seconds since 1970 (until the year 5138), others are milliseconds (from 1973)."""
+
+_LAST_TIME_MS = 2**63 - 1
+"""Records have no room for a later one."""
+
+_LONGEST_NUMBER = 400
+"""Letters of a number: what is longer is an identifier, and Python refuses to read the longest of them."""
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
@@ -50,7 +57,7 @@ def json_rows(lines: Iterable[bytes], *, key: str | None = None, time: str | Non
             continue
         try:
             yield _row(number, value, _decode(value.decode()), key, time)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield BadLine(number, _reason(error))
 
 
@@ -78,6 +85,9 @@ def csv_rows(
             continue
         if names is None:
             names = fields
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                yield BadLine(first_line, f"the header names {twice!r} twice, so that no row could have both")
+                return
             continue
         try:
             yield _csv_row(first_line, names, fields, key, time, infers_types)
@@ -122,9 +132,12 @@ def inferred(text: str) -> int | float | bool | str | None:
     """A number, true, false or nothing if the text is exactly that; `007` and `+1` stay texts."""
     if text in _WORDS:
         return _WORDS[text]
+    if len(text) > _LONGEST_NUMBER:
+        return text
     if _INTEGER.match(text):
         return int(text)
-    return float(text) if _NUMBER.match(text) else text
+    number = float(text) if _NUMBER.match(text) else math.inf
+    return number if math.isfinite(number) else text  # JSON has no word for what is too large
 
 
 def milliseconds(value: Any) -> int:
@@ -134,6 +147,8 @@ def milliseconds(value: Any) -> int:
             return _from_text(value)
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{value!r} is not a time")
+    if not abs(value) <= _LAST_TIME_MS:
         raise ValueError(f"{value!r} is not a time")
     result = int(value * 1000 if abs(value) < _SECONDS_BEFORE else value)
     if result < 0:
@@ -154,7 +169,9 @@ def _from_text(text: str) -> int:
     return result
 
 
-def _reason(error: ValueError) -> str:
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
     if isinstance(error, UnicodeError):
         return "it is not UTF-8"
     return f"it is not JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error)
