@@ -32,6 +32,10 @@ RETRY_PAUSE_S = 5.0
 MOST_MEETINGS = 5
 """How many batches may go by before the reader stops asking for the query's id."""
 
+COMMIT_ANEW_S = 3600.0
+"""How often offsets are committed that have not changed. Of a group without members a broker forgets what is
+older than offsets.retention.minutes, and a partition may have no records for longer than that."""
+
 _QUERY_ID = "sql.streaming.queryId"
 
 
@@ -47,23 +51,23 @@ class GroupOffsets:
         self._is_arranged = False
         """Whether a task was told where to meet."""
         self._retry_at = 0.0
+        self._commit_anew_at = 0.0
         self._meeting_group = f"{prefix}-reader-{uuid.uuid4()}"
 
     def meeting_group(self) -> str | None:
         """Where a task shall tell the query's id; None when that is not needed."""
-        if self._group_id is not None:
+        if self._group_id is not None or not self._meetings_left:
             return None
         self._is_arranged = True
         return self._meeting_group
 
     async def commit(self, processed: Mapping[TopicPartition, int]) -> None:
-        """Commit these offsets, if they are news."""
-        news = {
-            each: CommittedOffset(offset)
-            for each, offset in processed.items()
-            if self._committed.get(each) != offset
-        }
+        """Commit these offsets, if they are news, or if it was long ago."""
         now = asyncio.get_running_loop().time()
+        known = self._committed if now < self._commit_anew_at else {}
+        news = {
+            each: CommittedOffset(offset) for each, offset in processed.items() if known.get(each) != offset
+        }
         if not news or now < self._retry_at:
             return
         try:
@@ -78,6 +82,8 @@ class GroupOffsets:
                 logger.warning("group %s has not got this query's offsets: %s", self._group_id, error)
                 return
         self._committed = dict(processed)
+        if not known:
+            self._commit_anew_at = now + COMMIT_ANEW_S
 
     async def _meet(self) -> None:
         if not self._is_arranged or not self._meetings_left:

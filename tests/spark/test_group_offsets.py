@@ -63,6 +63,24 @@ def test_a_group_that_cannot_be_committed_to_stops_nothing(
         assert committed(admin, group) == [0, 1], "as soon as it can be done, it is"
 
 
+def test_what_does_not_change_is_committed_anew_before_brokers_forget_it(
+    klamm_bootstrap: str, topic: str, admin: klamm.Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = unique("group")
+    stream = Stream(klamm_bootstrap, subscribe=topic, startingOffsets="earliest", kafka__group__id=group)
+    monkeypatch.setattr(group_offsets, "COMMIT_ANEW_S", 0.0)
+    for _ in range(2):
+        stream.trigger()
+        assert committed(admin, group) == [0, 0]
+        admin.delete_groups([group])
+    monkeypatch.setattr(group_offsets, "COMMIT_ANEW_S", 3600.0)
+    for expected in ([0, 0], []):
+        stream.trigger()
+        assert committed(admin, group) == expected
+        if expected:
+            admin.delete_groups([group])
+
+
 class FakeContext:
     """What Spark tells a task."""
 
@@ -98,3 +116,4 @@ def test_a_reader_that_nobody_tells_gives_up(
         send(klamm_bootstrap, topic)
         assert len(stream.trigger()) == 1
     assert caplog.text.count("no task has told which query this is") == 1
+    assert stream.partitions[0].meeting_group is None, "tasks need not go there any more"  # type: ignore[attr-defined]
