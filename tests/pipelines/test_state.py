@@ -18,7 +18,7 @@ from klamm.pipelines.positions import (
 from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.sinks.layout import BatchFolder
 from klamm.pipelines.state import Generation, ProjectBusy, State
-from klamm.pipelines.status import read_status, write_status
+from klamm.pipelines.status import read_status, tidy_up, write_status
 from tests.pipelines.projects import make_project
 
 
@@ -164,6 +164,18 @@ def test_a_status_that_runs_in_no_process_was_killed(tmp_path: Path) -> None:
     first, second = read_status(project)
     assert (first.state, first.rows_in, first.rate) == ("killed", 7, 0.0)
     assert (second.state, second.error) == ("failed", "boom")
+
+
+def test_a_run_leaves_no_status_of_what_is_gone_or_not_run(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    state = State(project)
+    for name in ("chosen", "gone", "other"):
+        write_status(state, PipelineStatus(name, "topic t", state="running"))
+    write_status(state, PipelineStatus("done", "topic t", state="finished"))
+    with state.lock("running its pipelines"):
+        tidy_up(state, ["chosen", "other", "done"], ["chosen"])
+        states = {status.pipeline: status.state for status in read_status(project)}
+    assert states == {"chosen": "running", "other": "killed", "done": "finished"}
 
 
 def test_a_status_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from klamm.pipelines.sinks.kinds import counts_itself, sink_text
 from klamm.pipelines.sinks.tables import table_location
 from klamm.pipelines.sinks.writing import Started, start_query
 from klamm.pipelines.state import State
-from klamm.pipelines.status import write_status
+from klamm.pipelines.status import tidy_up, write_status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,6 +95,7 @@ def run(
         session = spark if spark is not None else stack.enter_context(_session(project))
         stack.enter_context(_held(state.lock_driver(session)))
         stack.enter_context(_stopping_on_signals(stop))
+        tidy_up(state, definitions.pipelines, [pipeline.name for pipeline in chosen])
         compactor = Compactor(session, compaction) if compaction is not None else None
         running = _Run(project, definitions, state, session, once, on_status, compactor)
         return running.run(chosen, stop)
