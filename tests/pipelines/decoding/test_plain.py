@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import Row
 
 from klamm.pipelines.decoding import decode, unknown_fields
-from klamm.pipelines.decoding.plain import EMPTY, LOOKED_AT, NOT_CSV, NOT_JSON, NOT_TEXT
+from klamm.pipelines.decoding.plain import EMPTY, LOOKED_AT, NOT_CSV, NOT_JSON, NOT_ONE, NOT_TEXT
 from klamm.pipelines.definitions import Format, Source
 from klamm.pipelines.errors import Place
 from klamm.pipelines.project import Project
@@ -54,6 +54,9 @@ def test_json(spark: SparkSession, project: Project) -> None:
         b"{}": (None, None),
         b'{"b": {"in": "side"}}': (None, '{"in":"side"}'),
         b'{"b": "\xc3\xa4"}': (None, "ä"),
+        b'{"b": [{"in": 1}, {"in": 2}]}': (None, '[{"in":1},{"in":2}]'),
+        b'{"b": "}{"}': (None, "}{"),
+        b"{'b': '} {'}": (None, "} {"),
         None: (None, None),
         b"": EMPTY,
         b" \n": EMPTY,
@@ -66,6 +69,8 @@ def test_json(spark: SparkSession, project: Project) -> None:
         b"17": NOT_JSON,
         b'[{"a": 1}, {"a": 2}]': NOT_JSON,
         b'{"a": 1} and more': NOT_JSON,
+        b'{"a": 1}\n{"a": 2}': NOT_ONE,
+        b'{"a": 1}, {"a": 2}': NOT_ONE,
         b'{"b": "\xff"}': NOT_TEXT,
     }
     rows = decoded(spark, project, source_of("json", "a BIGINT, b STRING"), list(cases))
@@ -86,6 +91,8 @@ def test_csv(spark: SparkSession, project: Project) -> None:
         b"1;x": (1, "x"),
         b"1;x\r\n": (1, "x"),
         b'1;"x;y"': (1, "x;y"),
+        b'1;"x\ny"': (1, "x\ny"),
+        b"1;x\n2;y": NOT_CSV,
         b";": (None, None),
         None: (None, None),
         b"": EMPTY,
