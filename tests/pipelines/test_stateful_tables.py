@@ -1,0 +1,102 @@
+"""Pipelines that keep state write tables, and each of their rows once: also when a batch is run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from klamm.pipelines.runner import run
+from tests.pipelines.running import Shop
+
+PIPELINES = """
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+
+
+class Count(StatefulProcessor):
+    def init(self, handle):
+        self._seen = handle.getValueState("seen", "n BIGINT")
+
+    def handleInputRows(self, key, rows, timerValues):
+        known = self._seen.get()
+        count = (known[0] if known else 0) + sum(1 for _ in rows)
+        self._seen.update((count,))
+        yield Row(kind=key[0], n=count)
+
+    def close(self):
+        pass
+
+
+@source(topic="{topic}", schema="n BIGINT, kind BIGINT, at TIMESTAMP", read={"maxOffsetsPerTrigger": 60})
+def orders(rows):
+    return rows.withWatermark("at", "0 seconds")
+
+@source(topic="{topic}", schema="n BIGINT, kind BIGINT, at TIMESTAMP", read={"maxOffsetsPerTrigger": 60})
+def others(rows):
+    return rows.select(F.col("n").alias("m"), F.col("at").alias("seen")).withWatermark("seen", "0 seconds")
+
+@pipeline(to=parquet("windows"))
+def windows(orders):
+    counted = orders.groupBy(F.window("at", "10 seconds")).agg(F.count("*").alias("n"))
+    return counted.select(F.unix_seconds("window.start").alias("start"), "n")
+
+@pipeline(to=parquet("singles"))
+def singles(orders):
+    return orders.dropDuplicates(["kind"]).select("kind")
+
+@pipeline(to=parquet("pairs"))
+def pairs(orders, others):
+    return orders.join(others, F.expr("n = m AND seen BETWEEN at AND at + INTERVAL 1 SECOND")).select("n")
+
+@pipeline(to=parquet("running"))
+def running(orders):
+    return orders.groupBy("kind").transformWithState(Count(), "kind BIGINT, n BIGINT", "Append", "None")
+"""
+
+NAMES = ("windows", "singles", "pairs", "running")
+
+
+def send(shop: Shop, first: int, end: int) -> None:
+    """An order for every second, of ten kinds in turn."""
+    at = [f"2026-01-31T12:{number // 60:02d}:{number % 60:02d}Z" for number in range(first, end)]
+    shop.send_raw(
+        json.dumps({"n": number, "kind": number % 10, "at": at[number - first]}).encode()
+        for number in range(first, end)
+    )
+
+
+def forget_the_last_batches(shop: Shop) -> None:
+    """What a process leaves that is killed after its batches were published, and before Spark noted that."""
+    for name in NAMES:
+        commits = Path(shop.project.checkpoints) / name / "1/commits"
+        last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+        for file in [commits / str(last), *commits.glob(f".{last}.*")]:
+            file.unlink()
+
+
+def rows(spark: SparkSession, shop: Shop, name: str) -> list[tuple[int, ...]]:
+    return sorted(tuple(row) for row in spark.read.parquet(str(shop.table(name))).drop("batch").collect())
+
+
+def test_each_row_is_there_once_when_batches_are_run_again(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, PIPELINES)
+    send(shop, 0, 100)
+    for status in run(shop.project, once=True, spark=spark):
+        assert (status.state, status.error) == ("finished", "")
+    forget_the_last_batches(shop)
+    send(shop, 100, 200)
+    for status in run(shop.project, once=True, spark=spark):
+        assert (status.state, status.error) == ("finished", "")
+    windows = rows(spark, shop, "windows")
+    assert len(windows) == len({start for start, _ in windows}) == 19, "the last one is still open"
+    assert {count for _, count in windows} == {10}
+    assert rows(spark, shop, "singles") == [(kind,) for kind in range(10)]
+    assert rows(spark, shop, "pairs") == [(number,) for number in range(200)]
+    running = rows(spark, shop, "running")
+    assert len(set(running)) == len(running)
+    assert {(kind, 20) for kind in range(10)} <= set(running), "state was neither lost nor counted twice"
