@@ -16,8 +16,10 @@ from pyspark.sql.types import StructType
 
 from pyspark_klamm.rows import MAX_BATCH_ROWS
 from pyspark_klamm.source import KlammSource
+from pyspark_klamm.worker_memory import settle
 
 PARTITION_COUNT = 6
+BATCH_BYTES = 4 * 1024 * 1024
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Share(InputPartition):
 
 
 class ReadyMade(DataSource):
-    """Options: `rows` in all, `size` of a value in bytes, rows of a `batch` (as many as our source's)."""
+    """Options: `rows` in all, `size` of a value in bytes."""
 
     @classmethod
     def name(cls) -> str:
@@ -38,27 +40,29 @@ class ReadyMade(DataSource):
         return KlammSource({}).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        batch_rows = int(self.options.get("batch", MAX_BATCH_ROWS))
-        return ReadyMadeReader(schema, int(self.options["rows"]), int(self.options["size"]), batch_rows)
+        return ReadyMadeReader(schema, int(self.options["rows"]), int(self.options["size"]))
 
 
 class ReadyMadeReader(DataSourceReader):
-    def __init__(self, schema: StructType, rows: int, size: int, batch_rows: int) -> None:
-        self._schema, self._rows, self._size, self._batch_rows = schema, rows, size, batch_rows
+    def __init__(self, schema: StructType, rows: int, size: int) -> None:
+        self._schema, self._rows, self._size = schema, rows, size
 
     def partitions(self) -> list[InputPartition]:
         return [Share(self._rows // PARTITION_COUNT) for _ in range(PARTITION_COUNT)]
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         assert isinstance(partition, Share)
-        batch = make_batch(self._schema, self._size, self._batch_rows)
+        batch = make_batch(self._schema, self._size)
         left = partition.rows
         while left:
             yield batch if left >= batch.num_rows else batch.slice(0, left)
             left -= min(left, batch.num_rows)
+        settle()
 
 
-def make_batch(schema: StructType, size: int, rows: int) -> pyarrow.RecordBatch:
+def make_batch(schema: StructType, size: int) -> pyarrow.RecordBatch:
+    """As many rows as a batch of our source has: a fetch brings no more of large ones."""
+    rows = min(MAX_BATCH_ROWS, BATCH_BYTES // size)
     data = os.urandom(rows * size)
     kinds = to_arrow_schema(schema, timezone="UTC")
     columns = {

@@ -68,12 +68,11 @@ def read_partition(options: ReadOptions, schema: StructType, wanted: OffsetRange
     from pyspark_klamm.fetching import read_range
     from pyspark_klamm.rows import RowDecoder
 
-    connection, decoder = connection_for(options.client), RowDecoder(schema)
-    settle()
-    return read_range(
-        connection,
+    yield from read_range(
+        connection_for(options.client),
         wanted,
-        decoder,
+        RowDecoder(schema),
         fails_on_loss=options.fail_on_data_loss,
         patience_seconds=options.poll_timeout_seconds,
     )
+    settle()

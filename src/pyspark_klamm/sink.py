@@ -59,7 +59,6 @@ class TopicSink:
     def write(self, batches: Iterator[pyarrow.RecordBatch]) -> Written:
         """Send all rows of a task, and wait until they are acknowledged."""
         producer = producer_for(self.settings)
-        settle()
         deliveries: deque[RangesDelivery] = deque()
         rows = 0
         try:
@@ -75,6 +74,7 @@ class TopicSink:
             # What it still holds must not be sent after its task has failed.
             forget_producer(self.settings)
             raise
+        settle()
         return Written(rows)
 
     def _send(self, producer: Producer, topic: str, rows: pyarrow.Table) -> RangesDelivery:

@@ -16,7 +16,7 @@ _settled_process: int | None = None
 
 
 def settle() -> None:
-    """In a task, once everything is loaded that tasks need. Elsewhere the collector is left as it is."""
+    """At the end of a task, when all that tasks need is loaded. Elsewhere the collector is left as it is."""
     global _settled_process
     if _settled_process == os.getpid() or TaskContext.get() is None:
         return
