@@ -144,14 +144,14 @@ class _Run:
                 pipeline.name, sink_text(sink), _now_ms(), rules, counts_itself(sink)
             )
         self._tell()
-        for pipeline in pipelines:
-            if not stop.is_set():
-                self._start(pipeline)
-                self._wait_until_reading(pipeline.name, stop)
-        if self._compactor is not None and not self._once:
-            self._compactor.start()
         try:
             try:
+                for pipeline in pipelines:
+                    if not stop.is_set():
+                        self._start(pipeline)
+                        self._wait_until_reading(pipeline.name, stop)
+                if self._compactor is not None and not self._once:
+                    self._compactor.start()
                 while self._active() and not stop.wait(LOOK_S):
                     self._look()
             finally:
