@@ -11,6 +11,30 @@ IMPORTS = (
     "from klamm.pipelines import delta, expect, iceberg, jdbc, parquet, pipeline, source, topic, transform\n"
 )
 
+COUNT = '''
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+
+class Count(StatefulProcessor):
+    """Counts the orders of each customer, over batches."""
+
+    def init(self, handle):
+        self._seen = handle.getValueState("seen", "n BIGINT")
+
+    def handleInputRows(self, key, rows, timerValues):
+        known = self._seen.get()
+        count = (known[0] if known else 0) + sum(1 for _ in rows)
+        self._seen.update((count,))
+        yield Row(customer=key[0], n=count)
+
+    def close(self):
+        pass
+
+
+'''
+"""For transformWithState, at the beginning of a project's file."""
+
 
 def make_project(
     root: Path, files: dict[str, str] | str = "", *, toml: str = "", **overrides: str

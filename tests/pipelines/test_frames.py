@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import klamm
 from klamm.pipelines.errors import DefinitionError, GraphError, SchemaError, UserCodeError
 from klamm.testing import Broker
-from tests.pipelines.projects import make_project
+from tests.pipelines.projects import COUNT, make_project
 from tests.pipelines.queries import build, produce, run_once
 
 SHOP = """
@@ -71,29 +71,9 @@ def shouted(name):
     return loud(name)
 """
 
-STATEFUL = '''
-from typing import Iterator
-
-from pyspark.sql import Row
-from pyspark.sql.streaming import StatefulProcessor
-
-
-class Count(StatefulProcessor):
-    """Counts the orders of each customer, over batches."""
-
-    def init(self, handle):
-        self._seen = handle.getValueState("seen", "n BIGINT")
-
-    def handleInputRows(self, key, rows, timerValues):
-        known = self._seen.get()
-        count = (known[0] if known else 0) + sum(1 for _ in rows)
-        self._seen.update((count,))
-        yield Row(customer=key[0], n=count)
-
-    def close(self):
-        pass
-
-
+STATEFUL = (
+    COUNT
+    + """
 @source(topic="orders", schema="id STRING, customer STRING")
 def orders(rows):
     return rows
@@ -102,7 +82,8 @@ def orders(rows):
 def counts(orders):
     grouped = orders.groupBy("customer")
     return grouped.transformWithState(Count(), "customer STRING, n BIGINT", "Update", "None")
-'''
+"""
+)
 
 
 def order(name: str, customer: str, amount: float, minute: int) -> str:

@@ -8,33 +8,19 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from klamm.pipelines.runner import run
+from tests.pipelines.projects import COUNT
 from tests.pipelines.running import Shop
 
-PIPELINES = """
-from pyspark.sql import Row
+PIPELINES = (
+    COUNT
+    + """
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor
 
-
-class Count(StatefulProcessor):
-    def init(self, handle):
-        self._seen = handle.getValueState("seen", "n BIGINT")
-
-    def handleInputRows(self, key, rows, timerValues):
-        known = self._seen.get()
-        count = (known[0] if known else 0) + sum(1 for _ in rows)
-        self._seen.update((count,))
-        yield Row(kind=key[0], n=count)
-
-    def close(self):
-        pass
-
-
-@source(topic="{topic}", schema="n BIGINT, kind BIGINT, at TIMESTAMP", read={"maxOffsetsPerTrigger": 60})
+@source(topic="{topic}", schema="n BIGINT, customer BIGINT, at TIMESTAMP", read={"maxOffsetsPerTrigger": 60})
 def orders(rows):
     return rows.withWatermark("at", "0 seconds")
 
-@source(topic="{topic}", schema="n BIGINT, kind BIGINT, at TIMESTAMP", read={"maxOffsetsPerTrigger": 60})
+@source(topic="{topic}", schema="n BIGINT, customer BIGINT, at TIMESTAMP", read={"maxOffsetsPerTrigger": 60})
 def others(rows):
     return rows.select(F.col("n").alias("m"), F.col("at").alias("seen")).withWatermark("seen", "0 seconds")
 
@@ -45,7 +31,7 @@ def windows(orders):
 
 @pipeline(to=parquet("singles"))
 def singles(orders):
-    return orders.dropDuplicates(["kind"]).select("kind")
+    return orders.dropDuplicates(["customer"]).select("customer")
 
 @pipeline(to=parquet("pairs"))
 def pairs(orders, others):
@@ -53,17 +39,19 @@ def pairs(orders, others):
 
 @pipeline(to=parquet("running"))
 def running(orders):
-    return orders.groupBy("kind").transformWithState(Count(), "kind BIGINT, n BIGINT", "Append", "None")
+    grouped = orders.groupBy("customer")
+    return grouped.transformWithState(Count(), "customer BIGINT, n BIGINT", "Append", "None")
 """
+)
 
 NAMES = ("windows", "singles", "pairs", "running")
 
 
 def send(shop: Shop, first: int, end: int) -> None:
-    """An order for every second, of ten kinds in turn."""
+    """An order for every second, of ten customers in turn."""
     at = [f"2026-01-31T12:{number // 60:02d}:{number % 60:02d}Z" for number in range(first, end)]
     shop.send_raw(
-        json.dumps({"n": number, "kind": number % 10, "at": at[number - first]}).encode()
+        json.dumps({"n": number, "customer": number % 10, "at": at[number - first]}).encode()
         for number in range(first, end)
     )
 
@@ -95,8 +83,10 @@ def test_each_row_is_there_once_when_batches_are_run_again(
     windows = rows(spark, shop, "windows")
     assert len(windows) == len({start for start, _ in windows}) == 19, "the last one is still open"
     assert {count for _, count in windows} == {10}
-    assert rows(spark, shop, "singles") == [(kind,) for kind in range(10)]
+    assert rows(spark, shop, "singles") == [(customer,) for customer in range(10)]
     assert rows(spark, shop, "pairs") == [(number,) for number in range(200)]
     running = rows(spark, shop, "running")
     assert len(set(running)) == len(running)
-    assert {(kind, 20) for kind in range(10)} <= set(running), "state was neither lost nor counted twice"
+    assert {(customer, 20) for customer in range(10)} <= set(running), (
+        "state was neither lost nor counted twice"
+    )
