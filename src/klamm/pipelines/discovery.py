@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,8 +129,7 @@ def _importing_from(project: Project) -> Iterator[None]:
         _roots_on_path.add(home)
         sys.path.insert(0, home)
     _folders_imported.add(project.pipelines)
-    for folder in _folders_imported:
-        _forget(folder)
+    _forget(_folders_imported)
     importlib.invalidate_caches()
     writes_bytecode = sys.dont_write_bytecode
     sys.dont_write_bytecode = True
@@ -140,11 +139,12 @@ def _importing_from(project: Project) -> Iterator[None]:
         sys.dont_write_bytecode = writes_bytecode
 
 
-def _forget(folder: Path) -> None:
-    """Take the modules of a pipelines folder out of Python's table, and the packages that they made of it."""
-    names = [module.__name__ for module in _modules_below(folder)]
+def _forget(folders: Collection[Path]) -> None:
+    """Take the modules of pipelines folders out of Python's table, and the packages that they made of it."""
+    names = [module.__name__ for folder in folders for module in _modules_below(folder)]
     for name, module in list(sys.modules.items()):
-        if any(Path(place).is_relative_to(folder) for place in getattr(module, "__path__", ())):
+        places = [Path(place) for place in getattr(module, "__path__", ())]
+        if any(place.is_relative_to(folder) for place in places for folder in folders):
             names.append(name)
     # A package within a package looks its parent up when it is asked for its path: all at once, at the end.
     for name in names:
