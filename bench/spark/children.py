@@ -57,7 +57,9 @@ class SparkChild:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        readable, _, _ = select.select([self._process.stdout], [], [], ANSWER_TIMEOUT_SECONDS)
+        output = select.poll()  # select itself takes no descriptor beyond 1,023
+        output.register(self._process.stdout, select.POLLIN)
+        readable = output.poll(ANSWER_TIMEOUT_SECONDS * 1000)
         line = self._process.stdout.readline() if readable else b""
         if not line:
             what = "did not answer" if not readable else "ended"

@@ -9,11 +9,13 @@ import re
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -23,6 +25,13 @@ _FAULTS = re.compile(
     r"Traceback|handler failed|cannot be written|never retrieved|^\S+ \S+ ERROR", re.MULTILINE
 )
 """What must not be in a broker's log, however its clients behave."""
+
+
+def is_ready(thing: IO[bytes] | socket.socket, event: int, timeout_s: float) -> bool:
+    """Whether there is something to read (POLLIN), or room to write (POLLOUT), within a time."""
+    waiting = select.poll()  # select itself takes no descriptor beyond 1,023
+    waiting.register(thing.fileno(), event)
+    return bool(waiting.poll(timeout_s * 1000))
 
 
 def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
@@ -76,8 +85,7 @@ class BrokerProcess:
     def _read_address(self) -> str:
         output = self.process.stdout
         assert output is not None
-        ready, _, _ = select.select([output], [], [], START_TIMEOUT_S)
-        line = output.readline().decode() if ready else ""
+        line = output.readline().decode() if is_ready(output, select.POLLIN, START_TIMEOUT_S) else ""
         found = re.search(r"listens on (\S+:\d+)", line)
         if found is None:
             self.kill()

@@ -7,7 +7,7 @@ import socket
 import struct
 
 from klamm.protocol.messages.k03_metadata import MetadataRequest
-from tests.abuse.broker_process import wait_until
+from tests.abuse.broker_process import is_ready, wait_until
 from tests.abuse.calls import NAMES_FETCH_VERSION, batch_of, create_topic, fetch_request, produce
 from tests.abuse.conftest import Abused
 from tests.abuse.raw import frame_of, open_socket, read_frame
@@ -30,7 +30,7 @@ def test_a_client_that_stops_reading_its_fetches(abused: Abused) -> None:
         for number in range(FETCHES):
             sock.sendall(frame_of(request, NAMES_FETCH_VERSION, number))
         # The answers have begun to come, and now nobody takes them.
-        assert select.select([sock], [], [], 20)[0]
+        assert is_ready(sock, select.POLLIN, 20)
         for _ in range(20):
             with abused.connect() as other:
                 other.call(MetadataRequest(topics=None))
@@ -54,7 +54,7 @@ def test_a_client_that_asks_and_asks_and_never_reads(abused: Abused) -> None:
     with open_socket(abused.bootstrap) as sock:
         sock.setblocking(False)
         sent = 0
-        while select.select([], [sock], [], 1.0)[1] and sent < 200 * MEGABYTE:
+        while is_ready(sock, select.POLLOUT, 1.0) and sent < 200 * MEGABYTE:
             sent += sock.send(many)
         assert sent < 200 * MEGABYTE, "the broker goes on reading from a client that takes no answers"
     wait_until(lambda: abused.process.open_sockets() <= before, "it is let go")
