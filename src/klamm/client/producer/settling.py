@@ -83,7 +83,8 @@ class Settling:
             if self._may_retry(batch, now) and self._helps(queue, batch, error):
                 self._retry(queue, batch, now, chance, at_once=moved)
             else:
-                self._settle(queue, batch, Outcome(error=error, record_errors=answer.record_errors))
+                final = self._final(batch, error, now)
+                self._settle(queue, batch, Outcome(error=final, record_errors=answer.record_errors))
         self.accumulator.reconsider(queue)
 
     def lost(self, batch: Batch, error: ClientError, now: float, *, chance: float) -> None:
@@ -97,7 +98,7 @@ class Settling:
             if error.retriable and self._may_retry(batch, now):
                 self._retry(queue, batch, now, chance)
             else:
-                self._settle(queue, batch, Outcome(error=error))
+                self._settle(queue, batch, Outcome(error=self._final(batch, error, now)))
         self.accumulator.reconsider(queue)
 
     def spoiled(self, batches: Iterable[Batch], error: ClientError, now: float) -> None:
@@ -210,6 +211,10 @@ class Settling:
             queue.remove(batch)
         self._settle(queue, batch, Outcome(error=error))
         self.accumulator.reconsider(queue)
+
+    def _final(self, batch: Batch, error: ClientError, now: float) -> ClientError:
+        """What to tell of a batch that is not sent again: if only for lack of time, then that."""
+        return self._timed_out(batch, now) if error.retriable and now >= batch.deadline else error
 
     def _timed_out(self, batch: Batch, now: float) -> DeliveryTimedOut:
         batch.close()
