@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import socket
 import threading
 import time
@@ -10,9 +12,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 
+import klamm
 from klamm.config.loading import ConfigError
 from klamm.node.broker import CannotStart
 from klamm.testing import Broker
+from klamm.testing.broker import MOST_OPEN_FILES
 
 pytest_plugins = ["pytester"]
 
@@ -103,6 +107,20 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"num\.partitions"):
         Broker({"num.partition": 3}).start()
+
+
+def test_leaves_descriptors_to_the_test() -> None:
+    partitions = 400
+    with Broker({"num.partitions": partitions}) as broker, klamm.Producer(broker.bootstrap) as producer:
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(partitions):
+            producer.send("wide", b"%d" % number, partition=number)
+        producer.flush()
+        assert MOST_OPEN_FILES <= len(os.listdir("/proc/self/fd")) - before < MOST_OPEN_FILES + 50
+        with klamm.Consumer(broker.bootstrap, start="earliest") as consumer:
+            consumer.assign([("wide", number) for number in range(partitions)])
+            values = {record.value for record in itertools.islice(consumer, partitions)}
+        assert values == {b"%d" % number for number in range(partitions)}
 
 
 def test_the_fixtures(pytester: pytest.Pytester) -> None:

@@ -48,7 +48,9 @@ class CannotStart(Exception):
 class BrokerNode:
     """What handlers know as `apis.broker.Broker`."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock | None = None, most_open_files: int | None = None
+    ) -> None:
         self._static_config = config
         self.clock: Clock = clock or SystemClock()
         self.node_id = config.int_("node.id")
@@ -57,7 +59,7 @@ class BrokerNode:
             config.list_("log.dirs"),
             now_ms=self.clock.now_ms,
             report=logger.info,
-            open_files=OpenFiles(open_files_limit()),
+            open_files=OpenFiles(most_open_files or open_files_limit()),
         )
         self._store_path = self.log_dirs.directories[0].path / STORE_FILE
         self._store = SqliteStore(self._store_path)

@@ -152,7 +152,7 @@ class LogDirs:
         open_files: OpenFiles | None = None,
     ) -> None:
         self.directories = [LogDir(Path(path).absolute()) for path in paths]
-        self.open_files = open_files or OpenFiles()
+        self.open_files = OpenFiles() if open_files is None else open_files  # an empty one counts, too
         self.high_watermarks: dict[TopicPartition, int] = {}
         """As they were checkpointed, after `load_logs`."""
         self._now_ms = now_ms

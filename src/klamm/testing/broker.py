@@ -33,6 +33,10 @@ TEST_DEFAULTS: Mapping[str, str] = {
     "log.flush.offset.checkpoint.interval.ms": "3600000",
 }
 
+MOST_OPEN_FILES = 256
+"""Segments kept open. A test's process needs descriptors too, and low ones: whatever waits with `select`, as
+Spark's driver does, takes none beyond 1,023."""
+
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 
@@ -126,7 +130,7 @@ class Broker:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.node = BrokerNode(BrokerConfig(self._settings))
+        self.node = BrokerNode(BrokerConfig(self._settings), most_open_files=MOST_OPEN_FILES)
         await self.node.start()
         self._started.set()
         await self.node.run_until_stopped()
