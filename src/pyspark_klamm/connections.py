@@ -1,8 +1,7 @@
-"""Clients kept per process: a Python worker of Spark runs many short tasks, and connecting takes time.
+"""How tasks and the driver reach a cluster, to read from it.
 
 A connection is a client's network on a loop in a thread of its own, so that answers are received while the
-thread of the task decodes, or writes to Spark. What always holds: a process has at most one for each set of
-settings, and a child that was forked makes its own.
+thread of the task decodes, or writes to Spark. They are kept for the next task (`kept`).
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from klamm.client.errors import ClientError
 from klamm.client.network.network import Network
 from klamm.client.plain.runner import LoopThread
 from klamm.config.client_config import ClientConfig
+from pyspark_klamm.kept import KeptClients
 
 T = TypeVar("T")
 
@@ -60,14 +60,9 @@ async def _started(config: ClientConfig) -> Network:
     return network
 
 
-_connections: dict[tuple[int, frozenset[tuple[str, str]]], Connection] = {}
+_connections = KeptClients(MOST_CONNECTIONS, Connection, Connection.close)
 
 
 def connection_for(settings: Mapping[str, str]) -> Connection:
-    """This process's connection with these settings. Workers run one task at a time, each its own."""
-    key = os.getpid(), frozenset(settings.items())
-    found = _connections.pop(key, None) or Connection(settings)
-    _connections[key] = found  # the latest used is the last
-    if len(_connections) > MOST_CONNECTIONS:
-        _connections.pop(next(iter(_connections))).close()
-    return found
+    """This process's connection with these settings."""
+    return _connections.get(settings)

@@ -8,7 +8,6 @@ then runs it again, so a record may be there twice, but none is lost.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Stri
 
 from pyspark_klamm.client_options import client_config, client_settings
 from pyspark_klamm.errors import OptionError
+from pyspark_klamm.kept import KeptClients
 from pyspark_klamm.options import parse_topic
 from pyspark_klamm.worker_memory import settle
 
@@ -202,29 +202,24 @@ def _fits(given: DataType, wanted: DataType) -> bool:
     return given.simpleString() == wanted.simpleString()
 
 
-# ---- producers kept per process: Spark runs many short tasks in one Python worker
+# ---- producers, which are kept for the next task
 
 
-_producers: dict[tuple[int, frozenset[tuple[str, str]]], Producer] = {}
+def _make_producer(settings: Mapping[str, str]) -> Producer:
+    from klamm.client.plain.producer import Producer
+
+    return Producer(config=settings)
+
+
+_producers: KeptClients[Producer] = KeptClients(MOST_PRODUCERS, _make_producer, lambda kept: kept.close())
 
 
 def producer_for(settings: Mapping[str, str]) -> Producer:
-    """This process's producer with these settings; a child that was forked makes its own."""
-    from klamm.client.plain.producer import Producer
-
-    key = _key(settings)
-    found = _producers.pop(key, None) or Producer(config=settings)
-    _producers[key] = found  # the latest used is the last
-    if len(_producers) > MOST_PRODUCERS:
-        _producers.pop(next(iter(_producers))).close()
-    return found
+    """This process's producer with these settings."""
+    return _producers.get(settings)
 
 
 def forget_producer(settings: Mapping[str, str]) -> None:
-    producer = _producers.pop(_key(settings), None)
+    producer = _producers.take(settings)
     if producer is not None:
         producer.close(timeout=0)
-
-
-def _key(settings: Mapping[str, str]) -> tuple[int, frozenset[tuple[str, str]]]:
-    return os.getpid(), frozenset(settings.items())

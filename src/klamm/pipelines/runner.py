@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from klamm.pipelines import frames
+from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.compactor import Compactor
 from klamm.pipelines.definitions import Definitions, Otherwise, ParquetSink, Pipeline
 from klamm.pipelines.discovery import load_definitions
@@ -93,6 +94,7 @@ def run(
     stop = stop or threading.Event()
     with state.lock("running its pipelines"), ExitStack() as stack:
         session = spark if spark is not None else stack.enter_context(_session(project))
+        ensure_callbacks(session)
         stack.enter_context(_held(state.lock_driver(session)))
         stack.enter_context(_stopping_on_signals(stop))
         tidy_up(state, definitions.pipelines, [pipeline.name for pipeline in chosen])

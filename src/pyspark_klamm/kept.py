@@ -1,0 +1,45 @@
+"""Clients kept per process: a Python worker of Spark runs many short tasks, and connecting takes time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class KeptClients(Generic[T]):
+    """The clients of this process, one for each set of settings; a child that was forked makes its own.
+
+    Of more than `most` sets of settings the one that was not asked for the longest is closed. Workers run one
+    task at a time, so nobody else uses it then.
+    """
+
+    def __init__(
+        self, most: int, make: Callable[[Mapping[str, str]], T], close: Callable[[T], object]
+    ) -> None:
+        self._most = most
+        self._make = make
+        self._close = close
+        self._kept: dict[tuple[int, frozenset[tuple[str, str]]], T] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, settings: Mapping[str, str]) -> T:
+        found = self.take(settings)
+        if found is None:
+            found = self._make(settings)
+        self._kept[_key(settings)] = found  # the latest used is the last
+        if len(self._kept) > self._most:
+            self._close(self._kept.pop(next(iter(self._kept))))
+        return found
+
+    def take(self, settings: Mapping[str, str]) -> T | None:
+        """Keep it no longer; whoever takes it closes it."""
+        return self._kept.pop(_key(settings), None)
+
+
+def _key(settings: Mapping[str, str]) -> tuple[int, frozenset[tuple[str, str]]]:
+    return os.getpid(), frozenset(settings.items())
