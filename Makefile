@@ -32,7 +32,7 @@ bench: setup ## measure Klamm beside Apache Kafka
 	@.venv/bin/python -m bench $(ARGS)
 
 faults: setup ## kill -9 under load, many times over
-	@.venv/bin/python -m pytest -m faults $(ARGS)
+	@.venv/bin/python -m pytest -m faults -o faulthandler_timeout=0 $(ARGS)
 
 setup: .python-found ## set up all that the other targets need
 	@$(PYTHON) scripts/setup.py test

@@ -22,6 +22,8 @@ SPARK_SETTINGS = {
     # Tests are over before the better compiler would have earned its keep.
     JAVA_OPTIONS: "-XX:TieredStopAtLevel=1",
     "spark.driver.memory": "1g",
+    # A query that does not end fails its test, instead of having everything wait.
+    "spark.sql.streaming.stopTimeout": "60s",
 }
 
 

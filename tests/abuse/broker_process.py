@@ -12,14 +12,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
-POLL_INTERVAL_S = 0.01
 
 _FAULTS = re.compile(
     r"Traceback|handler failed|cannot be written|never retrieved|^\S+ \S+ ERROR", re.MULTILINE
@@ -32,15 +30,6 @@ def is_ready(thing: IO[bytes] | socket.socket, event: int, timeout_s: float) -> 
     waiting = select.poll()  # select itself takes no descriptor beyond 1,023
     waiting.register(thing.fileno(), event)
     return bool(waiting.poll(timeout_s * 1000))
-
-
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
-    """Wait for a condition of the outside world that announces itself to nobody."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
-        time.sleep(POLL_INTERVAL_S)
 
 
 class BrokerProcess:

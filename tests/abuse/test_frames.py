@@ -15,7 +15,6 @@ from klamm.protocol.apis import API_VERSIONS, ApiKey
 from klamm.protocol.codec import decode
 from klamm.protocol.messages.k03_metadata import MetadataRequest
 from klamm.protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tests.abuse.broker_process import wait_until
 from tests.abuse.calls import (
     NAMES_FETCH_VERSION,
     NAMES_PRODUCE_VERSION,
@@ -27,6 +26,7 @@ from tests.abuse.calls import (
 )
 from tests.abuse.conftest import Abused
 from tests.abuse.raw import frame_of, open_socket, read_frame, read_to_end, send_and_leave, sized
+from tests.waiting import wait_until
 
 ROUNDS = 60
 ANNOUNCED_BYTES = 100 * 1024 * 1024

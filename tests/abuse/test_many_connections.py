@@ -12,12 +12,13 @@ from pathlib import Path
 from klamm.model.errors import ErrorCode
 from klamm.protocol.messages.k18_api_versions import ApiVersionsRequest
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import BrokerProcess, raise_descriptor_limit, wait_until
+from tests.abuse.broker_process import BrokerProcess, raise_descriptor_limit
 from tests.abuse.calls import batch_of, create_topic, produce, read_all
 from tests.abuse.conftest import Abused
 from tests.abuse.raw import frame_of, open_socket, read_frame
 from tests.conftest import cannot_run
 from tests.peers.kafka_jars import PeerMissing
+from tests.waiting import wait_until
 
 CONNECTIONS = 10_000
 FEW_DESCRIPTORS = 400

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.cli.commands import Command
 from tests.clients.confluent import ConfluentClient
-from tests.clients.contract import wait_until
 from tests.records.test_arrow_extra import WITHOUT
+from tests.waiting import wait_until
 
 import klamm.testing
 from klamm.cli.demo import TOPICS, make_demo_project

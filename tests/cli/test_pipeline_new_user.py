@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests.cli.commands import KLAMM, Command, clean_environment
-from tests.clients.contract import wait_until
 from tests.pipelines.projects import make_project
 from tests.pipelines.queries import produce
 from tests.spark.topics import records_of
+from tests.waiting import wait_until
 
 import klamm.testing
 from klamm.cli.pipelines.scaffold import SAMPLE_ORDERS

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-from tests.abuse.broker_process import wait_until
+from tests.waiting import wait_until
 
 PATIENCE_S = 10.0
 """The other ends of closed connections are in this process too, and take a moment to notice."""

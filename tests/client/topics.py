@@ -13,8 +13,8 @@ from klamm.protocol.messages.k02_list_offsets import (
 )
 from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import wait_until
 from tests.abuse.calls import create_topic
+from tests.waiting import wait_until
 
 
 def unique(prefix: str) -> str:

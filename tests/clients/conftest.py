@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.clients.aio import AioClient
 from tests.clients.confluent import ConfluentClient
-from tests.clients.contract import Client, Member, wait_until
+from tests.clients.contract import Client, Member
 from tests.clients.kafka_python import KafkaPythonClient
 from tests.clients.kcat import KcatClient
 from tests.clients.klamm_faces import KlammAioClient, KlammPlainClient
 from tests.clients.remote import JavaClient, KafkaJsClient
 from tests.conftest import cannot_run
 from tests.peers.kafka_jars import PeerMissing
+from tests.waiting import wait_until
 
 CLIENTS: dict[str, Callable[[str], Client]] = {
     kind.name: kind

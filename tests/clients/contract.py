@@ -8,11 +8,10 @@ Kafka's error code, so that a test can ask for the very code.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PATIENCE_SECONDS = 20.0
@@ -36,8 +35,6 @@ STATIC_MEMBERS = "static members"
 DELETES_GROUPS = "deletes groups"
 DELETES_GROUP_OFFSETS = "deletes group offsets"
 COMMON_FEATURES = frozenset({SETS_TIMESTAMPS, TELLS_OFFSETS, COMMITS_ON_DEMAND, IDEMPOTENCE})
-
-T = TypeVar("T")
 
 
 class ClientError(Exception):
@@ -213,19 +210,6 @@ class AdminClient(Client):
 
     @abstractmethod
     def delete_group_offsets(self, group: str, topic: str, partition: int) -> None: ...
-
-
-def wait_until(
-    condition: Callable[[], T], what: str | Callable[[], str], patience_seconds: float = PATIENCE_SECONDS
-) -> T:
-    """Wait until the condition holds and return what it returned; fail with `what` when it never does."""
-    deadline = time.monotonic() + patience_seconds
-    while not (result := condition()):
-        if time.monotonic() > deadline:
-            description = what if isinstance(what, str) else what()
-            raise AssertionError(f"not within {patience_seconds} s: {description}")
-        time.sleep(0.02)
-    return result
 
 
 def values(records: Iterable[Received]) -> list[bytes | None]:

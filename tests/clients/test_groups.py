@@ -15,10 +15,10 @@ from tests.clients.contract import (
     Member,
     Record,
     values,
-    wait_until,
 )
 from tests.clients.kcat import KcatClient, KcatMember
 from tests.clients.selection import for_clients
+from tests.waiting import wait_until
 
 NON_EMPTY_GROUP = 68
 GROUP_ID_NOT_FOUND = 69

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tests.clients.conftest import NewTopic, unique
-from tests.clients.contract import AdminClient, ClientError, Record, values, wait_until
+from tests.clients.contract import AdminClient, ClientError, Record, values
 from tests.clients.selection import for_clients
+from tests.waiting import wait_until
 
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3

@@ -16,9 +16,9 @@ from klamm.protocol.messages.k09_offset_fetch import (
 from klamm.protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from klamm.storage.verify import verify_log_directory
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import wait_until
 from tests.abuse.calls import read_all
 from tests.faults.load import CompactedWriter, Partition
+from tests.waiting import wait_until
 
 NAMES_OFFSET_FETCH_VERSION = 9
 

@@ -22,8 +22,8 @@ from klamm.protocol.messages.k08_offset_commit import (
 )
 from klamm.protocol.messages.k22_init_producer_id import InitProducerIdRequest
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import wait_until
 from tests.abuse.calls import NAMES_PRODUCE_VERSION, batch_of, produce_request
+from tests.waiting import wait_until
 
 ANSWER_TIMEOUT_S = 2.0
 """So long a producer waits before it takes a connection for dead."""

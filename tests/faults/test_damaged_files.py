@@ -9,11 +9,12 @@ import pytest
 
 from klamm.model.errors import ErrorCode
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import BrokerProcess, wait_until
+from tests.abuse.broker_process import BrokerProcess
 from tests.abuse.calls import batch_of, create_topic, produce, read_all, values_of
 from tests.faults.checks import check_disk, committed_offset, make_coordinator
 from tests.faults.load import Committer, Partition
 from tests.faults.test_restart import new_producer_id
+from tests.waiting import wait_until
 
 BATCHES = 60
 VALUE_BYTES = 1000

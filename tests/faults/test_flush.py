@@ -12,7 +12,7 @@ from pathlib import Path
 
 from klamm.model.errors import ErrorCode
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import BrokerProcess, wait_until
+from tests.abuse.broker_process import BrokerProcess
 from tests.abuse.calls import (
     NAMES_PRODUCE_VERSION,
     batch_of,
@@ -23,6 +23,7 @@ from tests.abuse.calls import (
 )
 from tests.conftest import cannot_run
 from tests.peers.kafka_jars import PeerMissing
+from tests.waiting import wait_until
 
 RECORDS = 20
 TRACED_CALLS = "fsync,fdatasync,sync_file_range,syncfs"

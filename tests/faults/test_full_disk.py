@@ -23,12 +23,13 @@ from klamm.protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import BrokerProcess, wait_until
+from tests.abuse.broker_process import BrokerProcess
 from tests.abuse.calls import batch_of, create_topic, produce, read_all, values_of
 from tests.conftest import cannot_run
 from tests.faults.checks import committed_offset, make_coordinator
 from tests.faults.load import Committer, Partition
 from tests.peers.kafka_jars import PeerMissing
+from tests.waiting import wait_until
 
 DISK_BYTES = 24 * 1024 * 1024
 VALUE_BYTES = 300_000

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import BrokerProcess, wait_until
+from tests.abuse.broker_process import BrokerProcess
 from tests.abuse.calls import create_topic
 from tests.faults.checks import (
     check_compacted,
@@ -29,6 +29,7 @@ from tests.faults.load import (
     Partition,
     SimpleProducer,
 )
+from tests.waiting import wait_until
 
 SHORT_KILLS = 10
 SHORT_STOPS = 5

@@ -18,7 +18,8 @@ from klamm.ingest.positions import Positions
 from klamm.ingest.recovery import Block
 from klamm.ingest.sending import TopicWriter
 from tests.cli.commands import KLAMM, clean_environment
-from tests.ingest.topics import Tails, end_offsets, make_topic, wait_for_more, wait_until
+from tests.ingest.topics import Tails, end_offsets, make_topic, wait_for_more
+from tests.waiting import wait_until
 
 LINES = [b"%07d " % number + b"x" * 92 for number in range(20)]
 

@@ -13,7 +13,8 @@ import klamm
 from klamm.ingest import reading
 from klamm.ingest.errors import IngestError
 from klamm.ingest.lines import LineRules
-from tests.ingest.topics import Tails, records, wait_until
+from tests.ingest.topics import Tails, records
+from tests.waiting import wait_until
 
 
 def numbered(first: int, end: int) -> list[bytes]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,9 @@ import klamm
 from klamm.ingest.progress import Progress
 from klamm.ingest.session import TailSession
 from klamm.ingest.tail import TailOptions
+from tests.waiting import wait_until
 
 PATIENCE_S = 20.0
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}"
-        time.sleep(0.01)  # between two looks at the condition
 
 
 def make_topic(bootstrap: str, topic: str, partitions: int = 3) -> str:

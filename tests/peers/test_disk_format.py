@@ -13,10 +13,11 @@ import pytest
 
 from klamm.testing import Broker
 from tests.clients.confluent import ConfluentClient
-from tests.clients.contract import CODECS, PATIENCE_SECONDS, Record, wait_until
+from tests.clients.contract import CODECS, PATIENCE_SECONDS, Record
 from tests.clients.java_tools import JavaTools
 from tests.conftest import cannot_run
 from tests.peers.kafka_jars import PeerMissing
+from tests.waiting import wait_until
 
 SETTINGS = {
     # The smallest segments that Kafka allows, and indexes dense enough to have something to be wrong in.

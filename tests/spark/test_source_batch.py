@@ -12,9 +12,9 @@ import klamm
 from klamm.records.compression import Codec
 from klamm.testing import Broker
 from pyspark_klamm.errors import DataLoss, OptionError, TopicMissing
-from tests.abuse.broker_process import wait_until
 from tests.client.topics import make_topic, unique
 from tests.spark.driving import read, read_batches, source, values
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 import klamm
-from tests.abuse.broker_process import wait_until
 from tests.client.topics import make_topic, unique
+from tests.waiting import wait_until
 
 PATIENCE_S = 90
 

@@ -30,9 +30,9 @@ from klamm.client.admin.types import ConfigType
 from klamm.records.builder import build_batch, number_records
 from klamm.testing.wire import WireConnection
 from tests.abuse import calls
-from tests.abuse.broker_process import wait_until
 from tests.client.admin.wire_member import WireMember
 from tests.client.topics import has_leaders, unique
+from tests.waiting import wait_until
 
 START_MS = 1_700_000_000_000
 

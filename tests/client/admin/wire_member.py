@@ -18,7 +18,7 @@ from klamm.protocol.messages.k11_join_group import JoinGroupRequest, JoinGroupRe
 from klamm.protocol.messages.k12_heartbeat import HeartbeatRequest
 from klamm.protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import wait_until
+from tests.waiting import wait_until
 
 
 class WireMember:

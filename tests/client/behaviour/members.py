@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from klamm.client.results import Record, TopicPartition
-from tests.abuse.broker_process import wait_until
+from tests.waiting import wait_until
 
 POLL_S = 0.05
 

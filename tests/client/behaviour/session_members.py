@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from klamm.client.results import Record, TopicPartition
-from tests.abuse.broker_process import wait_until
 from tests.client.faces import AioFace, Bridge, Face
+from tests.waiting import wait_until
 
 LOOK_S = 0.01
 

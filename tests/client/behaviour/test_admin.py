@@ -10,12 +10,12 @@ import pytest
 import klamm
 from klamm.client.results import CommittedOffset, TopicPartition
 from klamm.model.errors import ErrorCode
-from tests.abuse.broker_process import wait_until
 from tests.client.behaviour.conftest import BrokerUnderTest, NewTopic
 from tests.client.behaviour.members import Member
 from tests.client.faces import Face
 from tests.client.reading import fill
 from tests.client.topics import unique
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import klamm
-from tests.abuse.broker_process import wait_until
 from tests.client.behaviour.conftest import NewTopic
 from tests.client.behaviour.session_members import SessionMember
 from tests.client.faces import Face
+from tests.waiting import wait_until
 
 MOMENTS_S = [0.0, 0.002, 0.01, 0.03, 0.15]
 """From before the first step of a join to long after the last one; which is which, the machine decides."""

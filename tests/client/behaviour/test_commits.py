@@ -8,10 +8,10 @@ import pytest
 
 import klamm
 from klamm.client.results import CommittedOffset, TopicPartition
-from tests.abuse.broker_process import wait_until
 from tests.client.behaviour.conftest import NewTopic
 from tests.client.faces import Face
 from tests.client.reading import collect, fill, poll_until, values
+from tests.waiting import wait_until
 
 
 def test_by_hand(face: Face, bootstrap: str, new_topic: NewTopic) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 import klamm
 from klamm.client.results import CommittedOffset, TopicPartition
-from tests.abuse.broker_process import wait_until
 from tests.client.behaviour.conftest import NewTopic
 from tests.client.faces import Face
 from tests.client.reading import collect, fill, poll_until, read_topic, values
+from tests.waiting import wait_until
 
 SOON = {"metadata_max_age_ms": 300}
 SOON_AND_NEVER_MAKING = {**SOON, "allow_auto_create_topics": False}

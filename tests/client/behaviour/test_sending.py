@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from klamm.client.results import CREATE_TIME, LOG_APPEND_TIME, SentRecord
-from tests.abuse.broker_process import wait_until
 from tests.client.behaviour.conftest import NewTopic
 from tests.client.faces import Face
 from tests.client.reading import read_topic, values
+from tests.waiting import wait_until
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from klamm.client.results import Record, TopicPartition
-from tests.abuse.broker_process import wait_until
 from tests.client.behaviour.conftest import NewTopic
 from tests.client.behaviour.session_members import SessionMember
 from tests.client.behaviour.test_groups import FAST
 from tests.client.faces import Face
 from tests.client.reading import fill
+from tests.waiting import wait_until
 
 PARTITIONS = 4
 RECORDS = 20

@@ -24,11 +24,11 @@ from klamm.records.compression import Codec
 from klamm.records.reader import Record
 from klamm.testing import Broker
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import wait_until
 from tests.abuse.calls import batch_of, create_topic, produce, read_all
 from tests.client.faces import Face
 from tests.client.reading import PATIENCE_S, collect, poll_until, values
 from tests.client.topics import make_topic, unique
+from tests.waiting import wait_until
 
 MOMENT_MS = 1_700_000_000_000
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import pytest
 
 import klamm
-from tests.abuse.broker_process import wait_until
 from tests.client.faces import FACES, Face
 from tests.client.leaks import nothing_leaks
 from tests.client.reading import PATIENCE_S, collect, poll_until, values
@@ -21,6 +20,7 @@ from tests.client.topics import unique
 from tests.conftest import cannot_run
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.kafka_jars import PeerMissing
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.faults
 

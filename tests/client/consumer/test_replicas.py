@@ -8,12 +8,12 @@ import pytest
 
 import klamm
 from klamm.client.results import TopicPartition
-from tests.abuse.broker_process import wait_until
 from tests.client.consumer.fake_brokers import FakeBrokers
 from tests.client.consumer.fake_cluster import FakeCluster
 from tests.client.faces import FACES, Face
 from tests.client.leaks import nothing_leaks
 from tests.client.reading import PATIENCE_S, collect, values
+from tests.waiting import wait_until
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 QUICK = {"retry_backoff_ms": 10, "retry_backoff_max_ms": 50, "reconnect_backoff_ms": 10}

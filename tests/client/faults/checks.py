@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.abuse.broker_process import wait_until
 from tests.abuse.calls import end_offset
 from tests.client.faults.load import GroupLoad, ProducerLoad
 from tests.client.faults.stands import Stand, connect
 from tests.faults.checks import check_producer, committed_offset, read_numbers
 from tests.faults.load import Partition
+from tests.waiting import wait_until
 
 
 def check_sent(stand: Stand, load: ProducerLoad, partitions: int) -> None:

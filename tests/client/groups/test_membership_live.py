@@ -17,9 +17,9 @@ from klamm.client.errors import ClientMisused, FencedMember, GroupError, PollOve
 from klamm.client.results import CommittedOffset, Record, TopicPartition
 from klamm.model.errors import ErrorCode
 from klamm.testing.broker import Broker
-from tests.abuse.broker_process import wait_until
 from tests.client.groups.workers import QUICK, send
 from tests.client.topics import make_topic, unique
+from tests.waiting import wait_until
 
 SOON_SECONDS = 0.05
 

@@ -27,7 +27,8 @@ from tests.client.groups.members import (
 )
 from tests.client.topics import make_topic, unique
 from tests.clients.conftest import Clients
-from tests.clients.contract import PATIENCE_SECONDS, wait_until
+from tests.clients.contract import PATIENCE_SECONDS
+from tests.waiting import wait_until
 
 PARTITIONS = 12
 CLOCK_TOLERANCE_MS = 2

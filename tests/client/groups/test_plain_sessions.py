@@ -14,11 +14,11 @@ import pytest
 import klamm
 from klamm.client.errors import ClaimRevoked, ClientMisused
 from klamm.client.results import Record, TopicPartition
-from tests.abuse.broker_process import wait_until
 from tests.client.groups.conftest import NewTopic
 from tests.client.groups.workers import QUICK, send
 from tests.client.leaks import nothing_leaks
 from tests.client.topics import unique
+from tests.waiting import wait_until
 
 STRATEGIES = ["range", "cooperative-sticky"]
 

@@ -29,10 +29,10 @@ from klamm.config.client_keys import PRODUCER_KEYS
 from klamm.records.reader import iter_records
 from klamm.testing import Broker
 from klamm.testing.wire import WireConnection
-from tests.abuse.broker_process import wait_until
 from tests.abuse.calls import batches_of, fetch
 from tests.client.leaks import nothing_leaks
 from tests.client.topics import make_topic, unique
+from tests.waiting import wait_until
 
 LIMIT_S = 30.0
 
