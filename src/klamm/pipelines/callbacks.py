@@ -34,7 +34,7 @@ def ensure_callbacks(spark: SparkSession) -> None:
                 advice="Close some, start the pipelines before they are opened, or run them in a process of "
                 "their own",
             )
-        ensure_callback_server_started(gateway)
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
 
 
 def _open_files() -> int:
