@@ -16,7 +16,7 @@ from pyspark_klamm.connections import Connection, connection_for
 from pyspark_klamm.lookup import ClusterLookup
 from pyspark_klamm.options import ReadOptions
 from pyspark_klamm.planning import OffsetRange, split_ranges
-from pyspark_klamm.worker_memory import settle
+from pyspark_klamm.worker_memory import keep_freed_memory, settle
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -68,6 +68,7 @@ def read_partition(options: ReadOptions, schema: StructType, wanted: OffsetRange
     from pyspark_klamm.fetching import read_range
     from pyspark_klamm.rows import RowDecoder
 
+    keep_freed_memory()
     yield from read_range(
         connection_for(options.client),
         wanted,

@@ -36,8 +36,9 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     # Checkpoints on a disk of this machine: half the time of a small batch would go to their bookkeeping.
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # Batches for Python of what fits into caches; 10,000 large rows, Spark's only other limit, do not.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(1024 * 1024),
+    # Batches for Python of what fits into caches; 10,000 large rows, Spark's only other limit, do not. And
+    # into one batch of a topic, which has a megabyte at most, what Kafka writes beside the rows included.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(960 * 1024),
 }
 """What makes Spark quick where everything runs in one process on one machine."""
 

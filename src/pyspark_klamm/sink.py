@@ -24,7 +24,7 @@ from pyspark_klamm.client_options import client_config, client_settings
 from pyspark_klamm.errors import OptionError
 from pyspark_klamm.kept import KeptClients
 from pyspark_klamm.options import parse_topic
-from pyspark_klamm.worker_memory import settle
+from pyspark_klamm.worker_memory import keep_freed_memory, settle
 
 if TYPE_CHECKING:
     import pyarrow
@@ -58,6 +58,7 @@ class TopicSink:
 
     def write(self, batches: Iterator[pyarrow.RecordBatch]) -> Written:
         """Send all rows of a task, and wait until they are acknowledged."""
+        keep_freed_memory()
         producer = producer_for(self.settings)
         deliveries: deque[RangesDelivery] = deque()
         rows = 0

@@ -1,8 +1,12 @@
-"""The collector of a Python worker leaves alone what the worker has loaded, and only that of a worker."""
+"""A Python worker keeps memory that it uses again, its collector leaves alone what it has loaded; and nothing
+of that is done to a process that is no worker."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -34,3 +38,31 @@ def test_a_process_that_runs_no_task_is_left_alone() -> None:
     before = gc.get_freeze_count()
     worker_memory.settle()
     assert gc.get_freeze_count() == before
+
+
+FAULTS = """
+import resource, sys
+from pyspark import TaskContext
+from pyspark_klamm.worker_memory import keep_freed_memory
+
+if sys.argv[1] == "worker":
+    TaskContext._taskContext = TaskContext()
+keep_freed_memory()
+for _ in range(20):
+    pieces = [bytes(1 << 20) for _ in range(8)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    pieces = [bytes(1 << 20) for _ in range(8)]
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library cannot be told")
+def test_a_worker_keeps_the_memory_that_it_uses_again() -> None:
+    def faults(kind: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", FAULTS, kind], capture_output=True, text=True, check=True, timeout=120
+        )
+        return int(done.stdout)
+
+    assert faults("worker") < 1000 < faults("another process")

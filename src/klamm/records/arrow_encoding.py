@@ -268,7 +268,10 @@ def _has_long_ends(kind: pa.DataType) -> bool:
 
 
 def _in_one(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    # Arrow copies also what is in one piece already.
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _view(buffer: pa.Buffer | None, kind: Any) -> Array:

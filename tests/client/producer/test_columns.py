@@ -61,6 +61,27 @@ def test_rows_are_cut_into_slices_that_fit_the_buffer() -> None:
     assert sum(slices) == 1000 and len(slices) > 5
 
 
+def counts_of(table: pa.Table, names: ColumnNames = NAMES) -> list[int]:
+    """How many rows are encoded at a time."""
+    feed = feed_of(table, names)
+    counts = []
+    while (encoded := feed.next_batches(1, [0], NOW_MS)) is not None:
+        counts.append(sum(batch.count for batch in encoded))
+    return counts
+
+
+def test_large_pieces_of_a_table_are_not_put_together_but_for_partitions() -> None:
+    pieces = [table_of(600, 1000), table_of(700, 1000)]
+    table = pa.Table.from_batches(pieces)
+    assert counts_of(table) == [600, 700]
+    assert counts_of(table, NAMES._replace(key="key")) == [1300], "batches of partitions shall be large"
+    assert counts_of(table.slice(100)) == [500, 700]
+
+
+def test_small_pieces_of_a_table_are_put_together() -> None:
+    assert counts_of(pa.Table.from_batches([table_of(100), table_of(50), table_of(7)])) == [157]
+
+
 def test_rows_come_back_in_ranges() -> None:
     cores = Cores(3, batch_bytes=1000)
     delivery = fed(cores, feed_of(table_of(200), column_batch_bytes=1000))

@@ -6,7 +6,7 @@ for a partitioner of the user's, who is asked about every key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from klamm.client.errors import ClientMisused, LocalRecordTooLarge
@@ -20,6 +20,10 @@ SLICE_BYTES = 4 * 1024 * 1024
 
 SLICE_SHARE = 4
 """And no more than this part of the buffer's memory, so that encoded rows find room."""
+
+LEAST_PIECE_BYTES = 512 * 1024
+"""Pieces of a table that are as large as this are not put together to be encoded, if their rows may go
+anywhere: a batch need not be larger."""
 
 _CHOSEN = "the partitioner's choice"
 
@@ -56,9 +60,7 @@ class ColumnFeed:
         self._names = names
         self._settings = settings
         self._partitioner = partitioner
-        self._row = 0
-        row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
-        self._slice_rows = max(min(SLICE_BYTES, settings.buffer_bytes // SLICE_SHARE) // row_bytes, 1)
+        self._slices = self._cut()
         # What is wrong with a column is seen in its first row, while the caller can still be told.
         self._encode(batch.slice(0, 1), names._replace(partition=None), 1, None, 0)
 
@@ -66,10 +68,9 @@ class ColumnFeed:
         self, partitions: int, rotation: Sequence[int], now_ms: int
     ) -> list[EncodedRecords] | None:
         """The batches of the next slice; None when there is none."""
-        if self._row >= self._batch.num_rows:
+        rows = next(self._slices, None)
+        if rows is None:
             return None
-        rows = self._batch.slice(self._row, self._slice_rows)
-        self._row += self._slice_rows
         names = self._names
         if self._partitioner is not None:
             rows, names = self._ask(self._partitioner, rows, partitions)
@@ -83,6 +84,18 @@ class ColumnFeed:
                     advice="Send less at once, or raise max_request_size",
                 )
         return encoded
+
+    def _cut(self) -> Iterator[Any]:
+        """The slices that are encoded in one go."""
+        batch = self._batch
+        row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
+        rows = max(min(SLICE_BYTES, self._settings.buffer_bytes // SLICE_SHARE) // row_bytes, 1)
+        may_go_anywhere = self._names.key is None and self._names.partition is None
+        if isinstance(batch, pa.Table) and may_go_anywhere and self._partitioner is None:
+            pieces = batch.to_batches(max_chunksize=rows)
+            if batch.nbytes >= LEAST_PIECE_BYTES * len(pieces):
+                return iter(pieces)
+        return (batch.slice(row, rows) for row in range(0, batch.num_rows, rows))
 
     def _encode(
         self, rows: Any, names: ColumnNames, partitions: int, rotation: Sequence[int] | None, now_ms: int
