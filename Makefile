@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 ARGS ?=
 # Test files are shared out among this many processes, each with brokers and a Spark session of its own.
-WORKERS ?= 2
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench faults lint setup setup-run clean
@@ -18,7 +18,7 @@ demo: setup-run ## start a broker with live topics, and pipelines on Spark that 
 	@.venv/bin/python -m klamm.cli.demo
 
 test: setup lint ## check the code, then run all tests
-	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup lint ## linter, formatter, types and house rules
 	@.venv/bin/python -m pytest -q tests/test_tidy.py
