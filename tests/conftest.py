@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -37,6 +38,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # What is imported when it is first used, all before there are threads: pytest parses our modules itself,
+    # and Python 3.11 cannot parse in two threads at once ("AST constructor recursion depth mismatch").
+    for name in ("admin", "consumer", "producer"):
+        import_module(f"klamm.client.plain.{name}")
     # How long an example takes says more about what else the machine does than about the code.
     settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("unhurried")

@@ -59,12 +59,12 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with _interrupts_held_back():
+    with interrupts_held_back():
         return builder.getOrCreate()
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def interrupts_held_back() -> Iterator[None]:
     """Let Ctrl-C count when Spark is up. Before that it would leave a JVM behind that nobody ends: PySpark
     takes away the folder in which the JVM is to say where it listens, and the JVM fails at that, not wholly.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pyarrow
@@ -17,6 +18,7 @@ from klamm.ingest.lines import LineRules
 from klamm.ingest.positions import Positions
 from klamm.ingest.recovery import Block
 from klamm.ingest.sending import TopicWriter
+from tests.abuse.broker_process import BrokerProcess
 from tests.cli.commands import KLAMM, clean_environment
 from tests.ingest.topics import Tails, end_offsets, make_topic, wait_for_more
 from tests.waiting import wait_until
@@ -188,6 +190,27 @@ def test_a_broker_that_comes_back(tmp_path: Path) -> None:
             writer.join()
             tails.wait_for(200_000)
         assert sorted(map(int, tails.values())) == list(range(200_000))
+
+
+def test_a_broker_that_stands_still(tmp_path: Path) -> None:
+    """Requests run out of time and are sent again, and the broker answers the first ones too in the end."""
+    log = tmp_path / "a.log"
+    broker = BrokerProcess(tmp_path / "data", tmp_path / "broker.txt").start()
+    try:
+        make_topic(broker.bootstrap, "logs")
+        tails = Tails(broker.bootstrap, "logs", tmp_path, request_timeout_ms=700)
+        with tails.following():
+            log.write_bytes(b"".join(b"%d\n" % number for number in range(1000)))
+            tails.wait_for(1000)
+            for start in (1000, 21_000):
+                with broker.paused(), log.open("ab") as file:
+                    file.write(b"".join(b"%d\n" % number for number in range(start, start + 20_000)))
+                    file.flush()
+                    time.sleep(2.0)  # longer than a request may take, twice
+            tails.wait_for(41_000)
+        assert sorted(map(int, tails.values())) == list(range(41_000))
+    finally:
+        broker.stop()
 
 
 def test_a_broker_that_stays_away_bounds_memory_and_stops_in_time(tmp_path: Path) -> None:

@@ -59,8 +59,9 @@ def values(bootstrap: str, topic: str) -> list[bytes]:
 class Tails:
     """Tails of files below one folder into one topic."""
 
-    def __init__(self, bootstrap: str, topic: str, folder: Path) -> None:
+    def __init__(self, bootstrap: str, topic: str, folder: Path, **producer_options: object) -> None:
         self.bootstrap = bootstrap
+        self.producer_options = producer_options
         self.topic = topic
         self.folder = folder
         self.said: list[str] = []
@@ -73,6 +74,7 @@ class Tails:
             self.topic,
             self.bootstrap,
             state=self.folder / "state",
+            producer_options=self.producer_options,
             report=self.said.append,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 import klamm.testing
 from pyspark_klamm.jar import jar_path
-from pyspark_klamm.session import settings_for
+from pyspark_klamm.session import interrupts_held_back, settings_for
 
 CHILD_TIMEOUT_SECONDS = 150
 TOOLS_OF_SPARK = ("bash", "sh", "dirname", "basename", "cat", "ps", "env", "uname")
@@ -91,3 +92,25 @@ def test_settings_of_the_caller_win() -> None:
 
 def test_a_cluster_keeps_its_own_settings() -> None:
     assert settings_for("spark://host:7077", {}) == {"spark.jars": str(jar_path())}
+
+
+def test_ctrl_c_while_spark_starts_counts_when_it_is_up() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    is_up = False
+    with pytest.raises(KeyboardInterrupt), interrupts_held_back():
+        signal.raise_signal(signal.SIGINT)
+        is_up = True
+    assert is_up
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_handler_that_a_context_has_put_there_stays() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    told: list[int] = []
+    try:
+        with interrupts_held_back():
+            signal.raise_signal(signal.SIGINT)
+            signal.signal(signal.SIGINT, lambda number, frame: told.append(number))
+        assert told == [signal.SIGINT], "what came before is handed to it"
+    finally:
+        signal.signal(signal.SIGINT, before)
