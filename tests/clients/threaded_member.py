@@ -42,6 +42,9 @@ class ThreadedMember(Member):
     @abstractmethod
     def _commit(self, offsets: Mapping[int, int] | None) -> None: ...
 
+    def _finish(self) -> None:  # most have nothing to do
+        """Do what is left to do as a member, before everything is given up; may poll."""
+
     @abstractmethod
     def _close(self) -> None: ...
 
@@ -98,13 +101,17 @@ class ThreadedMember(Member):
             try:
                 while not self._leaving.is_set():
                     self._obey()
-                    self._received.extend(self._poll())
+                    self._poll_once()
+                self._finish()
             finally:
                 self._leaving.set()
                 self._note(False, self._assignment)
                 self._close()
         except BaseException as failure:  # told to the test by _check
             self._failure = failure
+
+    def _poll_once(self) -> None:
+        self._received.extend(self._poll())
 
     def _obey(self) -> None:
         while not self._commands.empty():

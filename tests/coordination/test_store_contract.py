@@ -22,6 +22,7 @@ from klamm.coordination.store import (
     Set,
     Unavailable,
 )
+from tests.waiting import until
 
 ENGINES = {"sqlite": lambda directory: SqliteStore(directory / "store.db")}
 
@@ -49,12 +50,6 @@ def run(request, tmp_path):
         return asyncio.run(main())
 
     return run
-
-
-async def until(condition):
-    """Wait for a condition that callbacks bring about."""
-    while not condition():  # noqa: ASYNC110 (nothing else knows when)
-        await asyncio.sleep(0.001)
 
 
 def test_a_node_is_created_read_set_and_deleted(run):

@@ -102,7 +102,7 @@ def last_of_each_key(before: Iterable[Content]) -> set[Content]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that another process or task brings about."""
+    """Wait for what others bring about; looks at every turn of the loop, as it may be gone soon."""
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)

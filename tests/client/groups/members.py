@@ -2,6 +2,9 @@
 
 All commit before they give partitions up, and when they leave. Others than ours do so in their callbacks:
 what their automatic commits leave out would be read twice (see tests/clients/FINDINGS.md).
+
+A cooperative member may be told to leave while it is still part of a rebalance that changes nothing for it.
+No client commits then: it has to poll until the rebalance is over.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 import klamm
 import klamm.aio
+from klamm.model.errors import ErrorCode
 from tests.client.faces import AioFace, PlainFace
 from tests.clients.aio import AioClient, AioMember
 from tests.clients.confluent import ConfluentClient, ConfluentMember
@@ -25,6 +29,8 @@ from tests.clients.remote import MEMBER_SETTINGS, JavaClient, RemoteMember
 from tests.clients.threaded_member import ThreadedMember
 
 MOMENT_SECONDS = 0.05
+
+REBALANCING = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 
 OUR_STRATEGIES = tuple(STRATEGIES)
 
@@ -61,8 +67,21 @@ class OurMember(KlammMember):
     def is_leader(self) -> bool:
         return bool(getattr(self._consumer, "target", self._consumer)._engine.group.is_leader)
 
+    def _finish(self) -> None:
+        # What the last poll returned is finished, which the consumer cannot know.
+        while not self._has_committed():
+            self._poll_once()
+
+    def _has_committed(self) -> bool:
+        try:
+            self._consumer.commit()
+        except klamm.BrokerError as error:
+            if error.code not in REBALANCING:
+                raise
+            return False
+        return True
+
     def _close(self) -> None:
-        self._consumer.commit()  # what the last poll returned is finished, which the consumer cannot know
         self._consumer.close()
         self._face.close()
 
@@ -142,9 +161,18 @@ class LibrdkafkaMember(ConfluentMember):
         self._commit_position()
         super()._on_revoke(consumer, partitions)
 
-    def _close(self) -> None:
-        self._commit_position()
-        super()._close()
+    def _finish(self) -> None:
+        while not self._has_committed():
+            self._poll_once()
+
+    def _has_committed(self) -> bool:
+        try:
+            self._commit_position()
+        except KafkaException as error:
+            if error.args[0].code() not in REBALANCING:
+                raise
+            return False
+        return True
 
     def _commit_position(self) -> None:
         try:

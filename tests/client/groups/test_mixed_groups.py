@@ -8,6 +8,7 @@ group, and with one of the others.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -125,9 +126,11 @@ class Scene:
         assert_one_owner_at_a_time(self.everybody)
 
     def abandon(self) -> None:
-        self.flow.stop()
-        for member in self.members.values():
-            member.leave()
+        """Leave whatever happened: members that stay would disturb the tests that follow."""
+        with contextlib.ExitStack() as stack:
+            for member in self.members.values():
+                stack.callback(member.leave)
+            stack.callback(self.flow.stop)
 
 
 def assert_one_owner_at_a_time(members: dict[str, MixedMember]) -> None:

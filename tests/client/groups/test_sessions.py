@@ -9,9 +9,10 @@ import pytest
 import klamm
 from klamm.client.errors import ClientMisused, PollOverdue
 from tests.client.groups.conftest import NewTopic
-from tests.client.groups.workers import Worker, at_work, committed, new_consumer, send, until
+from tests.client.groups.workers import Worker, at_work, committed, new_consumer, send
 from tests.client.leaks import nothing_leaks
 from tests.client.topics import unique
+from tests.waiting import until
 
 STRATEGIES = ["range", "cooperative-sticky"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import klamm.aio
@@ -16,16 +16,6 @@ PATIENCE_SECONDS = 20.0
 
 QUICK = {"heartbeat_interval_ms": 100, "session_timeout_ms": 6_000, "metadata_max_age_ms": 500}
 """A member that soon notices when the group changes."""
-
-
-async def until(condition: Callable[[], object], what: str | Callable[[], str]) -> None:
-    """Wait until something holds, and say what did not."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE_SECONDS
-    while not condition():
-        description = what if isinstance(what, str) else what()
-        assert loop.time() < deadline, f"not within {PATIENCE_SECONDS} s: {description}"
-        await asyncio.sleep(0.01)
 
 
 def new_consumer(bootstrap: str, group: str, topic: str, **options: Any) -> Consumer:

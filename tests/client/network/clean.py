@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from klamm.client.network.network import Network
 from klamm.config.client_config import ClientConfig
 from tests.client.leaks import Complaints, client_sockets
-
-PATIENCE_SECONDS = 10.0
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -35,13 +34,3 @@ async def network_to(*bootstrap: str, kind: str = "admin", **options: object) ->
     finally:
         logging.getLogger("asyncio").removeHandler(complaints)
     assert not complaints.lines, complaints.lines
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition, letting the loop run."""
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not condition():  # noqa: ASYNC110 # there is no event for what the other side sees
-                await asyncio.sleep(0.001)
-    except TimeoutError:
-        raise AssertionError(f"not within {PATIENCE_SECONDS:g} s: {what}") from None

@@ -29,8 +29,8 @@ from klamm.protocol.messages.k01_fetch import PartitionData as FetchedPartition
 from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 from klamm.protocol.messages.k16_list_groups import ListGroupsRequest, ListGroupsResponse
 from klamm.protocol.messages.k18_api_versions import ApiVersion, ApiVersionsResponse
-from tests.client.network.clean import until
 from tests.client.network.fake_broker import HANG_UP, SILENCE, FakeBroker
+from tests.waiting import until
 
 
 async def connect(

@@ -37,9 +37,10 @@ from klamm.protocol.messages.k19_create_topics import CreatableTopic, CreateTopi
 from klamm.protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
 from klamm.protocol.messages.k37_create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from klamm.testing import Broker
-from tests.client.network.clean import network_to, until
+from tests.client.network.clean import network_to
 from tests.client.network.fake_broker import HANG_UP, SILENCE, FakeBroker, topic_of
 from tests.client.topics import unique
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")

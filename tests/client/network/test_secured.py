@@ -23,8 +23,9 @@ from klamm.config.rows import ConfigError
 from klamm.model.errors import ErrorCode
 from klamm.protocol.messages.k03_metadata import MetadataRequest
 from klamm.testing import Broker
-from tests.client.network.clean import network_to, until
+from tests.client.network.clean import network_to
 from tests.client.secured import BRIEF_LOGIN_MS, SCRAM_USER, WAYS, SecuredKafka
+from tests.waiting import until
 
 AT_ONCE_SECONDS = 10.0
 """Well below default.api.timeout.ms: nobody waited for a time-out."""

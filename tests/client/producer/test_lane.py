@@ -33,6 +33,7 @@ from tests.client.producer.scripted import (
     written,
     written_but_cut,
 )
+from tests.waiting import until
 
 TOPIC_ID = b"0123456789abcdef"
 PARTITION = 3
@@ -177,6 +178,7 @@ async def test_lingering_and_unanswered_records_go_the_long_way(
                     producer.send(TOPIC, b"%d" % number).result(PATIENCE_S)
 
         await in_thread(send)
+        await until(lambda: len(topic.values()) == 20)  # with acks=0 nobody waited for them
         assert topic.values() == [b"%d" % number for number in range(20)]
         assert bool(spy.writers) is ("acks" not in options and "linger_ms" not in options)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,6 +43,7 @@ from tests.client.producer.scripted import (
     written_but_cut,
     written_but_silent,
 )
+from tests.waiting import until
 
 QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "reconnect_backoff_ms": 5}
 LIMIT_S = 20.0
@@ -61,13 +61,6 @@ async def send_all(producer: Producer, count: int, **more: Any) -> list[Any]:
         await asyncio.sleep(0)
     async with asyncio.timeout(LIMIT_S):
         return [await delivery for delivery in deliveries]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the fake broker's side does in its own time."""
-    async with asyncio.timeout(LIMIT_S):
-        while not condition():  # noqa: ASYNC110  nobody there has an event to set
-            await asyncio.sleep(0.001)
 
 
 def numbers(count: int) -> list[bytes]:

@@ -45,6 +45,7 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.protocol.Errors;
@@ -274,6 +275,7 @@ public class Adapter {
         private KafkaConsumer<byte[], byte[]> consumer;
         private int assignmentsSeen;
         private volatile boolean leaving;
+        private boolean closing;
         private volatile RuntimeException failure;
 
         Member(Properties settings, String topic, boolean commitsWhenRevoked) {
@@ -292,18 +294,33 @@ public class Adapter {
                     for (CommitTask task = commits.poll(); task != null; task = commits.poll()) {
                         task.run(consumer);
                     }
-                    for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(50))) {
-                        synchronized (this) {
-                            received.add(Adapter.received(record));
-                        }
-                    }
+                    pollOnce();
                 }
-                if (commitsWhenRevoked) {
-                    consumer.commitSync(PATIENCE);
+                while (commitsWhenRevoked && !hasCommitted()) {
+                    pollOnce();
                 }
+                closing = true;
                 consumer.close();
             } catch (RuntimeException error) {
                 failure = error;
+            }
+        }
+
+        private void pollOnce() {
+            for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(50))) {
+                synchronized (this) {
+                    received.add(Adapter.received(record));
+                }
+            }
+        }
+
+        /** No member commits while it is part of a rebalance: it has to poll until that is over. */
+        private boolean hasCommitted() {
+            try {
+                consumer.commitSync(PATIENCE);
+                return true;
+            } catch (RebalanceInProgressException error) {
+                return false;
             }
         }
 
@@ -316,7 +333,7 @@ public class Adapter {
 
         @Override
         public synchronized void onPartitionsRevoked(Collection<TopicPartition> partitions) {
-            if (commitsWhenRevoked && !leaving) {
+            if (commitsWhenRevoked && !closing) {
                 consumer.commitSync(PATIENCE);
             }
             note(false, partitions);
