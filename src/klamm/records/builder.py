@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from klamm.records.batch import (
+    COMPRESSION_MASK,
     CONTROL_FLAG,
     CRC_POSITION,
     HEADER,
@@ -90,10 +91,8 @@ def assemble_batch(
 
     With no records at all it is the empty batch that compaction leaves to keep a producer's last sequence.
     """
-    codec = attributes & 0x07
-    data = compress(codec, payload, level) if codec and records_count else payload
-    batch = bytearray(HEADER_SIZE + len(data))
-    batch[HEADER_SIZE:] = data
+    codec = attributes & COMPRESSION_MASK if records_count else Codec.NONE
+    batch = with_room_for_header(payload, codec, level)
     seal_batch(
         batch,
         records_count=records_count,
@@ -107,6 +106,14 @@ def assemble_batch(
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
     )
+    return batch
+
+
+def with_room_for_header(payload: Buffer, codec: int, level: int | None = None) -> bytearray:
+    """Records that are encoded already, compressed if need be, behind room for the header of their batch."""
+    data = compress(codec, payload, level) if codec else payload
+    batch = bytearray(HEADER_SIZE + len(data))
+    batch[HEADER_SIZE:] = data
     return batch
 
 

@@ -29,6 +29,9 @@ _VARINTS = tuple(encode_varint(number) for number in range(_TABLE_SIZE))
 _NULL = encode_varint(-1)
 _NO_HEADERS = encode_varint(0)
 
+_SOLE_START = b"\0\0\0" + _NULL
+"""Attributes, both deltas and the key of a record that is the first of its batch and has no key."""
+
 
 def encode_records(
     keys: Sequence[bytes | None] | None,
@@ -43,6 +46,8 @@ def encode_records(
     Keys and values are bytes, or anything like them whose `len` counts bytes. The records of a producer
     follow each other; compaction leaves gaps and brings `offset_deltas`.
     """
+    if keys is None and headers is None and len(values) == 1 and offset_deltas is None:
+        return _encode_sole_value(values[0])
     table = _VARINTS
     base_timestamp = timestamps[0]
     if offset_deltas is not None:
@@ -86,6 +91,16 @@ def encode_records(
         record_size = table[size] if size < _TABLE_SIZE else encode_varint(size)
         parts += (record_size, b"\0", time, offset, key_size, key, value_size, value, tail)
     return b"".join(parts)
+
+
+def _encode_sole_value(value: bytes | None) -> bytes:
+    """As `encode_records`, for producers that send record by record."""
+    if value is None:
+        value, value_size = b"", _NULL
+    else:
+        value_size = _varint(len(value))
+    size = len(_SOLE_START) + len(value_size) + len(value) + len(_NO_HEADERS)
+    return b"".join((_varint(size), _SOLE_START, value_size, value, _NO_HEADERS))
 
 
 def _encode_values(

@@ -444,7 +444,7 @@ class BigProduce:
         request = ProduceRequest(topic_data=[TopicProduceData(topic_id=b"t" * 16, partition_data=[data])])
         return b"".join(encode_request_frame(self.api_key, self.version, correlation_id, "test", request))
 
-    def read(self, frame: memoryview, /) -> None:
+    def read(self, correlation_id: int, frame: memoryview, /) -> None:
         return None
 
 

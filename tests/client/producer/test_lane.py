@@ -10,7 +10,8 @@ import pytest
 
 import klamm
 from klamm.client.network.connection import BrokerConnection
-from klamm.client.producer.lane import MOST_LANE_BYTES, ProduceLane, Written
+from klamm.client.producer.batches import Outcome
+from klamm.client.producer.lane import MOST_LANE_BYTES, ProduceLane
 from klamm.client.producer.settings import ProducerSettings, producer_config
 from klamm.model.errors import ErrorCode
 from klamm.protocol.codec import decode
@@ -81,10 +82,10 @@ def test_a_request_of_the_lane_is_what_the_general_decoder_expects(size: int) ->
 
 def test_an_answer_that_says_written_is_read() -> None:
     lane = lane_of()
-    assert lane.read(answer(response_of())) == Written(5, -1)
+    assert lane.read(77, answer(response_of())) == Outcome(5, -1)
     largest = 2**63 - 1
     stamped = response_of(base_offset=largest, log_append_time_ms=1_700_000_000_000)
-    assert lane.read(answer(stamped)) == Written(largest, 1_700_000_000_000)
+    assert lane.read(77, answer(stamped)) == Outcome(largest, 1_700_000_000_000)
 
 
 def with_endpoint() -> ProduceResponse:
@@ -108,13 +109,17 @@ def with_endpoint() -> ProduceResponse:
     ],
 )
 def test_every_other_answer_is_left_to_the_general_decoder(response: ProduceResponse) -> None:
-    assert lane_of().read(answer(response)) is None
+    assert lane_of().read(77, answer(response)) is None
 
 
 def test_an_answer_that_is_cut_short_or_too_long_is_left_to_the_general_decoder() -> None:
     lane, whole = lane_of(), answer(response_of())
-    assert all(lane.read(whole[:size]) is None for size in range(len(whole)))
-    assert lane.read(memoryview(bytes(whole) + b"\0")) is None
+    assert all(lane.read(77, whole[:size]) is None for size in range(len(whole)))
+    assert lane.read(77, memoryview(bytes(whole) + b"\0")) is None
+
+
+def test_an_answer_to_another_request_is_left_to_the_general_decoder() -> None:
+    assert lane_of().read(78, answer(response_of())) is None
 
 
 # ---- threads that write themselves

@@ -20,6 +20,7 @@ import socket
 import ssl
 import threading
 from collections import deque
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast
 
@@ -89,12 +90,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """What the socket did not take of a request that another thread wrote; goes before all else."""
         self._receiver = FrameReceiver(MAX_LOGIN_FRAME_BYTES)
         self._in_flight: deque[PendingRequest] = deque()
-        self._held: deque[tuple[PendingRequest | None, list[Any]]] | None = None
+        self._held: deque[tuple[PendingRequest | None, Sequence[Any]]] | None = None
         """Requests that wait until the login is renewed; None while it stands."""
         self._correlation_id = 0
         self._versions = CommonVersions()
         self._is_paused = False
-        self._is_retired = False
+        self.is_retired = False
+        """Whether nobody should send any more."""
         self._throttled_until = 0.0
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -172,7 +174,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             pending, frame = self._prepare_frame(waiter, prepared, records, self._loop.time())
             if self._timer is None or pending.deadline < self._timer_at:
                 self._arm(pending.deadline)
-            self._begin(pending, [frame])
+            self._begin(pending, (frame,))
 
     def send_without_answer(self, request: Message, version: int) -> None:
         """Write a request that the broker does not answer: a Produce with acks=0."""
@@ -209,7 +211,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def retire(self) -> None:
         """Close when the last answer is in; nobody should send any more."""
-        self._is_retired = True
+        self.is_retired = True
         if not self.in_flight:
             self.close()
 
@@ -264,7 +266,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             and self._timer is not None
             and self._timer_at <= now + self._request_timeout
             and self._held is None
-            and not self._is_retired
+            and not self.is_retired
             and not self._unwritten
             and not self._transport.get_write_buffer_size()
             and self.writable
@@ -297,7 +299,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     # ---- sending
 
-    def _begin(self, pending: PendingRequest | None, chunks: list[Any]) -> None:
+    def _begin(self, pending: PendingRequest | None, chunks: Sequence[Any]) -> None:
         if self._held is not None:
             self._held.append((pending, chunks))
             return
@@ -346,17 +348,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
             request.__api_key__, version, self._correlation_id, self._client_id, request
         )
 
-    def _write(self, chunks: list[Any]) -> None:
+    def _write(self, chunks: Sequence[Any]) -> None:
         transport = self._transport
         if transport is None or self.closed:
+            return
+        if len(chunks) == 1 and not self._unwritten:
+            chunk = chunks[0]
+            self._counters.bytes_out += len(chunk)
+            transport.write(chunk)
             return
         self._counters.bytes_out += sum(map(len, chunks))
         if self._unwritten:
             chunks = [self._unwritten, *chunks]
             self._unwritten = b""
-        if len(chunks) == 1:
-            transport.write(chunks[0])
-        elif chunks:
+        if chunks:
             transport.writelines(chunks)
 
     def _check_open(self, request: Message) -> None:
@@ -384,7 +389,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._stranger(str(error))
         if self._drain_waiters and self.writable:
             self._wake_drained()
-        if self._is_retired and not self.in_flight and not self.closed:
+        if self.is_retired and not self.in_flight and not self.closed:
             self.close()
 
     def eof_received(self) -> bool:
@@ -434,19 +439,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if not self._in_flight:
             raise MalformedMessage(f"{len(frame)} bytes came that nobody asked for")
         pending = self._in_flight[0]
-        correlation_id, offset = parse_response_header(pending.api_key, pending.version, frame)
-        if correlation_id != pending.correlation_id:
-            raise MalformedMessage(
-                f"the answer to request {pending.correlation_id} carries the id {correlation_id}"
-            )
         if pending.prepared is not None and not pending.waiter.done():
-            response = pending.prepared.read(frame)
+            response = pending.prepared.read(pending.correlation_id, frame)
             if response is not None:
                 self._in_flight.popleft()
                 self._is_trusted = True
                 self._counters.request_seconds += self._loop.time() - pending.sent_at
                 pending.waiter.set_result(response)
                 return
+        correlation_id, offset = parse_response_header(pending.api_key, pending.version, frame)
+        if correlation_id != pending.correlation_id:
+            raise MalformedMessage(
+                f"the answer to request {pending.correlation_id} carries the id {correlation_id}"
+            )
         version = pending.version
         if pending.api_key == ApiKey.API_VERSIONS and frame[offset : offset + 2] == _UNSUPPORTED:
             version = 0  # the one answer that a broker gives in another version than it was asked in

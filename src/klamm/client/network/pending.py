@@ -27,8 +27,9 @@ class PreparedRequest(Protocol):
     def frame(self, correlation_id: int, records: bytearray | memoryview, /) -> bytes:
         """The whole request."""
 
-    def read(self, frame: memoryview, /) -> Any | None:
-        """What an answer without a throttle says; None if it must be decoded to know."""
+    def read(self, correlation_id: int, frame: memoryview, /) -> Any | None:
+        """What the answer to this request says, if it asks for no pause; None if it must be decoded to know,
+        or answers another request."""
 
 
 class PendingRequest:

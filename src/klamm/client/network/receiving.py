@@ -55,6 +55,9 @@ class FrameReceiver:
 
     def _cut(self) -> list[memoryview]:
         scratch, end = self._scratch, self._filled
+        if end >= SIZE_BYTES and frame_size(scratch, 0, self.max_frame_bytes) == end - SIZE_BYTES:
+            self._filled = 0  # just one frame: so it is for those who ask for one thing at a time
+            return [memoryview(bytes(scratch[SIZE_BYTES:end]))]
         frames: list[memoryview] = []
         position = 0
         copy: memoryview | None = None

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from klamm.client.errors import BrokerError, ClientError
-from klamm.records.batch import HEADER_SIZE, NO_PRODUCER_ID, Buffer
-from klamm.records.builder import assemble_batch, seal_batch, stamp_producer
+from klamm.records.batch import HEADER_SIZE, NO_PRODUCER_ID
+from klamm.records.builder import seal_batch, stamp_producer, with_room_for_header
 from klamm.records.compression import Codec
 from klamm.records.decoding import Headers
 from klamm.records.encoding import encode_records
@@ -214,28 +214,28 @@ class Batch:
 
     def _assemble(self, codec: int, level: int | None) -> bytearray | memoryview:
         encoded = self.encoded
+        data: bytearray | memoryview
         if encoded is None:
-            payload: Buffer = encode_records(self.keys, self.values, self.timestamps, self.headers)
+            payload = encode_records(self.keys, self.values, self.timestamps, self.headers)
             self.max_timestamp = max(self.timestamps)
-        else:
-            payload = encoded[HEADER_SIZE:]
-        fields = {
-            "records_count": self.count,
-            "base_offset": 0,
-            "last_offset_delta": self.count - 1,
-            "leader_epoch": -1,
-            "attributes": codec,
-            "base_timestamp": self.timestamps[0],
-            "max_timestamp": self.max_timestamp,
-            "producer_id": self.producer_id,
-            "producer_epoch": self.producer_epoch,
-            "base_sequence": self.sequence,
-        }
-        if encoded is None or codec:
-            data: bytearray | memoryview = assemble_batch(payload, level=level, **fields)
+            data = with_room_for_header(payload, codec, level)
+        elif codec:
+            data = with_room_for_header(encoded[HEADER_SIZE:], codec, level)
         else:
             data = encoded
-            seal_batch(data, **fields)
+        seal_batch(
+            data,
+            records_count=self.count,
+            base_offset=0,
+            last_offset_delta=self.count - 1,
+            leader_epoch=-1,
+            attributes=codec,
+            base_timestamp=self.timestamps[0],
+            max_timestamp=self.max_timestamp,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.sequence,
+        )
         self._drop_columns()  # they are in the bytes now
         return data
 

@@ -9,8 +9,9 @@ not decoded. Every other answer is left to the general decoder. See docs/adr/001
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
 
+from klamm.client.network.metadata import TopicMetadata
+from klamm.client.producer.batches import Outcome
 from klamm.client.producer.settings import ProducerSettings
 from klamm.model.ids import ZERO_TOPIC_ID
 from klamm.protocol.apis import FLEXIBLE_SINCE, ApiKey
@@ -37,28 +38,22 @@ _LENGTH_SIZE = 1  # of the batch that is left out
 _START = Struct(">i4si")  # size, key and version, correlation id
 _SIZE_BYTES = 4
 _CORRELATION_ID_BYTES = 4
-_NUMBERS = Struct(">qqq")  # base offset, log append time, log start offset
+_NUMBERS_BYTES = 24  # base offset, log append time, log start offset
 _MARKER = 0x4B6C616D6D
 """A base offset that is looked for in an encoded answer, to know where the numbers stand in it."""
-
-
-class Written(NamedTuple):
-    """The broker has the batch."""
-
-    base_offset: int
-    log_append_time_ms: int
 
 
 class ProduceLane:
     """Makes the requests of one partition to one broker, and reads their answers."""
 
     __slots__ = (
+        "_answer",
         "_answer_end",
         "_answer_start",
         "_head",
         "_key_and_version",
-        "_numbers_at",
         "_tail",
+        "led_by",
         "topic_id",
     )
 
@@ -68,6 +63,8 @@ class ProduceLane:
     def __init__(self, topic_id: bytes, partition: int, client_id: str, settings: ProducerSettings) -> None:
         assert topic_id != ZERO_TOPIC_ID and self.version >= FLEXIBLE_SINCE[ApiKey.PRODUCE]
         self.topic_id = topic_id
+        self.led_by: tuple[TopicMetadata, int] | None = None
+        """The node that leads the partition, according to metadata that hold until there are newer ones."""
         head, _, self._tail = encode_request_frame(
             self.api_key, self.version, 0, client_id, _example_request(topic_id, partition, settings)
         )
@@ -76,9 +73,10 @@ class ProduceLane:
         answer = bytes(
             encode_response_frame(self.api_key, self.version, 0, _example_answer(topic_id, partition))[0]
         )[_SIZE_BYTES:]
-        self._numbers_at = answer.index(_MARKER.to_bytes(8, "big"))
-        self._answer_start = answer[_CORRELATION_ID_BYTES : self._numbers_at]
-        self._answer_end = answer[self._numbers_at + _NUMBERS.size :]
+        numbers_at = answer.index(_MARKER.to_bytes(8, "big"))
+        self._answer_start = answer[_CORRELATION_ID_BYTES:numbers_at]
+        self._answer_end = answer[numbers_at + _NUMBERS_BYTES :]
+        self._answer = Struct(f">i{len(self._answer_start)}sqqq{len(self._answer_end)}s")
 
     def frame(self, correlation_id: int, batch: bytes | bytearray | memoryview) -> bytes:
         """The request with this batch, ready to be written."""
@@ -88,17 +86,14 @@ class ProduceLane:
         start = _START.pack(size, self._key_and_version, correlation_id)
         return b"".join((start, head, length, batch, tail))
 
-    def read(self, frame: memoryview) -> Written | None:
+    def read(self, correlation_id: int, frame: memoryview) -> Outcome | None:
         """What a whole answer says, if that is only that the batch is written; None for any other answer."""
-        answer = bytes(frame)
-        at = self._numbers_at
-        if (
-            answer[_CORRELATION_ID_BYTES:at] != self._answer_start
-            or answer[at + _NUMBERS.size :] != self._answer_end
-        ):
+        if len(frame) != self._answer.size:
             return None
-        base_offset, log_append_time_ms, _ = _NUMBERS.unpack_from(answer, at)
-        return Written(base_offset, log_append_time_ms)
+        answered_id, start, base_offset, log_append_time_ms, _, end = self._answer.unpack(frame)
+        if answered_id != correlation_id or start != self._answer_start or end != self._answer_end:
+            return None
+        return Outcome(base_offset, log_append_time_ms)
 
 
 def _example_request(topic_id: bytes, partition: int, settings: ProducerSettings) -> ProduceRequest:

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from asyncio import _get_running_loop
 from collections.abc import Generator
-from contextlib import nullcontext
+from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -113,10 +113,9 @@ class Producer:
         **options: Unpack[ProducerOptions],
     ) -> None:
         settings, chooser = producer_config(bootstrap, config, partitioner, options)
-        # Everything happens on one loop, so there is nothing to lock.
-        self._engine = Engine(
-            settings, Delivery, lock=nullcontext(), partitioner=chooser, ssl_context=ssl_context
-        )
+        # Everything happens on one loop, so there is nothing to lock. A lock of the interpreter's own is the
+        # context manager that costs least.
+        self._engine = Engine(settings, Delivery, lock=RLock(), partitioner=chooser, ssl_context=ssl_context)
         self._guard = self._engine._guard
         self._accumulator = self._engine.accumulator
         self._append = self._accumulator.append

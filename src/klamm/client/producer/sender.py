@@ -21,11 +21,12 @@ from klamm.client.errors import ClientError, ConnectionFailed
 from klamm.client.logs import ClientLogger
 from klamm.client.network.addresses import BrokerAddress
 from klamm.client.network.connection import BrokerConnection
+from klamm.client.network.metadata import TopicMetadata
 from klamm.client.network.network import Network
 from klamm.client.producer.accumulator import Accumulator
-from klamm.client.producer.batches import Batch
+from klamm.client.producer.batches import Batch, Outcome
 from klamm.client.producer.errands import Errands
-from klamm.client.producer.lane import MOST_LANE_BYTES, ProduceLane, Written
+from klamm.client.producer.lane import FIRST_LANE_VERSION, MOST_LANE_BYTES, ProduceLane
 from klamm.client.producer.lookups import Lookups
 from klamm.client.producer.queues import PartitionQueue
 from klamm.client.producer.requests import ProduceCall, call_for, check_version
@@ -41,11 +42,13 @@ _log = logging.getLogger("klamm.client.producer")
 class _Broker:
     """How things stand with one broker."""
 
-    __slots__ = ("connection", "failures", "in_flight", "is_busy", "node_id", "not_before")
+    __slots__ = ("connection", "failures", "in_flight", "is_busy", "node_id", "not_before", "takes_lanes")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.connection: BrokerConnection | None = None
+        self.takes_lanes = False
+        """Whether it takes, by this connection, the version that lanes are made in."""
         self.in_flight = 0
         self.is_busy = False
         """A task waits until it can be written to."""
@@ -71,12 +74,9 @@ class _AnswerWaiter:
     def done(self) -> bool:
         return self._is_done
 
-    def set_result(self, response: ProduceResponse | Written, /) -> None:
+    def set_result(self, response: ProduceResponse, /) -> None:
         self._is_done = True
         try:
-            if isinstance(response, Written):
-                self._sender.written(self._broker, self._call.batches[0], response)
-                return
             self._sender.answered(self._broker, self._call, self._version, self._address, response)
         except Exception:
             _log.exception("the answer of %s to a Produce could not be taken", self._address)
@@ -86,6 +86,44 @@ class _AnswerWaiter:
         if not isinstance(error, ClientError):
             error = ConnectionFailed(f"the answer could not be read: {error!r}")
         self._sender.failed(self._broker, self._call.batches, error)
+
+
+class _LaneWaiter:
+    """As `_AnswerWaiter`, for a request in a lane: its answer hardly ever says more than "written"."""
+
+    __slots__ = ("_address", "_batch", "_broker", "_is_done", "_lane", "_sender")
+
+    def __init__(
+        self, sender: Sender, broker: _Broker, lane: ProduceLane, batch: Batch, address: BrokerAddress
+    ) -> None:
+        self._sender = sender
+        self._broker = broker
+        self._lane = lane
+        self._batch = batch
+        self._address = address
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, response: ProduceResponse | Outcome, /) -> None:
+        self._is_done = True
+        if not isinstance(response, Outcome):
+            self._in_general().set_result(response)
+            return
+        try:
+            self._sender.written(self._broker, self._batch, response)
+        except Exception:
+            _log.exception("the answer of %s to a Produce could not be taken", self._address)
+
+    def set_exception(self, error: Exception, /) -> None:
+        self._is_done = True
+        self._in_general().set_exception(error)
+
+    def _in_general(self) -> _AnswerWaiter:
+        batch, lane = self._batch, self._lane
+        call = ProduceCall([batch], {batch.topic: lane.topic_id})
+        return _AnswerWaiter(self._sender, self._broker, call, lane.version, self._address)
 
 
 class Sender:
@@ -196,12 +234,18 @@ class Sender:
         broker = self._lane_broker(queue) if queue is not None else None
         if queue is None or broker is None:
             return False
+        connection, lane = broker.connection, queue.lane
+        assert connection is not None and lane is not None
         batch = self._accumulator.schedule.take_ready(queue, now)
         if batch is None:
             return False
         self._accumulator.wake_wanted = False
         self._begun(broker)
-        self._send(broker, [batch])
+        try:
+            data = batch.encode(self._settings.codec, self._settings.level)
+            connection.send_prepared(_LaneWaiter(self, broker, lane, batch, connection.address), lane, data)
+        except Exception as error:
+            self._could_not_send(broker, [batch], error)
         return True
 
     def send_single_here(self) -> bool:
@@ -227,7 +271,8 @@ class Sender:
             self._begun(broker)
             try:
                 data = batch.encode(settings.codec, settings.level)
-                connection.send_here(self._lane_waiter(broker, connection, lane, batch), lane, data, now)
+                waiter = _LaneWaiter(self, broker, lane, batch, connection.address)
+                connection.send_here(waiter, lane, data, now)
             except Exception as error:
                 failure = ClientError(f"a request could not be made: {error!r}")
                 self.thread_loop.call_soon_threadsafe(self.failed, broker, [batch], failure)
@@ -250,17 +295,26 @@ class Sender:
         lane = queue.lane
         if lane is None or queue.waiting[0].size > MOST_LANE_BYTES:
             return None
+        led_by = lane.led_by
+        if led_by is None or led_by[0] is not self._network.metadata.topics.get(queue.topic):
+            led_by = lane.led_by = self._leader_of_lane(queue, lane)
+            if led_by is None:
+                return None
+        broker = self._brokers.get(led_by[1])
+        if broker is None or broker.is_busy or not broker.takes_lanes:
+            return None
+        connection = broker.connection
+        if connection is None or connection.is_retired or not connection.writable:
+            return None
+        return broker
+
+    def _leader_of_lane(self, queue: PartitionQueue, lane: ProduceLane) -> tuple[TopicMetadata, int] | None:
+        """Who leads a lane's partition, and who says so; None if nobody does, or the topic was made anew."""
         metadata = self._network.metadata
         topic, leader = metadata.topics.get(queue.topic), metadata.leader(queue.topic, queue.index)
         if topic is None or leader is None or topic.topic_id != lane.topic_id:
             return None
-        broker = self._brokers.get(leader[0])
-        if broker is None or broker.is_busy:
-            return None
-        connection = self._network.open_connection(leader[0])
-        if connection is None or connection is not broker.connection or not connection.writable:
-            return None
-        return broker
+        return topic, leader[0]
 
     def call_finished(self) -> None:
         """Call all who waited for what is settled now."""
@@ -311,7 +365,9 @@ class Sender:
             return False
         connection = self._network.open_connection(node)
         if connection is not None and connection.writable:
-            broker.connection = connection
+            if connection is not broker.connection:
+                broker.connection = connection
+                broker.takes_lanes = connection.supports(ApiKey.PRODUCE, FIRST_LANE_VERSION)
             return True
         if time.monotonic() < broker.not_before:
             self._next_try_at = min(self._next_try_at, broker.not_before)
@@ -362,11 +418,14 @@ class Sender:
             connection.send_to(
                 _AnswerWaiter(self, broker, call, version, connection.address), request, version
             )
-        except ClientError as error:
-            self.failed(broker, batches, error)
         except Exception as error:
+            self._could_not_send(broker, batches, error)
+
+    def _could_not_send(self, broker: _Broker, batches: list[Batch], error: Exception) -> None:
+        if not isinstance(error, ClientError):
             self._logger.exception("a request could not be made")
-            self.failed(broker, batches, ClientError(f"a request could not be made: {error!r}"))
+            error = ClientError(f"a request could not be made: {error!r}")
+        self.failed(broker, batches, error)
 
     def _begun(self, broker: _Broker) -> None:
         """A request is under way. Under the lock."""
@@ -382,25 +441,19 @@ class Sender:
         """Send a small batch in the lane of its partition, which is made if need be; whether it could be."""
         data = batch.encode(self._settings.codec, self._settings.level)
         topic = self._network.metadata.topics.get(batch.topic)
-        if len(data) > MOST_LANE_BYTES or topic is None or topic.topic_id == ZERO_TOPIC_ID:
+        if not broker.takes_lanes or len(data) > MOST_LANE_BYTES:
+            return False
+        if topic is None or topic.topic_id == ZERO_TOPIC_ID:
             return False
         queue = batch.in_queue
         lane = queue.lane
         if lane is None or lane.topic_id != topic.topic_id:
             lane = ProduceLane(topic.topic_id, queue.index, self._network.client_id, self._settings)
             queue.lane = lane
-        if connection.version(ApiKey.PRODUCE) != lane.version:
-            return False
         if self.thread_loop is not None:
             connection.open_shortcut()
-        connection.send_prepared(self._lane_waiter(broker, connection, lane, batch), lane, data)
+        connection.send_prepared(_LaneWaiter(self, broker, lane, batch, connection.address), lane, data)
         return True
-
-    def _lane_waiter(
-        self, broker: _Broker, connection: BrokerConnection, lane: ProduceLane, batch: Batch
-    ) -> _AnswerWaiter:
-        call = ProduceCall([batch], {batch.topic: lane.topic_id})
-        return _AnswerWaiter(self, broker, call, lane.version, connection.address)
 
     def _written(self, broker: _Broker, batches: list[Batch]) -> None:
         """Nobody answers with acks=0."""
@@ -423,14 +476,13 @@ class Sender:
             self._network.request_refresh()
         self.wake()
 
-    def written(self, broker: _Broker, batch: Batch, answer: Written) -> None:
+    def written(self, broker: _Broker, batch: Batch, outcome: Outcome) -> None:
         """The answer to a request in a lane, which says no more than that."""
         schedule = self._accumulator.schedule
-        said = Answer(ErrorCode.NONE, answer.base_offset, answer.log_append_time_ms)
         with self._lock:
             self._ended(broker)
             try:
-                self._settling.answered(batch, said, "", 0.0, chance=0.0)
+                self._settling.written(batch, outcome)
             except Exception as error:
                 self._spoiled([batch], "a broker", error)
         if schedule.has_ready or schedule.next_due() < self._timer_at:

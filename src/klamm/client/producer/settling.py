@@ -66,13 +66,12 @@ class Settling:
     ) -> None:
         """`broker` is who answered, for error texts. `moved` says that the answer told us of another leader,
         so that there is nothing to wait for."""
-        queue = self._off_wire(batch)
         code = answer.error_code
         if code in _WRITTEN:
-            if queue.sequences is not None:
-                queue.sequences.written(batch)
-            self._ledger.settle(batch, Outcome(answer.base_offset, answer.log_append_time_ms))
-        elif batch.outcome is not None:
+            self.written(batch, Outcome(answer.base_offset, answer.log_append_time_ms))
+            return
+        queue = self._off_wire(batch)
+        if batch.outcome is not None:
             self._settle(queue, batch, batch.outcome)
         elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.may_be_written:
             self._split(queue, batch)
@@ -86,6 +85,15 @@ class Settling:
                 final = self._final(batch, error, now)
                 self._settle(queue, batch, Outcome(error=final, record_errors=answer.record_errors))
         self.accumulator.reconsider(queue)
+
+    def written(self, batch: Batch, outcome: Outcome) -> None:
+        """The broker has the batch."""
+        queue = self._off_wire(batch)
+        if queue.sequences is not None:
+            queue.sequences.written(batch)
+        self._ledger.settle(batch, outcome)
+        if queue.waiting:
+            self.accumulator.reconsider(queue)
 
     def lost(self, batch: Batch, error: ClientError, now: float, *, chance: float) -> None:
         """There was no answer, and nobody knows whether the batch is written."""
