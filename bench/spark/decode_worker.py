@@ -26,7 +26,7 @@ def decode(bootstrap: str, topic: str, rows: int, seconds: float) -> dict[str, f
     decoder = RowDecoder(KlammSource({}).schema())
     decode_all(decoder, pieces)
     decoded, started, cpu_started = 0, time.perf_counter(), time.process_time()
-    while time.perf_counter() - started < seconds:
+    while not decoded or time.perf_counter() - started < seconds:
         decoded += decode_all(decoder, pieces)
     return {
         "rows": decoded,

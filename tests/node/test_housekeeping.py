@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import shutil
+
+import pytest
 
 from klamm.testing.broker import Broker
 from klamm.testing.wire import WireConnection
 from tests.replication.test_replicas import create, produce
+from tests.waiting import wait_until
 
 
 def test_a_damaged_log_does_not_keep_the_others_from_retention() -> None:
@@ -19,3 +24,23 @@ def test_a_damaged_log_does_not_keep_the_others_from_retention() -> None:
         shutil.rmtree(logs[0].directory)
         broker.run(broker.node._housekeeping.delete_expired())
         assert [log.log_start_offset for log in logs[1:]] == [1, 1]
+
+
+def test_a_full_disk_is_told_in_a_line_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = []
+
+    def full(*_: object) -> None:
+        tries.append(1)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    caplog.set_level(logging.WARNING, "klamm.node")
+    with Broker(config={"log.flush.offset.checkpoint.interval.ms": 10}) as broker:
+        assert broker.node is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.node.log_dirs, "write_checkpoints", full)
+            wait_until(lambda: len(tries) > 1, "it is tried again")
+    told = [record for record in caplog.records if "No space left" in record.getMessage()]
+    assert told and "housekeeping (write checkpoints) failed" in told[0].getMessage()
+    assert all(record.levelno == logging.WARNING and not record.exc_info for record in told)

@@ -68,8 +68,13 @@ class Housekeeping:
                     waited_s = 0.0
                     try:
                         await work()
+                    except OSError as error:  # a full disk, say: no fault of ours, and it may pass
+                        what = work.__name__.strip("_").replace("_", " ")
+                        logger.warning(
+                            "housekeeping (%s) failed: %s; it is tried again in %g s", what, error, interval_s
+                        )
                     except Exception:
-                        logger.exception("housekeeping failed; it is tried again in %.0f s", interval_s)
+                        logger.exception("housekeeping failed; it is tried again in %g s", interval_s)
 
         self._tasks.append(asyncio.get_running_loop().create_task(loop()))
 
@@ -141,4 +146,4 @@ def _one_failure_is_not_all(partition: Partition) -> Iterator[None]:
         yield
     except (OSError, KafkaError) as error:
         if not partition.is_offline:
-            logger.error("housekeeping of %s failed: %s", partition.topic_partition, error)
+            logger.warning("housekeeping of %s failed: %s", partition.topic_partition, error)
