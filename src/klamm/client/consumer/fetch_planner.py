@@ -152,7 +152,7 @@ class FetchPlanner:
         """The next request to a broker; None when there is nothing to ask it for."""
         assert (node_id, is_express) not in self._under_way, f"a fetch from broker {node_id} is under way"
         with self._positions.lock:
-            self._positions.room_below_bytes = self._partition_bytes()
+            partition_bytes = self._positions.room_below_bytes = self._partition_bytes()
             room_bytes = self._room_bytes()
             if room_bytes <= 0:
                 if self._positions.ready:
@@ -170,7 +170,7 @@ class FetchPlanner:
             version = newest_version
             if not uses_topic_ids:
                 version = min(version, FIRST_VERSION_WITH_TOPIC_IDS - 1)
-            plan = self._build(node_id, is_express, version, chosen, wait_ms, room_bytes)
+            plan = self._build(node_id, is_express, version, chosen, wait_ms, room_bytes, partition_bytes)
             for state in chosen:
                 state.fetching = plan
         self._under_way[node_id, is_express] = plan
@@ -213,10 +213,10 @@ class FetchPlanner:
         chosen: list[PartitionState],
         wait_ms: int,
         room_bytes: int,
+        partition_bytes: int,
     ) -> FetchPlan:
         settings = self._settings
         uses_topic_ids = version >= FIRST_VERSION_WITH_TOPIC_IDS
-        partition_bytes = self._partition_bytes()
         wanted: dict[PartitionKey, Asked] = {}
         parts: dict[PartitionKey, tuple[PartitionState, int, int]] = {}
         for state in chosen:
@@ -239,6 +239,8 @@ class FetchPlanner:
         topic = metadata.topics.get(state.partition.topic)
         if topic is None:
             return None
+        if topic is state.led_by[0] and state.preferred_replica == UNKNOWN:
+            return state.led_by[1]
         if topic.topic_id != state.topic_id and topic.topic_id != ZERO_TOPIC_ID:
             self._identify(state, topic.topic_id)
         leader = metadata.leader(*state.partition)
@@ -247,6 +249,7 @@ class FetchPlanner:
         node_id, epoch = leader
         if epoch != state.leader_epoch:
             self._follow(state, epoch)
+        state.led_by = (topic, node_id)
         replica = state.preferred_replica
         if replica != UNKNOWN:
             if now < state.preferred_until and replica in metadata.brokers:

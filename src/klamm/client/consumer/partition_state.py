@@ -12,6 +12,7 @@ from typing import Any
 
 from klamm.client.consumer.start import StartPolicy
 from klamm.client.errors import ClientError, CorruptRecords
+from klamm.client.network.metadata import TopicMetadata
 from klamm.client.results import Record, TopicPartition
 from klamm.model.errors import KafkaError
 from klamm.model.ids import ZERO_TOPIC_ID
@@ -113,6 +114,7 @@ class PartitionState:
         "is_paused",
         "last_stable_offset",
         "leader_epoch",
+        "led_by",
         "log_start_offset",
         "need",
         "partition",
@@ -149,6 +151,8 @@ class PartitionState:
         self.fetch_offset = UNKNOWN
         self.fetch_epoch = UNKNOWN
         self.leader_epoch = UNKNOWN
+        self.led_by: tuple[TopicMetadata | None, int] = (None, UNKNOWN)
+        """The node that leads it, according to metadata that hold until there are newer ones."""
         self.topic_id: bytes = ZERO_TOPIC_ID
         self.fetching: Any = None
         """The plan whose answer will bring this partition something."""
