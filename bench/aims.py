@@ -217,6 +217,8 @@ PIPELINE_AIMS = (
         )
     ),
     *(_rows(f"rows to a topic, {size_text(size)}", spark.write_case(size), 2) for size in spark.ROWS),
+    _rows("topic to Parquet, 1 KB, both on Apache Kafka", spark.read_case("parquet", 1024, KAFKA), 2),
+    _rows("rows to a topic, 1 KB, both on Apache Kafka", spark.write_case(1024, KAFKA), 2),
     Aim(
         "small streaming batch, ms a trigger",
         *(spark.SECTION, spark.trigger_case(1, spark.TUNED), spark.TRIGGER_METRICS["batch_ms"]),

@@ -4,7 +4,8 @@ Everyone works on one Klamm broker in its own process and on topics of six parti
 two Spark sessions, `local[2]`, that are both up all the time and take turns; confluent-kafka is a process
 without Spark. The ceiling is, for reading, a Python source that fetches and decodes nothing, and for writing,
 the same rows sent nowhere. Nobody's first pass counts. What is written to topics are rows that Spark makes as
-it goes, one literal value, so that no reading is measured.
+it goes, one literal value, so that no reading is measured. Reading and writing are compared once more, by the
+two connectors alone, with Apache Kafka as their broker.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from tests.peers.kafka_jars import PeerMissing, find_connector_jars
 
 from bench.java_tools import size_text
-from bench.peers import KLAMM, Broker, KlammBroker, running, topic
+from bench.peers import KLAMM, Broker, KafkaBroker, KlammBroker, running, topic
 from bench.runner import Bench, Comparison, Figures, Measure
 from bench.spark import material
 from bench.spark.children import SparkChild
@@ -59,73 +60,90 @@ TRIGGER_PARTITIONS = (1, PARTITION_COUNT)
 TRIGGER_RECORDS = 60
 
 
-def read_case(sink: str, size: int) -> str:
-    return f"topic to {SINKS[sink]}, {size_text(size)}"
+def read_case(sink: str, size: int, on: str = KLAMM) -> str:
+    return f"topic to {SINKS[sink]}, {size_text(size)}{_on(on)}"
 
 
-def write_case(size: int) -> str:
-    return f"rows to a topic, {size_text(size)}"
+def write_case(size: int, on: str = KLAMM) -> str:
+    return f"rows to a topic, {size_text(size)}{_on(on)}"
+
+
+def _on(broker: str) -> str:
+    return "" if broker == KLAMM else f", on {broker}"
 
 
 def trigger_case(partitions: int, settings: str) -> str:
     return f"stream, {partitions} partition{'s' * (partitions > 1)}, {settings}"
 
 
-def case_count(_: Bench) -> int:
-    return 1 + len(ROWS) * (len(SINKS) + 1) + 2 * len(TRIGGER_PARTITIONS) + 1
+def case_count(bench: Bench) -> int:
+    copies = len(ROWS) * (len(SINKS) + 1)
+    on_both = 2 if KafkaBroker in bench.kinds else 1
+    return 1 + copies * on_both + 2 * len(TRIGGER_PARTITIONS) + 1
 
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:
-    with running(KlammBroker, bench.work_dir) as broker, contextlib.ExitStack() as stack:
-        runs = Runs(bench, broker)
-        stack.callback(runs.stop)
+    with contextlib.ExitStack() as stack:
+        children: dict[str, SparkChild] = {}
+        stack.callback(lambda: [child.stop() for child in children.values()])
         bench.on_step(f"{SECTION}: starting Spark")
-        runs.start()
-        for size, rows in (QUICK_ROWS if bench.is_quick else ROWS).items():
-            with topic(broker, PARTITION_COUNT) as name:
-                bench.on_step(f"{SECTION}: filling a topic")
-                material.fill(broker, name, rows, size)
-                if size == min(ROWS):
-                    yield runs.compare_decoding(name, min(DECODE_ROWS, rows // PARTITION_COUNT))
-                for sink in SINKS:
-                    yield runs.compare_reading(name, sink, rows, size)
-            yield runs.compare_writing(rows, size)
-        for partitions in TRIGGER_PARTITIONS:
-            for settings in (TUNED, DEFAULTS):
-                yield runs.compare_triggers(partitions, settings)
-        yield runs.compare_logs()
+        start_sessions(bench, children)
+        with running(KlammBroker, bench.work_dir) as broker:
+            runs = Runs(bench, broker, children)
+            yield from runs.compare_copies()
+            for partitions in TRIGGER_PARTITIONS:
+                for settings in (TUNED, DEFAULTS):
+                    yield runs.compare_triggers(partitions, settings)
+            yield runs.compare_logs()
+        if KafkaBroker in bench.kinds:
+            with running(KafkaBroker, bench.work_dir) as broker:
+                yield from Runs(bench, broker, children).compare_copies()
+
+
+def start_sessions(bench: Bench, children: dict[str, SparkChild]) -> None:
+    """All sessions at once; without its jars the run goes on without the official connector. The ceiling has
+    a session of its own: in ours it would warm up the JVM for us."""
+    children[CEILING] = SparkChild(bench.work_dir, "ceiling", [])
+    children[KLAMM] = SparkChild(bench.work_dir, "ours", [])
+    try:
+        jars = find_connector_jars()
+    except PeerMissing as missing:
+        bench.note_failure(SECTION, "set-up", OFFICIAL, missing)
+    else:
+        children[OFFICIAL] = SparkChild(bench.work_dir, "official", jars)
+    for child in children.values():
+        child.wait_until_ready()
 
 
 class Runs:
-    """The contestants, running, and how each is measured."""
+    """The contestants on one broker, and how each is measured."""
 
-    def __init__(self, bench: Bench, broker: Broker) -> None:
+    def __init__(self, bench: Bench, broker: Broker, children: dict[str, SparkChild]) -> None:
         self._bench = bench
         self._broker = broker
+        self._children = children
         self._rounds = min(bench.rounds, MOST_ROUNDS)
-        self._children: dict[str, SparkChild] = {}
-        """The ceiling has a session of its own: in ours it would warm up the JVM for us."""
 
     @property
     def _connectors(self) -> list[str]:
         return [name for name in self._children if name != CEILING]
 
-    def start(self) -> None:
-        """All sessions at once; without its jars the run goes on without the official connector."""
-        self._children[CEILING] = SparkChild(self._bench.work_dir, "ceiling", [])
-        self._children[KLAMM] = SparkChild(self._bench.work_dir, "ours", [])
-        try:
-            jars = find_connector_jars()
-        except PeerMissing as missing:
-            self._bench.note_failure(SECTION, "set-up", OFFICIAL, missing)
-        else:
-            self._children[OFFICIAL] = SparkChild(self._bench.work_dir, "official", jars)
-        for child in self._children.values():
-            child.wait_until_ready()
+    @property
+    def _has_all(self) -> bool:
+        """On a broker that is not ours the connectors are compared, and nothing else."""
+        return self._broker.name == KLAMM
 
-    def stop(self) -> None:
-        for child in self._children.values():
-            child.stop()
+    def compare_copies(self) -> Iterator[Comparison]:
+        """Topics that are read, and topics that are written."""
+        for size, rows in (QUICK_ROWS if self._bench.is_quick else ROWS).items():
+            with topic(self._broker, PARTITION_COUNT) as name:
+                self._bench.on_step(f"{SECTION}: filling a topic")
+                material.fill(self._broker, name, rows, size)
+                if self._has_all and size == min(ROWS):
+                    yield self.compare_decoding(name, min(DECODE_ROWS, rows // PARTITION_COUNT))
+                for sink in SINKS:
+                    yield self.compare_reading(name, sink, rows, size)
+            yield self.compare_writing(rows, size)
 
     def _options(self, **given: object) -> dict[str, str]:
         named = {"kafka.bootstrap.servers": material.bootstrap(self._broker), **given}
@@ -152,15 +170,15 @@ class Runs:
 
     def compare_reading(self, name: str, sink: str, rows: int, size: int) -> Comparison:
         measures: dict[str, Measure] = {}
-        ceiling = {"rows": str(rows), "size": str(size)}
-        measures[CEILING] = self._reader(CEILING, SOURCES[CEILING], ceiling, sink, rows, size)
-        measures[CONFLUENT_ARROW] = functools.partial(self._read_by_confluent, name, sink, rows, size)
+        if self._has_all:
+            ceiling = {"rows": str(rows), "size": str(size)}
+            measures[CEILING] = self._reader(CEILING, SOURCES[CEILING], ceiling, sink, rows, size)
+            measures[CONFLUENT_ARROW] = functools.partial(self._read_by_confluent, name, sink, rows, size)
         for contestant in self._connectors:
             options = self._options(subscribe=name)
             measures[contestant] = self._reader(contestant, SOURCES[contestant], options, sink, rows, size)
-        return Comparison(
-            read_case(sink, size), _warmed(measures), self._rounds, rows * size if sink == "parquet" else 0
-        )
+        case, writes_bytes = read_case(sink, size, self._broker.name), rows * size * (sink == "parquet")
+        return Comparison(case, _warmed(measures), self._rounds, writes_bytes)
 
     def _reader(
         self, child: str, source: str, options: dict[str, str], sink: str, rows: int, size: int
@@ -180,13 +198,14 @@ class Runs:
     # ---- writing
 
     def compare_writing(self, rows: int, size: int) -> Comparison:
-        measures: dict[str, Measure] = {
-            CEILING: functools.partial(self._write, CEILING, "noop", rows, size),
-            CONFLUENT_ARROW: functools.partial(self._write_by_confluent, rows, size),
-        }
+        measures: dict[str, Measure] = {}
+        if self._has_all:
+            measures[CEILING] = functools.partial(self._write, CEILING, "noop", rows, size)
+            measures[CONFLUENT_ARROW] = functools.partial(self._write_by_confluent, rows, size)
         for contestant in self._connectors:
             measures[contestant] = functools.partial(self._write, contestant, SOURCES[contestant], rows, size)
-        return Comparison(write_case(size), _warmed(measures), self._rounds, rows * size)
+        case = write_case(size, self._broker.name)
+        return Comparison(case, _warmed(measures), self._rounds, rows * size)
 
     def _write(self, child: str, source: str, rows: int, size: int) -> Figures:
         with self._target(rows if source != "noop" else 0) as name:
