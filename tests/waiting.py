@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import IO, TypeVar
 
 T = TypeVar("T")
 
@@ -32,6 +34,13 @@ async def until(condition: Callable[[], object], what: str | Callable[[], str] =
         if time.monotonic() > deadline:
             raise _too_late(what, PATIENCE_S)
         await asyncio.sleep(LOOK_INTERVAL_S / 10)
+
+
+def is_ready(thing: IO[bytes] | socket.socket, event: int, timeout_s: float) -> bool:
+    """Whether there is something to read (POLLIN), or room to write (POLLOUT), within a time."""
+    waiting = select.poll()  # select itself takes no descriptor beyond 1,023
+    waiting.register(thing.fileno(), event)
+    return bool(waiting.poll(timeout_s * 1000))
 
 
 def _too_late(what: str | Callable[[], str], patience_s: float) -> AssertionError:

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import is_ready
+
 from bench import processes
 from bench.workers import MOST_ERROR_CHARACTERS
 
@@ -57,9 +59,7 @@ class SparkChild:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        output = select.poll()  # select itself takes no descriptor beyond 1,023
-        output.register(self._process.stdout, select.POLLIN)
-        readable = output.poll(ANSWER_TIMEOUT_SECONDS * 1000)
+        readable = is_ready(self._process.stdout, select.POLLIN, ANSWER_TIMEOUT_SECONDS)
         line = self._process.stdout.readline() if readable else b""
         if not line:
             what = "did not answer" if not readable else "ended"

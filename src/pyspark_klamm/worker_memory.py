@@ -25,16 +25,14 @@ LARGEST_PIECE_BYTES = 32 * 1024 * 1024
 # Of malloc.h; the arenas of other threads could not keep pieces of this size.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
-_settled_process: int | None = None
-_keeping_process: int | None = None
+_done_in: dict[str, int] = {}
+"""The process in which something was done: workers are forked off one that may have done it, too."""
 
 
 def settle() -> None:
     """At the end of a task, when all that tasks need is loaded. Elsewhere the collector is left as it is."""
-    global _settled_process
-    if _settled_process == os.getpid() or TaskContext.get() is None:
+    if not _is_due("settle"):
         return
-    _settled_process = os.getpid()
     gc.collect()  # what is garbage now must not be kept
     gc.freeze()
 
@@ -42,12 +40,18 @@ def settle() -> None:
 def keep_freed_memory() -> None:
     """At the start of a task: have the C library keep what is freed. Elsewhere, and where it cannot, nothing
     is changed."""
-    global _keeping_process
-    if _keeping_process == os.getpid() or TaskContext.get() is None:
+    if not _is_due("keep freed memory"):
         return
-    _keeping_process = os.getpid()
     tune = getattr(ctypes.CDLL(None), "mallopt", None)
     if tune is not None:
         tune(_M_ARENA_MAX, 1)
         tune(_M_MMAP_THRESHOLD, LARGEST_PIECE_BYTES)
         tune(_M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+def _is_due(what: str) -> bool:
+    """Whether this is a worker, and it has not done that yet."""
+    if TaskContext.get() is None or _done_in.get(what) == os.getpid():
+        return False
+    _done_in[what] = os.getpid()
+    return True

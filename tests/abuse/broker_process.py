@@ -9,12 +9,12 @@ import re
 import resource
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+
+from tests.waiting import is_ready
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
@@ -23,13 +23,6 @@ _FAULTS = re.compile(
     r"Traceback|handler failed|cannot be written|never retrieved|^\S+ \S+ ERROR", re.MULTILINE
 )
 """What must not be in a broker's log, however its clients behave."""
-
-
-def is_ready(thing: IO[bytes] | socket.socket, event: int, timeout_s: float) -> bool:
-    """Whether there is something to read (POLLIN), or room to write (POLLOUT), within a time."""
-    waiting = select.poll()  # select itself takes no descriptor beyond 1,023
-    waiting.register(thing.fileno(), event)
-    return bool(waiting.poll(timeout_s * 1000))
 
 
 class BrokerProcess:

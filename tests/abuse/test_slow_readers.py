@@ -7,11 +7,10 @@ import socket
 import struct
 
 from klamm.protocol.messages.k03_metadata import MetadataRequest
-from tests.abuse.broker_process import is_ready
 from tests.abuse.calls import NAMES_FETCH_VERSION, batch_of, create_topic, fetch_request, produce
 from tests.abuse.conftest import Abused
 from tests.abuse.raw import frame_of, open_socket, read_frame
-from tests.waiting import wait_until
+from tests.waiting import is_ready, wait_until
 
 MEGABYTE = 1 << 20
 BATCHES = 24

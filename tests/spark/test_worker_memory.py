@@ -17,7 +17,7 @@ from pyspark_klamm import worker_memory
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(worker_memory, "_settled_process", None)
+    monkeypatch.setattr(worker_memory, "_done_in", {})
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     yield
     gc.unfreeze()

@@ -87,13 +87,13 @@ class ColumnFeed:
 
     def _cut(self) -> Iterator[Any]:
         """The slices that are encoded in one go."""
-        batch = self._batch
-        row_bytes = max(batch.nbytes // max(batch.num_rows, 1), 1)
+        batch, size = self._batch, self._batch.nbytes
+        row_bytes = max(size // max(batch.num_rows, 1), 1)
         rows = max(min(SLICE_BYTES, self._settings.buffer_bytes // SLICE_SHARE) // row_bytes, 1)
         may_go_anywhere = self._names.key is None and self._names.partition is None
         if isinstance(batch, pa.Table) and may_go_anywhere and self._partitioner is None:
             pieces = batch.to_batches(max_chunksize=rows)
-            if batch.nbytes >= LEAST_PIECE_BYTES * len(pieces):
+            if size >= LEAST_PIECE_BYTES * len(pieces):
                 return iter(pieces)
         return (batch.slice(row, rows) for row in range(0, batch.num_rows, rows))
 
