@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import shutil
 
 import pytest
@@ -26,21 +27,25 @@ def test_a_damaged_log_does_not_keep_the_others_from_retention() -> None:
         assert [log.log_start_offset for log in logs[1:]] == [1, 1]
 
 
-def test_a_full_disk_is_told_in_a_line_and_tried_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EBADF])
+def test_what_fails_is_told_and_tried_again(
+    trouble: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A full disk in a line; whatever is a fault of the broker's own with all that can help to find it."""
     tries = []
 
-    def full(*_: object) -> None:
+    def fail(*_: object) -> None:
         tries.append(1)
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(trouble, os.strerror(trouble))
 
     caplog.set_level(logging.WARNING, "klamm.node")
     with Broker(config={"log.flush.offset.checkpoint.interval.ms": 10}) as broker:
         assert broker.node is not None
         with monkeypatch.context() as patch:
-            patch.setattr(broker.node.log_dirs, "write_checkpoints", full)
+            patch.setattr(broker.node.log_dirs, "write_checkpoints", fail)
             wait_until(lambda: len(tries) > 1, "it is tried again")
-    told = [record for record in caplog.records if "No space left" in record.getMessage()]
+    told = [record for record in caplog.records if os.strerror(trouble) in record.getMessage()]
     assert told and "housekeeping (write checkpoints) failed" in told[0].getMessage()
-    assert all(record.levelno == logging.WARNING and not record.exc_info for record in told)
+    is_ours = trouble == errno.EBADF
+    assert all(record.levelno == (logging.ERROR if is_ours else logging.WARNING) for record in told)
+    assert all(bool(record.exc_info) is is_ours for record in told)

@@ -7,6 +7,7 @@ neither the event loop nor requests for blocking work wait long for a round over
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ LONGEST_SLEEP_S = 3600.0
 """Intervals may be set to centuries; timers may not."""
 
 _NEVER_MS = 2**62
+
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
+"""What the disk is to blame for, and not the broker: it is full, or broken. The first may pass."""
 
 
 class Housekeeping:
@@ -68,13 +72,13 @@ class Housekeeping:
                     waited_s = 0.0
                     try:
                         await work()
-                    except OSError as error:  # a full disk, say: no fault of ours, and it may pass
+                    except Exception as error:
                         what = work.__name__.strip("_").replace("_", " ")
-                        logger.warning(
-                            "housekeeping (%s) failed: %s; it is tried again in %g s", what, error, interval_s
-                        )
-                    except Exception:
-                        logger.exception("housekeeping failed; it is tried again in %g s", interval_s)
+                        said = "housekeeping (%s) failed: %s; it is tried again in %g s"
+                        if _is_of_the_disk(error):
+                            logger.warning(said, what, error, interval_s)
+                        else:
+                            logger.exception(said, what, error, interval_s)
 
         self._tasks.append(asyncio.get_running_loop().create_task(loop()))
 
@@ -146,4 +150,13 @@ def _one_failure_is_not_all(partition: Partition) -> Iterator[None]:
         yield
     except (OSError, KafkaError) as error:
         if not partition.is_offline:
-            logger.warning("housekeeping of %s failed: %s", partition.topic_partition, error)
+            level = logging.WARNING if _is_of_the_disk(error) else logging.ERROR
+            logger.log(level, "housekeeping of %s failed: %s", partition.topic_partition, error)
+
+
+def _is_of_the_disk(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+            return True
+        error = error.__cause__
+    return False

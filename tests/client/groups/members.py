@@ -4,12 +4,13 @@ All commit before they give partitions up, and when they leave. Others than ours
 what their automatic commits leave out would be read twice (see tests/clients/FINDINGS.md).
 
 A cooperative member may be told to leave while it is still part of a rebalance that changes nothing for it.
-No client commits then: it has to poll until the rebalance is over.
+No client commits then: it has to poll until the rebalance is over. (aiokafka has no cooperative members.)
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -23,7 +24,7 @@ from tests.client.faces import AioFace, PlainFace
 from tests.clients.aio import AioClient, AioMember
 from tests.clients.confluent import ConfluentClient, ConfluentMember
 from tests.clients.conftest import Clients
-from tests.clients.contract import Received
+from tests.clients.contract import PATIENCE_SECONDS, Received
 from tests.clients.klamm_faces import STRATEGIES, KlammMember, member_options, received_of
 from tests.clients.remote import MEMBER_SETTINGS, JavaClient, RemoteMember
 from tests.clients.threaded_member import ThreadedMember
@@ -48,6 +49,20 @@ class Place:
         self.strategy = strategy
 
 
+def commit_when_settled(member: ThreadedMember, commit: Callable[[], object]) -> None:
+    """Commit, and poll until that is possible, for some time."""
+    deadline = time.monotonic() + PATIENCE_SECONDS / 2
+    while True:
+        try:
+            commit()
+            return
+        except (klamm.BrokerError, KafkaException) as error:
+            code = error.code if isinstance(error, klamm.BrokerError) else error.args[0].code()
+            if code not in REBALANCING or time.monotonic() > deadline:
+                raise
+        member._poll_once()
+
+
 NewMember: TypeAlias = Callable[[Place, str], MixedMember]
 """Starts a member with a name."""
 
@@ -69,17 +84,7 @@ class OurMember(KlammMember):
 
     def _finish(self) -> None:
         # What the last poll returned is finished, which the consumer cannot know.
-        while not self._has_committed():
-            self._poll_once()
-
-    def _has_committed(self) -> bool:
-        try:
-            self._consumer.commit()
-        except klamm.BrokerError as error:
-            if error.code not in REBALANCING:
-                raise
-            return False
-        return True
+        commit_when_settled(self, self._consumer.commit)
 
     def _close(self) -> None:
         self._consumer.close()
@@ -162,17 +167,7 @@ class LibrdkafkaMember(ConfluentMember):
         super()._on_revoke(consumer, partitions)
 
     def _finish(self) -> None:
-        while not self._has_committed():
-            self._poll_once()
-
-    def _has_committed(self) -> bool:
-        try:
-            self._commit_position()
-        except KafkaException as error:
-            if error.args[0].code() not in REBALANCING:
-                raise
-            return False
-        return True
+        commit_when_settled(self, self._commit_position)
 
     def _commit_position(self) -> None:
         try:

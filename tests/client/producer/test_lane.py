@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 import klamm
+import klamm.aio
 from klamm.client.network.connection import BrokerConnection
 from klamm.client.producer.batches import Outcome
 from klamm.client.producer.lane import MOST_LANE_BYTES, ProduceLane
 from klamm.client.producer.settings import ProducerSettings, producer_config
 from klamm.model.errors import ErrorCode
+from klamm.protocol.apis import ApiKey
 from klamm.protocol.codec import decode
 from klamm.protocol.headers import encode_response_frame, parse_request_header
 from klamm.protocol.messages.k00_produce import (
@@ -25,6 +27,9 @@ from klamm.protocol.messages.k00_produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from klamm.protocol.messages.k16_list_groups import ListGroupsRequest
+from tests.client.network.fake_broker import SILENCE
+from tests.client.producer.cores import PartitionLog
 from tests.client.producer.scripted import (
     TOPIC,
     ScriptedTopic,
@@ -228,6 +233,68 @@ async def test_what_a_thread_wrote_is_sent_again_like_anything_else(
         await in_thread(send)
         assert topic.values() == [b"%d" % number for number in range(8)]
         assert spy.writers
+
+
+# ---- lanes lead to whoever leads
+
+
+async def test_records_follow_a_leader_that_metadata_name() -> None:
+    """Nobody refuses anything: the next metadata say it, and the next record knows it."""
+    async with ScriptedTopic(brokers=2) as topic:
+
+        def send(values: list[bytes]) -> None:
+            for value in values:
+                producer.send(TOPIC, value).result(PATIENCE_S)
+
+        with klamm.Producer(topic.bootstrap, metadata_max_age_ms=30, **QUICK) as producer:
+            await in_thread(send, [b"%d" % number for number in range(5)])
+            topic.leaders, topic.epoch = [2], 1
+            await seen_twice_more(topic, ApiKey.METADATA)
+            before = topic.brokers[0].count(ApiKey.PRODUCE)
+            await in_thread(send, [b"%d" % number for number in range(5, 10)])
+            assert topic.brokers[0].count(ApiKey.PRODUCE) == before
+            assert topic.values() == [b"%d" % number for number in range(10)]
+            await in_thread(producer.close)
+
+
+async def test_records_follow_a_topic_that_was_made_anew() -> None:
+    async with (
+        ScriptedTopic() as topic,
+        klamm.aio.Producer(topic.bootstrap, metadata_max_age_ms=30, **QUICK) as producer,
+    ):
+        for _ in range(5):
+            await producer.send(TOPIC, b"old")
+        topic.topic_id, topic.epoch, topic.logs = b"n" * 16, 1, [PartitionLog()]
+        await seen_twice_more(topic, ApiKey.METADATA)
+        for _ in range(5):
+            await producer.send(TOPIC, b"new")
+        requests = [request for key, _, request in topic.brokers[0].requests if key == ApiKey.PRODUCE]
+        named = [request.topic_data[0].topic_id for request in requests]  # type: ignore[attr-defined]
+        assert [bytes(each) for each in named] == [b"s" * 16] * 5 + [b"n" * 16] * 5
+
+
+async def test_nothing_goes_by_a_connection_that_is_retired() -> None:
+    async with ScriptedTopic() as topic, klamm.aio.Producer(topic.bootstrap, **QUICK) as producer:
+        await producer.send(TOPIC, b"first")
+        await producer.send(TOPIC, b"in a lane")
+        network = producer._engine._network
+        retired = network.open_connection(1)
+        assert retired is not None
+        topic.brokers[0].answers[ApiKey.LIST_GROUPS] = lambda request, version: SILENCE
+        owed = retired.send(ListGroupsRequest(), retired.version(ApiKey.LIST_GROUPS))
+        network._pool.keep_only({})  # as when a broker has another address
+        assert retired.is_retired and not retired.closed, "an answer is owed"
+        async with asyncio.timeout(PATIENCE_S):
+            await producer.send(TOPIC, b"by another")
+        assert network.open_connection(1) not in (None, retired)
+        assert retired.in_flight == 1 and topic.values() == [b"first", b"in a lane", b"by another"]
+        owed.cancel()
+
+
+async def seen_twice_more(topic: ScriptedTopic, key: ApiKey) -> None:
+    """Asked for twice, so that the first answer has been taken in."""
+    count = topic.brokers[0].count(key)
+    await until(lambda: topic.brokers[0].count(key) >= count + 2)
 
 
 async def test_many_threads_share_one_producer(monkeypatch: pytest.MonkeyPatch) -> None:

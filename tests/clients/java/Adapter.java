@@ -379,6 +379,12 @@ public class Adapter {
         Object leave() throws InterruptedException {
             leaving = true;
             join(PATIENCE.toMillis());
+            if (failure != null) {
+                throw failure;
+            }
+            if (isAlive()) {
+                throw new IllegalStateException("the member did not close in time");
+            }
             return null;
         }
     }

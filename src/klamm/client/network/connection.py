@@ -147,6 +147,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Whether the broker takes a request in `version` or a newer one that we know."""
         return self._versions.reaches(api_key, version)
 
+    def takes(self, api_key: int, version: int) -> bool:
+        """Whether the broker takes a request in this very version."""
+        return self._versions.has(api_key, version)
+
     def send(self, request: Message, version: int, timeout: float | None = None) -> asyncio.Future[Any]:
         """Write a request; the future ends in its decoded answer or a typed error.
 

@@ -164,7 +164,10 @@ class ConnectionPool:
             raise
         health.succeeded()
         self._has_met_broker = True
-        self._connections[address.node_id, lane] = connection
+        key = (address.node_id, lane)
+        if key in self._connections:  # one that turned out to lead there too, meanwhile
+            self._part_with(key).retire()
+        self._connections[key] = connection
         self._watch_idle()
         return connection
 

@@ -50,6 +50,11 @@ class CommonVersions:
         common = self._common.get(api_key)
         return common is not None and common.last >= version
 
+    def has(self, api_key: int, version: int) -> bool:
+        """Whether a request can be sent in `version`."""
+        common = self._common.get(api_key)
+        return common is not None and common.first <= version <= common.last
+
 
 @cache
 def _our_versions(api_key: int) -> VersionRange | None:

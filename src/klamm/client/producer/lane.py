@@ -44,7 +44,7 @@ _MARKER = 0x4B6C616D6D
 
 
 class ProduceLane:
-    """Makes the requests of one partition to one broker, and reads their answers."""
+    """Makes the requests of one partition, to whoever leads it, and reads their answers."""
 
     __slots__ = (
         "_answer",

@@ -367,7 +367,7 @@ class Sender:
         if connection is not None and connection.writable:
             if connection is not broker.connection:
                 broker.connection = connection
-                broker.takes_lanes = connection.supports(ApiKey.PRODUCE, FIRST_LANE_VERSION)
+                broker.takes_lanes = connection.takes(ApiKey.PRODUCE, FIRST_LANE_VERSION)
             return True
         if time.monotonic() < broker.not_before:
             self._next_try_at = min(self._next_try_at, broker.not_before)
