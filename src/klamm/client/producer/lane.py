@@ -37,6 +37,7 @@ _BODY_START = 12
 _LENGTH_SIZE = 1  # of the batch that is left out
 _START = Struct(">i4si")  # size, key and version, correlation id
 _SIZE_BYTES = 4
+_AFTER_SIZE_BYTES = _START.size - _SIZE_BYTES
 _CORRELATION_ID_BYTES = 4
 _NUMBERS_BYTES = 24  # base offset, log append time, log start offset
 _MARKER = 0x4B6C616D6D
@@ -52,6 +53,7 @@ class ProduceLane:
         "_answer_start",
         "_head",
         "_key_and_version",
+        "_length",
         "_tail",
         "led_by",
         "topic_id",
@@ -70,6 +72,8 @@ class ProduceLane:
         )
         self._key_and_version = head[_KEY_AND_VERSION]
         self._head = head[_BODY_START:-_LENGTH_SIZE]
+        self._length = (0, encode_uvarint(1))
+        """The size of the latest batch, and how that is written: records often have one size."""
         answer = bytes(
             encode_response_frame(self.api_key, self.version, 0, _example_answer(topic_id, partition))[0]
         )[_SIZE_BYTES:]
@@ -81,8 +85,12 @@ class ProduceLane:
     def frame(self, correlation_id: int, batch: bytes | bytearray | memoryview) -> bytes:
         """The request with this batch, ready to be written."""
         head, tail = self._head, self._tail
-        length = encode_uvarint(len(batch) + 1)
-        size = _START.size - _SIZE_BYTES + len(head) + len(length) + len(batch) + len(tail)
+        batch_size = len(batch)
+        known_size, length = self._length
+        if batch_size != known_size:
+            length = encode_uvarint(batch_size + 1)
+            self._length = (batch_size, length)
+        size = _AFTER_SIZE_BYTES + len(head) + len(length) + batch_size + len(tail)
         start = _START.pack(size, self._key_and_version, correlation_id)
         return b"".join((start, head, length, batch, tail))
 

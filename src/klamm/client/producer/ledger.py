@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from klamm.client.counters import ClientCounters
+from klamm.client.errors import ClientError
 from klamm.client.producer.batches import Batch, FailureNotice, Outcome, Waiter
 
 
@@ -48,9 +49,11 @@ class Ledger:
 
     def settle(self, batch: Batch, outcome: Outcome) -> None:
         """Give a batch its outcome, unless it has one, and give back its memory, unless it is on the wire."""
-        batch.close()
+        if batch.is_open:
+            batch.close()
         if batch.outcome is None:
-            self._notice(batch, outcome)
+            if outcome.error is not None:
+                self._notice(batch, outcome.error)
             batch.outcome = outcome
             self._count(batch, outcome)
             self._remove(batch)
@@ -67,7 +70,8 @@ class Ledger:
         """Give an outcome to a batch that was never entered: that of one record that has no place."""
         batch.close()
         batch.count = 1
-        self._notice(batch, outcome)
+        if outcome.error is not None:
+            self._notice(batch, outcome.error)
         batch.outcome = outcome
         self._counters.send_errors += 1
 
@@ -146,10 +150,9 @@ class Ledger:
         self._flush_waiters = [one for one in waiting if not self.is_flushed(one[0])]
         self.finished += [waiter for ticket, waiter in waiting if self.is_flushed(ticket)]
 
-    def _notice(self, batch: Batch, outcome: Outcome) -> None:
-        if outcome.error is not None:
-            place = f"{batch.topic}-{batch.partition}" if batch.partition >= 0 else batch.topic
-            batch.notice = FailureNotice(place, batch.count, outcome.error, self.on_unseen)
+    def _notice(self, batch: Batch, error: ClientError) -> None:
+        place = f"{batch.topic}-{batch.partition}" if batch.partition >= 0 else batch.topic
+        batch.notice = FailureNotice(place, batch.count, error, self.on_unseen)
 
     def _count(self, batch: Batch, outcome: Outcome) -> None:
         counters = self._counters
