@@ -77,7 +77,7 @@ def cpu_seconds(pid: int) -> float:
     for one in process_tree(pid):
         with contextlib.suppress(OSError):  # ended since it was listed
             fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
+            ticks += sum(map(int, fields[11:15]))  # its own, and what it has waited for
     return ticks / TICKS_A_SECOND
 
 
