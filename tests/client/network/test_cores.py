@@ -9,7 +9,8 @@ import pytest
 
 from klamm.client.network.addresses import BrokerAddress, parse_bootstrap
 from klamm.client.network.backoff import JITTER, Backoff, Health
-from klamm.client.network.receiving import SCRATCH_BYTES, FrameReceiver, describe_stranger
+from klamm.client.network.endings import describe_stranger
+from klamm.client.network.receiving import SCRATCH_BYTES, FrameReceiver
 from klamm.config.rows import ConfigError
 from klamm.protocol.errors import MalformedMessage
 

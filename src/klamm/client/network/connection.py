@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import ssl
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -29,13 +28,12 @@ from klamm.client.errors import (
     ClientClosed,
     ClientError,
     ConnectionFailed,
-    NotKafka,
     TimedOut,
-    TlsFailed,
 )
 from klamm.client.network.addresses import BrokerAddress
+from klamm.client.network.endings import broken, stranger, why_lost
 from klamm.client.network.pending import AnswerWaiter, PendingRequest, PreparedRequest
-from klamm.client.network.receiving import FrameReceiver, describe_stranger
+from klamm.client.network.receiving import FrameReceiver
 from klamm.client.network.versions import CommonVersions
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import API_VERSIONS, ApiKey
@@ -44,7 +42,6 @@ from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.headers import encode_request_frame, parse_response_header
 from klamm.protocol.messages.k18_api_versions import ApiVersionsResponse
 from klamm.protocol.schema import Message
-from klamm.security.tls import explain_tls_error
 
 MAX_LOGIN_FRAME_BYTES = 1024 * 1024
 """The largest answer before the login is done: a stranger cannot make us set aside more than this."""
@@ -410,30 +407,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if not self.closed:
             if self.in_flight:
                 self._counters.connections_lost += 1
-            self._end(self._why_lost(exc))
+            self._end(
+                why_lost(self.address, exc, is_trusted=self._is_trusted, has_answered=self._has_answered)
+            )
         if self.renewal is not None:
             self.renewal.cancel()
         if not self.gone.done():
             self.gone.set_result(None)
-
-    def _why_lost(self, exc: Exception | None) -> ClientError:
-        if isinstance(exc, ssl.SSLError):  # TLS 1.3 refuses our certificate only after the handshake
-            problem, advice = explain_tls_error(exc)
-            return TlsFailed(f"{self.address} ended the TLS connection: {problem}", advice=advice)
-        reason = f": {exc}" if exc is not None and str(exc) else ""
-        if self._is_trusted:
-            return ConnectionFailed(f"{self.address} closed the connection{reason}")
-        if self._has_answered:
-            return ConnectionFailed(
-                f"{self.address} closed the connection at the first request{reason}",
-                advice="If this goes on: a listener that asks for a login does so, see security_protocol",
-            )
-        failure = NotKafka(
-            f"{self.address} closed the connection without an answer{reason}",
-            advice="If this goes on: look whether the address is a Kafka listener, and one without TLS",
-        )
-        failure.retriable = True  # a broker that is just stopping does the same
-        return failure
 
     # ---- answers
 
@@ -481,14 +461,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._throttled_until = max(self._throttled_until, now + seconds)
 
     def _stranger(self, problem: str) -> None:
-        """The bytes that came are not Kafka's. When it spoke Kafka before, another try may do better."""
+        """The bytes that came are not Kafka's."""
         if self._has_answered:
-            failure = NotKafka(f"{self.address} broke Kafka's protocol: {problem}")
-            failure.retriable = True
+            self._end(broken(self.address, problem))
         else:
-            guess, advice = describe_stranger(self._receiver.first_bytes)
-            failure = NotKafka(f"{self.address} does not speak Kafka's protocol: {guess}", advice=advice)
-        self._end(failure)
+            self._end(stranger(self.address, self._receiver.first_bytes))
         if self._transport is not None:
             self._transport.abort()
 

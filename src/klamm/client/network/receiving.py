@@ -83,14 +83,3 @@ class FrameReceiver:
         self._large = memoryview(bytearray(size))
         self._large[: len(start)] = start
         self._filled = len(start)
-
-
-def describe_stranger(first_bytes: bytes) -> tuple[str, str]:
-    """What a server speaks whose answer starts like this, and what to do about it."""
-    if first_bytes[:4] in (b"HTTP", b"<htm", b"<!DO"):
-        return "it speaks HTTP", "Give the address of a broker's Kafka listener"
-    if first_bytes[:2] in (b"\x15\x03", b"\x16\x03"):
-        return "it speaks TLS", "Set security_protocol to SSL or SASL_SSL"
-    if first_bytes[:4] == b"SSH-":
-        return "it speaks SSH", "Give the address of a broker's Kafka listener"
-    return f"its answer starts with {first_bytes!r}", "Look whether the address is a broker's Kafka listener"

@@ -1,0 +1,56 @@
+"""Why connections end that nobody closed, in words: what happened, and what to do about it. A core."""
+
+from __future__ import annotations
+
+import ssl
+
+from klamm.client.errors import ClientError, ConnectionFailed, NotKafka, TlsFailed
+from klamm.client.network.addresses import BrokerAddress
+from klamm.security.tls import explain_tls_error
+
+
+def why_lost(
+    address: BrokerAddress, error: Exception | None, *, is_trusted: bool, has_answered: bool
+) -> ClientError:
+    """The other side hung up: after it had answered requests, only which versions it knows, or nothing."""
+    if isinstance(error, ssl.SSLError):  # TLS 1.3 refuses our certificate only after the handshake
+        problem, advice = explain_tls_error(error)
+        return TlsFailed(f"{address} ended the TLS connection: {problem}", advice=advice)
+    reason = f": {error}" if error is not None and str(error) else ""
+    if is_trusted:
+        return ConnectionFailed(f"{address} closed the connection{reason}")
+    if has_answered:
+        return ConnectionFailed(
+            f"{address} closed the connection at the first request{reason}",
+            advice="If this goes on: a listener that asks for a login does so, see security_protocol",
+        )
+    failure = NotKafka(
+        f"{address} closed the connection without an answer{reason}",
+        advice="If this goes on: look whether the address is a Kafka listener, and one without TLS",
+    )
+    failure.retriable = True  # a broker that is just stopping does the same
+    return failure
+
+
+def broken(address: BrokerAddress, problem: str) -> ClientError:
+    """It spoke Kafka before, and what came now is none: another try may do better."""
+    failure = NotKafka(f"{address} broke Kafka's protocol: {problem}")
+    failure.retriable = True
+    return failure
+
+
+def stranger(address: BrokerAddress, first_bytes: bytes) -> ClientError:
+    """It never spoke Kafka."""
+    guess, advice = describe_stranger(first_bytes)
+    return NotKafka(f"{address} does not speak Kafka's protocol: {guess}", advice=advice)
+
+
+def describe_stranger(first_bytes: bytes) -> tuple[str, str]:
+    """What a server speaks whose answer starts like this, and what to do about it."""
+    if first_bytes[:4] in (b"HTTP", b"<htm", b"<!DO"):
+        return "it speaks HTTP", "Give the address of a broker's Kafka listener"
+    if first_bytes[:2] in (b"\x15\x03", b"\x16\x03"):
+        return "it speaks TLS", "Set security_protocol to SSL or SASL_SSL"
+    if first_bytes[:4] == b"SSH-":
+        return "it speaks SSH", "Give the address of a broker's Kafka listener"
+    return f"its answer starts with {first_bytes!r}", "Look whether the address is a broker's Kafka listener"
