@@ -28,6 +28,9 @@ from klamm.protocol.messages.k03_metadata import (
 from klamm.protocol.messages.k18_api_versions import ApiVersion, ApiVersionsResponse
 from klamm.protocol.schema import Message
 
+STOP_SECONDS = 5.0
+"""How long `stop` waits for connections whose other side does not read what was sent."""
+
 SILENCE = object()
 HANG_UP = object()
 Answer = Callable[[Any, int], Any]
@@ -70,7 +73,9 @@ class FakeBroker:
     async def stop(self) -> None:
         self.stop_listening()
         self.cut()
-        await asyncio.gather(*[task for task in self._tasks if task is not None], return_exceptions=True)
+        # Until the last has hung up: asyncio complains of one that is cancelled when the loop ends.
+        if tasks := [task for task in self._tasks if task is not None]:
+            await asyncio.wait(tasks, timeout=STOP_SECONDS)
 
     def cut(self) -> None:
         """End every connection."""
@@ -129,10 +134,10 @@ class FakeBroker:
             pass
         finally:
             self._writers.discard(writer)
-            self._tasks.discard(asyncio.current_task())
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+            self._tasks.discard(asyncio.current_task())
 
     async def _handle_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         (size,) = struct.unpack(">i", await reader.readexactly(4))
