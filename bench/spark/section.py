@@ -83,9 +83,8 @@ def case_count(bench: Bench) -> int:
 
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:
-    with contextlib.ExitStack() as stack:
-        children: dict[str, SparkChild] = {}
-        stack.callback(lambda: [child.stop() for child in children.values()])
+    children: dict[str, SparkChild] = {}
+    try:
         bench.on_step(f"{SECTION}: starting Spark")
         start_sessions(bench, children)
         with running(KlammBroker, bench.work_dir) as broker:
@@ -98,6 +97,9 @@ def comparisons(bench: Bench) -> Iterator[Comparison]:
         if KafkaBroker in bench.kinds:
             with running(KafkaBroker, bench.work_dir) as broker:
                 yield from Runs(bench, broker, children).compare_copies()
+    finally:
+        for child in children.values():
+            child.stop()
 
 
 def start_sessions(bench: Bench, children: dict[str, SparkChild]) -> None:

@@ -30,8 +30,7 @@ from klamm.client.producer.lane import FIRST_LANE_VERSION, MOST_LANE_BYTES, Prod
 from klamm.client.producer.lookups import Lookups
 from klamm.client.producer.queues import PartitionQueue
 from klamm.client.producer.requests import ProduceCall, call_for, check_version
-from klamm.client.producer.settling import Answer, Settling
-from klamm.model.errors import ErrorCode
+from klamm.client.producer.settling import Settling
 from klamm.model.ids import ZERO_TOPIC_ID
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k00_produce import ProduceResponse
@@ -457,11 +456,10 @@ class Sender:
 
     def _written(self, broker: _Broker, batches: list[Batch]) -> None:
         """Nobody answers with acks=0."""
-        now = time.monotonic()
         with self._lock:
             self._ended(broker)
             for batch in batches:
-                self._settling.answered(batch, Answer(ErrorCode.NONE), "", now, chance=0.0)
+                self._settling.written(batch, Outcome())
         self.wake()
 
     def failed(self, broker: _Broker, batches: list[Batch], error: ClientError) -> None:
