@@ -16,7 +16,8 @@ from typer.testing import CliRunner, Result
 
 import klamm.testing
 from klamm.cli.main import app
-from klamm.pipelines.dead_letters import OFFSET, PARTITION, PIPELINE, RULE, TIMESTAMP, TOPIC
+from klamm.pipelines.addressing import OFFSET
+from klamm.pipelines.dead_letters import PARTITION, PIPELINE, RULE, TIMESTAMP, TOPIC
 from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.project import Project
 from klamm.pipelines.state import State

@@ -6,22 +6,40 @@ import itertools
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 import klamm
 from klamm.client.results import CommittedOffset, Record
 from klamm.pipelines import redrive as redriving
+from klamm.pipelines import replay
 from klamm.pipelines.redrive import Marks, RedriveFailed, redrive
+from klamm.pipelines.runner import run
 from tests.pipelines.running import Shop
 from tests.spark.topics import records_of
 
 OFFSETS = itertools.count(5)
 LETTERS = [("table", "decode"), ("table", "amount is positive"), ("other", "decode")]
+PIPELINES = """
+@source(topic="{topic}", schema="n BIGINT, amount DOUBLE")
+def orders(rows):
+    return rows
+
+@pipeline(to=parquet("table"))
+@expect("amount is positive", "amount > 0", otherwise="dead_letter")
+def table(orders):
+    return orders
+
+@pipeline(to=parquet("other"))
+def other(orders):
+    return orders
+"""
 
 
 def bury(shop: Shop, pipeline: str, rule: str, value: bytes, **more: bytes) -> None:
     headers = {
         "trace": b"t1",
         "klamm.pipeline": pipeline.encode(),
+        "klamm.generation": b"1",
         "klamm.rule": rule.encode(),
         "klamm.topic": shop.topic.encode(),
         "klamm.partition": b"1",
@@ -36,7 +54,7 @@ def bury(shop: Shop, pipeline: str, rule: str, value: bytes, **more: bytes) -> N
 
 @pytest.fixture
 def shop(klamm_bootstrap: str, tmp_path: Path) -> Shop:
-    shop = Shop(tmp_path, klamm_bootstrap, "")
+    shop = Shop(tmp_path, klamm_bootstrap, PIPELINES)
     with klamm.Admin(klamm_bootstrap) as admin:
         admin.create_topic(shop.project.dead_letters, 1)
     return shop
@@ -47,6 +65,7 @@ def values(shop: Shop) -> list[bytes | None]:
 
 
 def test_a_second_redrive_sends_nothing(shop: Shop) -> None:
+    first_offset = next(OFFSETS) + 1
     for number, (pipeline, rule) in enumerate(LETTERS):
         bury(shop, pipeline, rule, b"value %d" % number)
     assert redrive(shop.project, dry_run=True).sent == {shop.topic: 3}
@@ -56,7 +75,14 @@ def test_a_second_redrive_sends_nothing(shop: Shop) -> None:
     assert values(shop) == [b"value 0", b"value 1", b"value 2"]
     first = records_of(shop.bootstrap, shop.topic)[0]
     assert (first.key, first.partition, first.timestamp) == (b"k", 1, 1700000000000)
-    assert list(first.headers) == [("trace", b"t1"), ("klamm.redriven", b"1")]
+    address = f"{shop.project.name}.table".encode()
+    assert dict(first.headers) == {
+        "trace": b"t1",
+        "klamm.redriven": b"1",
+        "klamm.for": address,
+        "klamm.generation": b"1",
+        "klamm.offset": b"%d" % first_offset,
+    }
 
 
 def test_a_rule_is_redriven_and_the_others_wait(shop: Shop) -> None:
@@ -76,13 +102,88 @@ def test_a_record_that_comes_back_again_counts_its_returns(shop: Shop) -> None:
     assert dict(records_of(shop.bootstrap, shop.topic)[0].headers)["klamm.redriven"] == b"3"
 
 
-def test_a_record_that_two_pipelines_have_refused_goes_back_once(shop: Shop) -> None:
-    for pipeline in ("table", "other"):
+def addresses(shop: Shop) -> list[bytes | None]:
+    return [dict(record.headers).get("klamm.for") for record in records_of(shop.bootstrap, shop.topic)]
+
+
+def test_a_record_goes_back_once_to_each_pipeline_that_has_refused_it(shop: Shop) -> None:
+    for pipeline in ("table", "other", "table"):
         bury(shop, pipeline, "decode", b"bad", klamm_offset=b"17")
     done = redrive(shop.project)
+    assert (done.sent, done.repeated) == ({shop.topic: 2}, 1)
+    names = [shop.project.group_of(pipeline).encode() for pipeline in ("table", "other")]
+    assert addresses(shop) == names
+    assert redrive(shop.project).total == 0, "all letters are done with"
+
+
+def test_what_goes_back_for_all_goes_back_once_and_names_nobody(shop: Shop) -> None:
+    for pipeline in ("table", "other"):
+        bury(shop, pipeline, "decode", b"bad", klamm_offset=b"17")
+    done = redrive(shop.project, for_all=True)
     assert (done.sent, done.repeated) == ({shop.topic: 1}, 1)
-    assert values(shop) == [b"bad"]
+    assert addresses(shop) == [None]
     assert redrive(shop.project).total == 0, "both letters are done with"
+
+
+def test_letters_of_a_pipeline_that_is_gone_wait_until_they_may_go_to_all(shop: Shop) -> None:
+    for pipeline in ("table", "former", "other", "table"):
+        bury(shop, pipeline, "decode", b"of " + pipeline.encode())
+    done = redrive(shop.project)
+    assert done.total == 3
+    ((reason, count),) = done.kept.items()
+    assert "former is not in the project any more; --for-all" in reason and count == 1
+    assert redrive(shop.project, dry_run=True).total == 0, "the others are done with"
+    bury(shop, "table", "decode", b"a new one")
+    assert redrive(shop.project, for_all=True).total == 2
+    assert sorted(values(shop)[-2:], key=str) == [b"a new one", b"of former"]
+    assert redrive(shop.project, for_all=True).total == 0
+
+
+def test_a_letter_that_does_not_carry_its_record_brings_it_back_all_the_same(shop: Shop) -> None:
+    with klamm.Producer(shop.bootstrap) as producer:
+        placed = producer.send(
+            shop.topic, b"large", key=b"k", headers={"trace": b"t2", "klamm.redriven": b"1"}, partition=1
+        ).result()
+    bury(shop, "table", "decode", b"", klamm_offset=b"%d" % placed.offset, klamm_content=b"coordinates")
+    bury(shop, "table", "decode", b"", klamm_offset=b"999", klamm_content=b"coordinates")
+    done = redrive(shop.project)
+    assert (done.total, list(done.kept.values())) == (1, [1])
+    assert "they do not carry their records" in next(iter(done.kept))
+    back = records_of(shop.bootstrap, shop.topic)[-1]
+    assert (back.key, back.value, back.partition) == (b"k", b"large", 1)
+    headers = dict(back.headers)
+    assert (headers["trace"], headers["klamm.redriven"]) == (b"t2", b"2")
+
+
+def test_a_record_that_is_too_large_to_go_back_does_not_hold_up_the_others(shop: Shop) -> None:
+    with klamm.Admin(shop.bootstrap) as admin:
+        admin.alter_config(klamm.ConfigResource.topic(shop.topic), set={"max.message.bytes": 1000})
+    for value in (b"before", b"x" * 900, b"after"):
+        bury(shop, "table", "decode", value)
+    done = redrive(shop.project)
+    assert (done.total, list(done.kept.values())) == (2, [1])
+    assert values(shop) == [b"before", b"after"]
+
+
+def test_pipelines_that_had_taken_a_record_do_not_get_it_twice(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, PIPELINES)
+    shop.send(20, amount=1)
+    shop.send(5, amount=-1)
+    run(shop.project, once=True, spark=spark)
+    shop.assert_each_once("table", range(20))
+    shop.assert_each_once("other")
+    shop.write(PIPELINES.replace("amount > 0", "amount <> 0"))
+    assert redrive(shop.project).sent == {shop.topic: 5}
+    statuses = run(shop.project, once=True, spark=spark)
+    assert {status.pipeline: status.rows_out for status in statuses} == {"table": 5, "other": 0}
+    shop.assert_each_once("table")
+    shop.assert_each_once("other")
+    # What is read anew is read where it was first, and not once more where it came back.
+    replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"))
+    run(shop.project, once=True, spark=spark)
+    shop.assert_each_once("table")
 
 
 def test_what_has_no_way_back_is_kept_and_told(shop: Shop) -> None:

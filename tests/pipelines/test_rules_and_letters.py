@@ -109,6 +109,7 @@ def test_rows_go_where_their_rules_say(spark: SparkSession, broker: Broker, tmp_
         "klamm.rule": "amount is positive",
         "klamm.error": "does not hold: amount > 0",
         "klamm.pipeline": "table",
+        "klamm.generation": "1",
         "klamm.source": "orders",
         "klamm.topic": "orders",
         "klamm.partition": "0",
@@ -135,6 +136,28 @@ def test_a_row_without_its_record_is_sent_as_json(
     assert value == b'{"id":"large","amount":2000.0}'
     assert headers["klamm.content"] == "row"
     assert "klamm.offset" not in headers
+
+
+def test_a_letter_larger_than_the_broker_takes_says_where_its_record_is(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    large = b"no json" + b"." * 1_048_300  # fits in a batch, but not with the headers of a letter
+    with klamm.Admin(broker.bootstrap) as admin:
+        admin.create_topic("large", partitions=1)
+    produce(broker.bootstrap, "large", b"small, no json", large, b'{"id": "good"}', key="k")
+    toml = '[project]\nname = "shop"\ndead_letters = "large.letters"\n'
+    text = ORDERS.replace('topic="orders"', 'topic="large"')
+    project = make_project(tmp_path, text, toml=toml, bootstrap=broker.bootstrap)
+    _, counts = run_once(project, "bare_table", spark)
+    assert counts["orders"].undecodable == 2
+    sent = letters(broker, "large.letters")
+    assert sorted(sent) == ["0", "1", "2"]
+    assert sent["0"][0] == b"small, no json" and sent["0"][1]["klamm.content"] == "record"
+    value, headers = sent["1"]
+    assert value is None
+    assert (headers["klamm.content"], headers["klamm.topic"]) == ("coordinates", "large")
+    assert "the value is no JSON" in headers["klamm.error"]
+    assert "trace" not in headers
 
 
 def test_a_rule_that_must_hold_stops_the_query(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -245,6 +246,10 @@ def redrive(
     rule: Annotated[
         str | None, typer.Option(help="Only what broke this rule; decode: what could not be decoded.")
     ] = None,
+    for_all: Annotated[
+        bool,
+        typer.Option("--for-all", help="For all that read their topics, not just the pipeline that refused."),
+    ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     project: ProjectOption = None,
@@ -258,14 +263,15 @@ def redrive(
         found = _load(project, bootstrap)
         from klamm.pipelines.redrive import redrive as send_back
 
-        done = send_back(found, pipeline=pipeline, rule=rule, dry_run=True)
+        send = partial(send_back, found, pipeline=pipeline, rule=rule, for_all=for_all)
+        done = send(dry_run=True)
         counts = ", ".join(f"{count:,} to {topic}" for topic, count in sorted(done.sent.items()))
         typer.echo(f"dead letters in {found.dead_letters} to send back: {counts or 'none'}", err=True)
         if done.total and not dry_run and _confirmed(yes, "Send them?"):
-            done = send_back(found, pipeline=pipeline, rule=rule)
+            done = send()
             typer.echo(f"{done.total:,} sent", err=True)
         if done.repeated:
-            typer.echo(f"{done.repeated:,} more are of the same records, for other pipelines", err=True)
+            typer.echo(f"{done.repeated:,} more are letters of the same records", err=True)
         for reason, count in done.kept.items():
             typer.echo(f"{count:,} stay: {reason}", err=True)
         if output is not Output.TABLE:

@@ -5,10 +5,13 @@ A dead letter has the key and the value of the record, its headers, and:
     klamm.rule          the expectation's name, or "decode"
     klamm.error         what is wrong, in words
     klamm.pipeline      the pipeline that met it
+    klamm.generation    which of its lives that was: a replay begins a new one
     klamm.source        the source, transform or pipeline that has the rule
     klamm.topic, klamm.partition, klamm.offset, klamm.timestamp (ms)     where the record is
-    klamm.content       "record", or "row": a transform has dropped the columns that carry the record, so that
-                        the value is what was left of the row, as JSON, and coordinates may be missing
+    klamm.content       "record"; or "row": a transform has dropped the columns that carry the record, so that
+                        the value is what was left of the row, as JSON, and coordinates may be missing; or
+                        "coordinates": with all this it was larger than the broker takes, so that just the
+                        headers above are here, and the record is where they say
 
 They are sent while the rows go by, in one pass, by a function in Spark's Python workers whose result is
 filtered on. It is given one column, which is null for good rows, so that these cost little. A batch of rows
@@ -31,16 +34,23 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
-from klamm.client.errors import ClientError, TopicExists
+from klamm.client.errors import ClientError, RecordTooLarge, TopicExists
 from klamm.client.plain.admin import Admin
+from klamm.client.plain.producer import Producer
+from klamm.pipelines.addressing import FOR, GENERATION, OFFSET
 from klamm.pipelines.definitions import CARRIED, CONTENTS, DECODE_RULE
 from klamm.pipelines.project import Project
 from pyspark_klamm.sink import forget_producer, producer_for
 
 HEADER_PREFIX = "klamm."
 RULE, ERROR, PIPELINE, SOURCE = "klamm.rule", "klamm.error", "klamm.pipeline", "klamm.source"
-TOPIC, PARTITION, OFFSET, TIMESTAMP = "klamm.topic", "klamm.partition", "klamm.offset", "klamm.timestamp"
+TOPIC, PARTITION, TIMESTAMP = "klamm.topic", "klamm.partition", "klamm.timestamp"
 CONTENT = "klamm.content"
+IS_RECORD, IS_ROW, IS_ELSEWHERE = "record", "row", "coordinates"
+"""What klamm.content says."""
+_OURS = frozenset(
+    {RULE, ERROR, PIPELINE, GENERATION, SOURCE, TOPIC, PARTITION, OFFSET, TIMESTAMP, CONTENT, FOR}
+)
 
 DELIVERY_TIMEOUT_S = 120.0
 """How long a batch waits for the acknowledgements of its dead letters before its task fails."""
@@ -66,11 +76,12 @@ class DeadLetters:
     topic: str
     settings: tuple[tuple[str, str], ...]
     pipeline: str
+    generation: int
 
     @classmethod
-    def of(cls, project: Project, pipeline: str) -> DeadLetters:
+    def of(cls, project: Project, pipeline: str, generation: int) -> DeadLetters:
         settings = {**project.client_settings("producer"), "bootstrap.servers": project.bootstrap}
-        return cls(project.dead_letters, tuple(sorted(settings.items())), pipeline)
+        return cls(project.dead_letters, tuple(sorted(settings.items())), pipeline, generation)
 
     def send(
         self,
@@ -117,22 +128,45 @@ def send_batch(letters: DeadLetters, node: str, explain: Explain | None, bad: pa
     is_good = pc.is_null(bad)
     if bad.null_count < len(bad):
         rows = [json.loads(text) for text in bad.drop_null().to_pylist()]
-        _send(
-            letters,
-            pa.RecordBatch.from_pylist([_record(letters, node, explain, row) for row in rows], SCHEMA),
-        )
+        _send(letters, [_record(letters, node, explain, row) for row in rows])
     return is_good
 
 
-def _send(letters: DeadLetters, records: pa.RecordBatch) -> None:
+def _send(letters: DeadLetters, records: list[dict[str, Any]]) -> None:
     settings = dict(letters.settings)
-    producer = producer_for(settings)
-    sent = producer.send_arrow(records, letters.topic, value="value", key="key", headers="headers")
     try:
-        sent.result(timeout=DELIVERY_TIMEOUT_S)
+        try:
+            _send_together(producer_for(settings), letters.topic, records)
+        except RecordTooLarge:
+            forget_producer(settings)
+            _send_one_by_one(producer_for(settings), letters.topic, records)
     except ClientError:
         forget_producer(settings)  # what it still holds must not be sent beside what the next attempt sends
         raise
+
+
+def _send_together(producer: Producer, topic: str, records: list[dict[str, Any]]) -> None:
+    batch = pa.RecordBatch.from_pylist(records, SCHEMA)
+    sent = producer.send_arrow(batch, topic, value="value", key="key", headers="headers")
+    sent.result(timeout=DELIVERY_TIMEOUT_S)
+
+
+def _send_one_by_one(producer: Producer, topic: str, records: list[dict[str, Any]]) -> None:
+    """Slowly: some of them are too large. Their records were not, before our headers came to them."""
+    for record in records:
+        try:
+            _send_together(producer, topic, [record])
+        except RecordTooLarge:
+            _send_together(producer, topic, [_coordinates_of(record)])
+
+
+def _coordinates_of(letter: dict[str, Any]) -> dict[str, Any]:
+    """The dead letter without what is in the record, and in the row if it is made of one."""
+    headers = [header for header in letter["headers"] if is_ours(header["key"])]
+    for header in headers:
+        if header["key"] == CONTENT and header["value"] == IS_RECORD.encode():
+            header["value"] = IS_ELSEWHERE.encode()
+    return {"key": None, "value": None, "headers": headers}
 
 
 def _record(letters: DeadLetters, node: str, explain: Explain | None, row: dict[str, Any]) -> dict[str, Any]:
@@ -146,12 +180,13 @@ def _record(letters: DeadLetters, node: str, explain: Explain | None, row: dict[
         RULE: row["rule"],
         ERROR: error,
         PIPELINE: letters.pipeline,
+        GENERATION: letters.generation,
         SOURCE: node,
         TOPIC: row.get("_topic"),
         PARTITION: row.get("_partition"),
         OFFSET: row.get("_offset"),
         TIMESTAMP: row.get("_timestamp"),
-        CONTENT: "record" if is_record else "row",
+        CONTENT: IS_RECORD if is_record else IS_ROW,
     }
     kept = [
         {"key": header["key"], "value": _bytes(header.get("value"))}
@@ -167,8 +202,9 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def is_ours(header: str | None) -> bool:
-    """Whether a header of this name is one that a dead letter gets. klamm.redriven stays with its record."""
-    return header in (RULE, ERROR, PIPELINE, SOURCE, TOPIC, PARTITION, OFFSET, TIMESTAMP, CONTENT)
+    """Whether a header of this name is one that a dead letter gets, or that tells of the one before it.
+    klamm.redriven stays with its record."""
+    return header in _OURS
 
 
 def make_topic(project: Project) -> None:

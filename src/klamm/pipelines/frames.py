@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from klamm.pipelines.addressing import is_for
 from klamm.pipelines.dead_letters import DeadLetters, Explain, make_topic
 from klamm.pipelines.decoding import decode, unknown_fields
 from klamm.pipelines.definitions import (
@@ -35,6 +36,7 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.sampling import last_offsets
 from klamm.pipelines.schemas.explaining import json_explainer
 from klamm.pipelines.schemas.resolving import ensure_schema
+from klamm.pipelines.state import FIRST_GENERATION
 
 READ_FORMAT = "klamm"
 
@@ -57,12 +59,14 @@ def build(
     streaming: bool,
     last: int | None = None,
     starts: Mapping[str, Position] | None = None,
+    generation: int = FIRST_GENERATION,
     makes_topics: bool = True,
 ) -> DataFrame:
     """The DataFrame of a node: a pipeline's without the contents of records, which do not go into sinks.
 
     `last` reads that many of the newest records of each source (without `streaming`); `starts` are the
-    positions to begin at, by source; else all is read. `makes_topics`: the dead-letter topic, before any
+    positions to begin at, by source; else all is read. `generation` is the one of a pipeline that begins
+    there. `makes_topics`: the dead-letter topic, before any
     row needs it.
     """
     _send_code_by_value(definitions)
@@ -71,7 +75,7 @@ def build(
     nodes = order(node.name, definitions.nodes)
     if streaming and makes_topics and any(_may_send(each) for each in nodes):
         make_topic(project)
-    frame = _Builder(node, project, spark, streaming, last, starts or {}).build(nodes)
+    frame = _Builder(node, project, spark, streaming, last, starts or {}, generation).build(nodes)
     if isinstance(node, Pipeline):
         frame = frame.drop(*CONTENTS)
     if streaming:
@@ -90,14 +94,17 @@ class _Builder:
         streaming: bool,
         last: int | None,
         starts: Mapping[str, Position],
+        generation: int,
     ) -> None:
         self._project = project
         self._spark = spark
         self._streaming = streaming
         self._last = last
         self._starts = starts
+        self._generation = generation
         self._query = node.name
-        self._letters = DeadLetters.of(project, node.name) if streaming else None
+        self._is_pipeline = isinstance(node, Pipeline)
+        self._letters = DeadLetters.of(project, node.name, generation) if streaming else None
         self._frames: dict[str, DataFrame] = {}
 
     def build(self, nodes: list[Node]) -> DataFrame:
@@ -121,6 +128,9 @@ class _Builder:
         options = self._read_options(source)
         reader: Any = self._spark.readStream if self._streaming else self._spark.read
         rows: DataFrame = reader.format(READ_FORMAT).options(**options).load()
+        if self._is_pipeline:
+            begun = self._starts.get(source.name, {})
+            rows = rows.filter(is_for(self._project.group_of(self._query), self._generation, begun))
         if self._last is not None:
             rows = rows.orderBy(F.desc("timestamp"), F.desc("offset")).limit(self._last)
         return rows.select(*[F.col(name.removeprefix("_")).alias(name) for name in CARRIED])

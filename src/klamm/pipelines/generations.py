@@ -12,12 +12,10 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.layout import parse_folders
 from klamm.pipelines.sinks.tables import TableError, open_table, table_location
 from klamm.pipelines.starts import resolve
-from klamm.pipelines.state import Generation, State
+from klamm.pipelines.state import FIRST_GENERATION, Generation, State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-FIRST = 1
 
 
 def current_generation(
@@ -27,7 +25,7 @@ def current_generation(
     found = state.generation(pipeline.name)
     if found is None:
         _refuse_a_strangers_table(project, pipeline, spark)
-        found = Generation(FIRST, first_starts(project, definitions, pipeline))
+        found = Generation(FIRST_GENERATION, first_starts(project, definitions, pipeline))
         state.keep_generation(pipeline.name, found)
     if found.retire:
         found = finish_retiring(project, state, pipeline, found, spark)

@@ -174,7 +174,13 @@ class _Run:
             )
             starts = present_starts(self._project, self._definitions, pipeline, generation)
             frame = frames.build(
-                pipeline, self._definitions, self._project, self._spark, streaming=True, starts=starts
+                pipeline,
+                self._definitions,
+                self._project,
+                self._spark,
+                streaming=True,
+                starts=starts,
+                generation=generation.number,
             )
             started = start_query(
                 frame,

@@ -42,6 +42,9 @@ class ProjectBusy(PipelineError):
     """Another process runs the project, or changes it."""
 
 
+FIRST_GENERATION = 1
+
+
 @dataclass(frozen=True)
 class Generation:
     """One life of a pipeline. `start` is where it begins, for each source by its name.
