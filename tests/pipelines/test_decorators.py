@@ -104,6 +104,14 @@ MISTAKES = [
     (lambda: source(topic="t", format="text", schema="a INT"), "a source of text has no schema"),
     (lambda: source(topic="t", format="avro", schema="infer"), "inferring is for json and csv"),
     (lambda: source(topic="t", format="avro", schema="a.avsc", framing="x"), "framing='x' is not known"),
+    (
+        lambda: source(topic="t", format="avro", schema="a.avsc", registry="http://r"),
+        "a registry is asked by the ids",
+    ),
+    (
+        lambda: source(topic="t", format="avro", schema="a.avsc", framing="confluent", registry="r:81"),
+        "the registry 'r:81' is no address",
+    ),
     (lambda: source(topic="t", format="protobuf", schema="a.desc"), "needs the option message"),
     (lambda: source(topic="t", schema="a INT", read={"startingTimestamp": 1}), "start= says where"),
     (lambda: source(topic="t", schema="a INT", timestampFromat="x"), "Did you mean timestampFormat?"),

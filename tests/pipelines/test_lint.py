@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import klamm
+from klamm.pipelines.decoding import registry
 from klamm.pipelines.findings import Finding
 from klamm.pipelines.lint import check
 from klamm.pipelines.project import Project
@@ -181,6 +182,20 @@ def test_records_that_do_not_fit(broker: Broker, tmp_path: Path, arguments: str,
     told = sampled(broker, tmp_path, arguments)
     assert len(told) == 1
     assert found in told[0]
+
+
+def test_a_registry_that_does_not_answer_is_told_and_not_the_records(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "PAUSES_S", ())
+    with klamm.Producer(broker.bootstrap) as producer:
+        producer.send("framed", b"\0\0\0\0\7.").result()
+    (told,) = sampled(
+        broker,
+        tmp_path,
+        'topic="framed", format="avro", schema="order.avsc", framing="confluent", registry="http://127.0.0.1:1"',
+    )
+    assert "warning: orders: the schema registry did not answer at http://127.0.0.1:1/schemas/ids/7" in told
 
 
 def test_records_that_fit_are_not_found(broker: Broker, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@
     ├── UserCodeError        the user's own code failed: at import, or when its function was called
     ├── GraphError           functions that ask for what is not there, or for each other in a circle
     ├── SchemaError          a schema that does not parse, is not there, or does not fit
-    └── SamplingFailed       the records that were to be looked at could not be read
+    ├── SamplingFailed       the records that were to be looked at could not be read
+    └── DecoderUnavailable   values cannot be decoded now, and it is not their fault
 
 A text says what happened, to what, and what to do. `place` is where in the user's files it happened, if it is
 about one: whoever shows the error shows that, and none of our own stack.
@@ -75,6 +76,10 @@ class SchemaError(PipelineError):
 
 class SamplingFailed(PipelineError):
     """The records that were to be looked at could not be read."""
+
+
+class DecoderUnavailable(PipelineError):
+    """Values cannot be decoded now, and it is not their fault: their batch fails instead of them."""
 
 
 SHOWN_LINES = 3

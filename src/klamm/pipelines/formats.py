@@ -5,7 +5,7 @@
 | json | DDL, a .json file, or "infer" | Spark's, see JSON_OPTIONS |
 | csv | DDL, a .json file, or "infer" (all columns are text then) | Spark's, see CSV_OPTIONS |
 | text | none: one column `value` | `encoding` |
-| avro | an .avsc file | `framing`: "none", or "confluent" (five bytes before the value) |
+| avro | an .avsc file | `framing`: "none", or "confluent" (five bytes before the value); `registry` |
 | protobuf | a descriptor set file .desc (`protoc --include_imports -o`) | `message`, `framing` |
 | binary | none: one column `value` | |
 """
@@ -67,7 +67,7 @@ FORMAT_ROWS: Mapping[Format, FormatRow] = {
     "json": FormatRow(JSON_OPTIONS, True, (".json",), takes_ddl=True),
     "csv": FormatRow(CSV_OPTIONS, True, (".json",), takes_ddl=True),
     "text": FormatRow(("encoding",), False),
-    "avro": FormatRow(("framing",), True, (".avsc",)),
+    "avro": FormatRow(("framing", "registry"), True, (".avsc",)),
     "protobuf": FormatRow(("framing", "message"), True, (".desc",), needs_options=("message",)),
     "binary": FormatRow((), False),
 }
@@ -108,4 +108,10 @@ def complaints(format_: Format, schema: str | None, options: Mapping[str, str]) 
             found.append((f"a source of {format_} needs the option {name}", f'Add {name}="…"'))
     if options.get("framing", "none") not in FRAMINGS:
         found.append((f"framing={options['framing']!r} is not known", f"Take {' or '.join(FRAMINGS)}"))
+    if "registry" in options and options.get("framing") != "confluent":
+        found.append(("a registry is asked by the ids that values begin with", 'Add framing="confluent"'))
+    if not options.get("registry", "http://").startswith(("http://", "https://")):
+        found.append(
+            (f"the registry {options['registry']!r} is no address", "It begins with http:// or https://")
+        )
     return found

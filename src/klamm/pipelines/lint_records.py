@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from klamm.client.results import Record
 from klamm.pipelines.definitions import Source
-from klamm.pipelines.errors import PipelineError
+from klamm.pipelines.errors import DecoderUnavailable, PipelineError
 from klamm.pipelines.findings import Finding
 from klamm.pipelines.project import Project
 from klamm.pipelines.sampling import sample
@@ -30,14 +30,14 @@ Judge = Callable[[bytes], str | None]
 
 
 def check_records(project: Project, source: Source, schema: StructType) -> Iterator[Finding]:
+    judge = _judge(project, source, schema)
     try:
         records = sample(project, source.topics, LINTED_RECORDS)
+        if judge is not None:
+            yield from _misfits(source, records, judge)
     except PipelineError as error:
         yield Finding("warning", source.place, f"{source.name}: {error.message}", error.advice)
         return
-    judge = _judge(project, source, schema)
-    if judge is not None:
-        yield from _misfits(source, records, judge)
     if source.format == "json":
         yield from _unknown_fields(project, source, schema, records)
 
@@ -127,15 +127,17 @@ def _worker_judge(project: Project, source: Source) -> Judge:
 
     file = schema_file(project, source)
     assert file is not None, "the schema was read from it"
-    is_framed = source.options.get("framing") == "confluent"
     if source.format == "avro":
-        read = avro.reader(read_avro_schema(file), is_framed)
+        read = avro.reader(read_avro_schema(file), source.options)
     else:
+        is_framed = source.options.get("framing") == "confluent"
         read = protobuf.reader(read_descriptors(file), source.options["message"], is_framed)
 
     def judge(value: bytes) -> str | None:
         try:
             read(value)
+        except DecoderUnavailable:
+            raise
         except Exception as error:  # decoders raise whatever they trip over in foreign bytes
             return str(error) or type(error).__name__
         return None

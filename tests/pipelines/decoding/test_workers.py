@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -14,12 +16,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 
 from klamm.pipelines.decoding import avro, protobuf
+from klamm.pipelines.decoding import registry as asking
 from klamm.pipelines.decoding.workers import read_values
 from klamm.pipelines.definitions import Source
-from klamm.pipelines.errors import Place
+from klamm.pipelines.errors import DecoderUnavailable, Place
 from klamm.pipelines.schemas.avro import read_avro_schema
 from klamm.pipelines.schemas.ddl import parse_ddl
 from klamm.pipelines.schemas.protobuf import message_class
+from tests.pipelines.decoding.fake_registry import FakeRegistry
 from tests.pipelines.decoding.test_plain import decoded
 from tests.pipelines.messages import (
     ORDER_AVSC,
@@ -50,6 +54,13 @@ ORDER: dict[str, Any] = {
 }
 
 
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    asking.fetch_schema.cache_clear()
+    with FakeRegistry() as registry:
+        yield registry
+
+
 def columns(ddl: str) -> pa.DataType:
     return to_arrow_type(parse_ddl(f"{ddl}, _error STRING"), timezone="UTC")
 
@@ -60,7 +71,7 @@ def avro_file(folder: Path, schema: dict[str, Any], name: str = "order.avsc") ->
 
 
 def test_avro_values_become_columns(tmp_path: Path) -> None:
-    read = avro.reader(read_avro_schema(avro_file(tmp_path, ORDER_AVSC)), False)
+    read = avro.reader(read_avro_schema(avro_file(tmp_path, ORDER_AVSC)), {})
     value = avro_value(ORDER_AVSC, ORDER)
     first, none, short, long = read_values(
         pa.array([value, None, value[:-3], value + b"!"]), read, columns(ORDER_COLUMNS)
@@ -73,25 +84,89 @@ def test_avro_values_become_columns(tmp_path: Path) -> None:
     assert long["id"] is None
 
 
+def order_schema(*more: dict[str, Any]) -> dict[str, Any]:
+    fields = [{"name": "id", "type": "string"}, *more]
+    return {"type": "record", "name": "Order", "namespace": "shop", "fields": fields}
+
+
+OLD = order_schema()
+NEW = order_schema({"name": "n", "type": "int", "default": 5})
+FRAMED = {"framing": "confluent"}
+
+
 def test_avro_with_confluents_framing_knows_older_writers(tmp_path: Path) -> None:
-    old = {
-        "type": "record",
-        "name": "Order",
-        "namespace": "shop",
-        "fields": [{"name": "id", "type": "string"}],
-    }
-    new = {**old, "fields": [*old["fields"], {"name": "n", "type": "int", "default": 5}]}  # type: ignore[misc]
-    avro_file(tmp_path, old, "order.3.avsc")
-    read = avro.reader(read_avro_schema(avro_file(tmp_path, new)), True)
+    avro_file(tmp_path, OLD, "order.3.avsc")
+    avro_file(tmp_path, NEW, "order.4.avsc")
+    read = avro.reader(read_avro_schema(avro_file(tmp_path, NEW)), FRAMED)
     values = [
-        confluent(avro_value(old, {"id": "old"}), 3),
-        confluent(avro_value(new, {"id": "new", "n": 7}), 4),
-        avro_value(new, {"id": "bare", "n": 7}),
+        confluent(avro_value(OLD, {"id": "old"}), 3),
+        confluent(avro_value(NEW, {"id": "new", "n": 7}), 4),
+        confluent(avro_value(NEW, {"id": "stray", "n": 7}), 5),
+        avro_value(NEW, {"id": "bare", "n": 7}),
         b"\0\0",
     ]
     found = read_values(pa.array(values), read, columns("id STRING, n INT")).to_pylist()
     assert [(row["id"], row["n"]) for row in found[:2]] == [("old", 5), ("new", 7)]
-    assert all("framing=confluent" in row["_error"] for row in found[2:])
+    assert "written with schema 5, which is not here: put it into order.5.avsc" in found[2]["_error"]
+    assert all("framing=confluent" in row["_error"] for row in found[3:])
+
+
+def test_without_other_schemas_all_values_are_of_the_one(tmp_path: Path) -> None:
+    read = avro.reader(read_avro_schema(avro_file(tmp_path, NEW)), FRAMED)
+    assert read(confluent(avro_value(NEW, {"id": "a", "n": 7}), 17)) == {"id": "a", "n": 7}
+
+
+def test_a_registry_knows_what_values_were_written_with(tmp_path: Path, registry: FakeRegistry) -> None:
+    item = {
+        "type": "record",
+        "name": "Item",
+        "namespace": "shop",
+        "fields": [{"name": "sku", "type": "string"}],
+    }
+    registry.answers["/subjects/item%2Fvalue/versions/2"] = {"schema": json.dumps(item)}
+    registry.answers["/schemas/ids/3"] = {"schema": json.dumps(OLD)}
+    registry.answers["/schemas/ids/4"] = {
+        "schema": json.dumps(order_schema({"name": "item", "type": "shop.Item"})),
+        "references": [{"name": "shop.Item", "subject": "item/value", "version": 2}],
+    }
+    registry.answers["/schemas/ids/5"] = {"schema": "message Order {}", "schemaType": "PROTOBUF"}
+    whole = order_schema({"name": "item", "type": item}, {"name": "n", "type": "int", "default": 5})
+    options = {**FRAMED, "registry": registry.url.replace("//", "//user:pass%40word@")}
+    read = avro.reader(read_avro_schema(avro_file(tmp_path, NEW)), options)
+    values = [
+        confluent(avro_value(OLD, {"id": "old"}), 3),
+        confluent(avro_value(OLD, {"id": "older"}), 3),
+        confluent(avro_value(whole, {"id": "nested", "item": {"sku": "x"}, "n": 1})[:-1], 4),
+        confluent(b"", 5),
+        confluent(b"", 99),
+        confluent(b"", 99),
+    ]
+    found = read_values(pa.array(values), read, columns("id STRING, n INT")).to_pylist()
+    assert [(row["id"], row["n"]) for row in found[:3]] == [("old", 5), ("older", 5), ("nested", 5)]
+    assert "which is not Avro but PROTOBUF" in found[3]["_error"]
+    assert all("schema 99, which the registry does not know" in row["_error"] for row in found[4:])
+    assert registry.asked.count("/schemas/ids/3") == registry.asked.count("/schemas/ids/99") == 1
+    assert set(registry.credentials) == {"Basic " + base64.b64encode(b"user:pass@word").decode()}
+
+
+def test_a_registry_that_does_not_answer_is_no_fault_of_the_values(
+    tmp_path: Path, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "PAUSES_S", (0.01, 0.01))
+    read = avro.reader(
+        read_avro_schema(avro_file(tmp_path, NEW)), {**FRAMED, "registry": registry.url + "/sub/"}
+    )
+    values = pa.array([confluent(b"", 7)])
+    registry.failures["/sub/schemas/ids/7"] = [500, 503, 502]
+    with pytest.raises(DecoderUnavailable, match=r"did not answer at http.*/sub/schemas/ids/7: 502"):
+        read_values(values, read, columns("id STRING, n INT"))
+    registry.failures["/sub/schemas/ids/7"] = [401]
+    with pytest.raises(DecoderUnavailable, match="401"):
+        read_values(values, read, columns("id STRING, n INT"))
+    registry.failures["/sub/schemas/ids/7"] = [503]
+    registry.answers["/sub/schemas/ids/7"] = {"schema": json.dumps(OLD)}
+    good = pa.array([confluent(avro_value(OLD, {"id": "late"}), 7)])
+    assert read_values(good, read, columns("id STRING, n INT")).to_pylist()[0]["id"] == "late"
 
 
 def test_protobuf_messages_become_columns() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fastavro
 from pyspark.sql.types import StructType
 
+from klamm.pipelines.decoding.registry import fetch_schema
 from klamm.pipelines.decoding.workers import ColumnFunction, NotDecodable, confluent_parts, struct_udf
 from klamm.pipelines.definitions import Source
 from klamm.pipelines.project import Project
@@ -20,26 +21,27 @@ def decoder(source: Source, schema: StructType, project: Project) -> ColumnFunct
     file = schema_file(project, source)
     assert file is not None, "an Avro source names its schema's file"
     avro_schema = read_avro_schema(file)
-    is_framed = source.options.get("framing") == "confluent"
+    options = source.options
 
     def make_reader() -> Callable[[bytes], dict[str, Any]]:
-        return reader(avro_schema, is_framed)
+        return reader(avro_schema, options)
 
     udf: ColumnFunction = struct_udf(schema, make_reader)
     return udf
 
 
-def reader(schema: AvroSchema, is_framed: bool) -> Callable[[bytes], dict[str, Any]]:
-    """A function that reads one value."""
+def reader(schema: AvroSchema, options: Mapping[str, str]) -> Callable[[bytes], dict[str, Any]]:
+    """A function that reads one value, with the `framing` and the `registry` that the options name."""
     main = fastavro.parse_schema(schema.reader)
-    writers = {number: fastavro.parse_schema(writer) for number, writer in schema.writers.items()}
     to_json = json_unions(schema.reader)
+    is_framed = options.get("framing") == "confluent"
+    writer_of = _writers(schema, options.get("registry"), main)
 
     def read(value: bytes) -> dict[str, Any]:
         writer = main
         if is_framed:
             schema_id, value = confluent_parts(value)
-            writer = writers.get(schema_id, main)
+            writer = writer_of(schema_id)
         stream = io.BytesIO(value)
         try:
             row = fastavro.schemaless_reader(stream, writer, None if writer is main else main)
@@ -51,3 +53,37 @@ def reader(schema: AvroSchema, is_framed: bool) -> Callable[[bytes], dict[str, A
         return to_json(row) if to_json is not None else row
 
     return read
+
+
+def _writers(schema: AvroSchema, registry: str | None, main: Any) -> Callable[[int], Any]:
+    """A function that gives the schema that values were written with, by its id.
+
+    It is in a file, or in the registry. Where there is neither, all values are taken to be written with the
+    schema itself; a value of another schema could pass for one of it, so that nothing is guessed once
+    either is there.
+    """
+    known: dict[int, Any] = {
+        number: fastavro.parse_schema(writer) for number, writer in schema.writers.items()
+    }
+    unknown: dict[int, NotDecodable] = {}
+
+    def writer_of(schema_id: int) -> Any:
+        if schema_id in known:
+            return known[schema_id]
+        if registry is None and not schema.writers:
+            return main
+        if registry is None:
+            raise NotDecodable(
+                f"it was written with schema {schema_id}, which is not here: put it into "
+                f"{schema.name}.{schema_id}.avsc, or name a registry"
+            )
+        if schema_id in unknown:
+            raise unknown[schema_id]
+        try:
+            known[schema_id] = fetch_schema(registry, schema_id)
+        except NotDecodable as error:
+            unknown[schema_id] = error
+            raise
+        return known[schema_id]
+
+    return writer_of

@@ -1,6 +1,7 @@
 """What decoders in Python workers have in common: from a column of values to a column of structs.
 
 A value that cannot be decoded gives a struct of nulls and an error; it never fails the batch that it is in.
+What does is a decoder that lacks something of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
+from klamm.pipelines.errors import DecoderUnavailable
 from klamm.pipelines.schemas.resolving import ERROR_COLUMN
 
 CONFLUENT_HEADER_BYTES = 5
@@ -59,6 +61,8 @@ def read_values(
 def _row(read: Callable[[bytes], dict[str, Any]], value: bytes) -> dict[str, Any]:
     try:
         return read(value)
+    except DecoderUnavailable:
+        raise
     except Exception as error:  # decoders raise whatever they trip over in foreign bytes
         return {ERROR_COLUMN: _sentence(error)}
 

@@ -49,8 +49,10 @@ _MILLIS = frozenset({"timestamp-millis", "local-timestamp-millis"})
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """`columns` for Spark; `reader` for fastavro; `writers` by the id that Confluent's framing carries."""
+    """`columns` for Spark; `reader` for fastavro; `writers` by the id that Confluent's framing carries; the
+    files are called `name`."""
 
+    name: str
     columns: types.StructType
     reader: dict[str, Any]
     writers: Mapping[int, dict[str, Any]]
@@ -60,7 +62,7 @@ def read_avro_schema(file: Path) -> AvroSchema:
     """The schema of an .avsc file.
 
     Files `<name>.<id>.avsc` beside it are the schemas that values were written with, by their id in
-    Confluent's framing; a value with another id is taken to be written with the schema itself.
+    Confluent's framing.
     """
     text = _read(file)
     columns = _to_spark(text, {}, ())
@@ -70,8 +72,8 @@ def read_avro_schema(file: Path) -> AvroSchema:
     for other in sorted(file.parent.glob(f"{file.stem}.*.avsc")):
         number = other.name.removeprefix(f"{file.stem}.").removesuffix(".avsc")
         if number.isdecimal():
-            writers[int(number)] = _plain_times(_read(other))
-    return AvroSchema(columns, _plain_times(text), writers)
+            writers[int(number)] = for_fastavro(_read(other))
+    return AvroSchema(file.stem, columns, for_fastavro(text), writers)
 
 
 def _read(file: Path) -> Any:
@@ -149,21 +151,21 @@ def _union(branches: list[Any], named: dict[str, Any], inside: tuple[str, ...]) 
     return types.StringType()
 
 
-def _plain_times(schema: Any) -> Any:
+def for_fastavro(schema: Any) -> Any:
     """The schema for fastavro: points in time come as numbers of microseconds, the way Arrow holds them.
 
     It would make a datetime of each otherwise. Milliseconds stay datetimes: columns have one unit.
     """
     if isinstance(schema, list):
-        return [_plain_times(branch) for branch in schema]
+        return [for_fastavro(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
     made = {
-        key: _plain_times(value) if key in ("type", "items", "values") else value
+        key: for_fastavro(value) if key in ("type", "items", "values") else value
         for key, value in schema.items()
     }
     if "fields" in schema:
-        made["fields"] = [_plain_times(field) for field in schema["fields"]]
+        made["fields"] = [for_fastavro(field) for field in schema["fields"]]
     if made.get("logicalType") not in (None, "decimal", *_MILLIS):
         del made["logicalType"]
     return made

@@ -1,0 +1,46 @@
+"""A schema registry for tests: a real HTTP server that says what it was told to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+
+class FakeRegistry:
+    """`answers` by path; `failures` are codes that come first; `asked` and `credentials` of all requests."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, dict[str, Any]] = {}
+        self.failures: dict[str, list[int]] = {}
+        self.asked: list[str] = []
+        self.credentials: list[str | None] = []
+        registry = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                registry.asked.append(self.path)
+                registry.credentials.append(self.headers.get("Authorization"))
+                codes = registry.failures.get(self.path)
+                found = registry.answers.get(self.path)
+                code = codes.pop(0) if codes else 404 if found is None else 200
+                self.send_response(code)
+                self.end_headers()
+                self.wfile.write(json.dumps(found or {"error_code": code}).encode())
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nothing: who asked for what is in `asked`."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
