@@ -24,30 +24,45 @@ def record_batch(
     origin: tuple[str, int] | None,
 ) -> Any:
     """The records with a partition each; `origin` is the file's path and where in it `data` begins."""
-    columns = {VALUE: binary_array(data, split.starts, split.ends), PARTITION: pa.array(partitions)}
+    columns = {VALUE: binary_array(data, split.starts, split.ends), PARTITION: _numbers(partitions)}
     if key is not None:
         columns[KEY] = _repeated(key, split.count)
     if origin is not None:
         path, first_byte = origin
         columns[HEADERS] = _origins(path.encode(errors="surrogateescape"), split.starts + first_byte)
-    return pa.record_batch(columns)
+    return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
 def _repeated(value: bytes, count: int) -> Any:
-    indices = pa.array(np.zeros(count, np.int8))
-    return pa.DictionaryArray.from_arrays(indices, pa.array([value], pa.binary()))
+    return pa.DictionaryArray.from_arrays(_numbers(np.zeros(count, np.int8)), _binaries(value))
 
 
 def _origins(path: bytes, positions: Array) -> Any:
     """For each record two headers: the path, and the position in decimals."""
     count = len(positions)
-    indices = pa.array(np.tile(np.array([0, 1], np.int8), count))
-    names = pa.DictionaryArray.from_arrays(indices, pa.array([FILE_HEADER, OFFSET_HEADER]))
+    indices = _numbers(np.tile(np.array([0, 1], np.int8), count))
+    names = pa.DictionaryArray.from_arrays(indices, _binaries(FILE_HEADER.encode(), OFFSET_HEADER.encode()))
     # Paths and positions in turn: one dictionary of all positions, and the path behind them.
     places = np.empty(2 * count, np.int32)
     places[0::2] = count
     places[1::2] = np.arange(count, dtype=np.int32)
-    decimals = pa.array(positions).cast(pa.string()).cast(pa.binary())
-    values = pa.concat_arrays([decimals, pa.array([path], pa.binary())]).take(pa.array(places))
-    pairs = pa.StructArray.from_arrays([names.cast(pa.string()), values], ["key", "value"])
-    return pa.ListArray.from_arrays(pa.array(np.arange(0, 2 * count + 1, 2, dtype=np.int32)), pairs)
+    decimals = _numbers(positions).cast(pa.string()).cast(pa.binary())
+    values = pa.concat_arrays([decimals, _binaries(path)]).take(_numbers(places))
+    pairs = pa.StructArray.from_arrays([names.cast(pa.binary()).cast(pa.string()), values], ["key", "value"])
+    return pa.ListArray.from_arrays(_numbers(np.arange(0, 2 * count + 1, 2, dtype=np.int32)), pairs)
+
+
+# pyarrow.array would do for both, but looks first whether it was given something of pandas, and imports that
+# to find out: a quarter of a second at every start.
+
+
+def _numbers(values: Array) -> Any:
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))], 0)
+
+
+def _binaries(*values: bytes) -> Any:
+    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))], 0
+    )

@@ -129,7 +129,7 @@ def _matches(data: Array, starts: Array, ends: Array, pattern: str) -> Array:
         matched = pyarrow.compute.match_substring_regex(binary_array(data, starts, ends), pattern)
     except pa.ArrowInvalid as error:
         raise BadPattern(f"{pattern!r} is not a regular expression that RE2 knows: {error}") from None
-    return np.asarray(matched.to_numpy(zero_copy_only=False)).astype(np.uint8)
+    return np.frombuffer(matched.cast(pa.uint8()).buffers()[1], np.uint8, len(starts)).copy()
 
 
 def binary_array(data: Array, starts: Array, ends: Array) -> Any:

@@ -278,6 +278,11 @@ def _view(buffer: pa.Buffer | None, kind: Any) -> Array:
     return _read_only(np.empty(0, kind) if buffer is None else np.frombuffer(buffer, kind))
 
 
+def _elements(column: pa.Array, kind: Any) -> Array:
+    """The numbers of an array without nulls. `to_numpy` imports pandas, which takes a quarter of a second."""
+    return _view(column.buffers()[1], kind)[column.offset : column.offset + len(column)]
+
+
 def _read_only(array: Array) -> Array:
     """As the kernels want it: one type for all."""
     array.flags.writeable = False
@@ -332,8 +337,9 @@ def _integers(column: Any, name: str, missing: int) -> Array:
         column = _in_one(column.cast(pa.int64()))
     except pa.ArrowInvalid as error:
         raise ColumnError(f"column {name!r} is {column.type} and does not fit 64 bits: {error}") from None
-    numbers: Array = column.fill_null(missing).to_numpy().copy()
-    return numbers
+    if column.null_count:  # else pandas would be imported for nothing
+        column = column.fill_null(missing)
+    return _elements(column, np.int64).copy()
 
 
 def _headers_column(batch: pa.RecordBatch | pa.Table, name: str | None) -> _Headers:
@@ -348,7 +354,7 @@ def _headers_column(batch: pa.RecordBatch | pa.Table, name: str | None) -> _Head
         (types.is_list(kind) or types.is_large_list(kind)) and _has_pairs(kind.value_type)
     ):
         raise _wrong_headers(name, kind)
-    ends = column.offsets.to_numpy().astype(np.int64)
+    ends = _elements(column.offsets, np.int64 if types.is_large_list(kind) else np.int32).astype(np.int64)
     first, last = int(ends[0]), int(ends[-1])
     if not 0 <= first <= last <= len(column.values):
         raise ColumnError(f"column {name!r}: the Arrow array is malformed; its validate(full=True) says how")
