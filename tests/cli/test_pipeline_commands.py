@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 import klamm.testing
 from klamm.cli.main import app
-from klamm.pipelines.addressing import OFFSET
-from klamm.pipelines.dead_letters import PARTITION, PIPELINE, RULE, TIMESTAMP, TOPIC
+from klamm.pipelines.addressing import OFFSET, TOPIC
+from klamm.pipelines.dead_letters import PARTITION, PIPELINE, RULE, TIMESTAMP
 from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.project import Project
 from klamm.pipelines.state import State
@@ -148,7 +148,14 @@ def test_redrive_asks_counts_and_sends_once(shop: Project) -> None:
     assert "3 to orders" in done.stderr and "--yes" in done.stderr
     done = run("redrive", "--rule", "small", "--dry-run", "-o", "json")
     assert done.exit_code == 0
-    assert json.loads(done.stdout) == {"sent": {"orders": 2}, "kept": {}, "repeated": 0, "dry_run": True}
+    assert json.loads(done.stdout) == {
+        "sent": {"orders": 2},
+        "waiting": {},
+        "kept": {},
+        "repeated": 0,
+        "of_rows": 2,
+        "dry_run": True,
+    }
     assert len(records_of(shop.bootstrap, "orders")) == 1
     assert "2 sent" in run("redrive", "--rule", "small", "--yes").stderr
     assert "1 sent" in run("redrive", "--yes").stderr

@@ -24,7 +24,7 @@ def test_columns_have_lines_keys_and_where_they_came_from() -> None:
     assert batch.column("headers").to_pylist() == [
         [
             {"key": "klamm.file", "value": b"logs/\xff.log"},
-            {"key": "klamm.offset", "value": b"%d" % position},
+            {"key": "klamm.file.offset", "value": b"%d" % position},
         ]
         for position in (100, 104, 108)
     ]

@@ -234,7 +234,7 @@ def test_keys_keep_the_order_and_origins_are_told(tails: Tails, tmp_path: Path) 
     assert set(table.column("key").to_pylist()) == {str(log).encode()}
     for number in (0, 1, 4999):
         headers = {one["key"]: one["value"] for one in table.column("headers")[number].as_py()}
-        assert headers == {"klamm.file": str(log).encode(), "klamm.offset": b"%d" % (number * 307)}
+        assert headers == {"klamm.file": str(log).encode(), "klamm.file.offset": b"%d" % (number * 307)}
 
 
 def test_without_keys_all_partitions_get_some(tails: Tails, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from klamm.pipelines import redrive as redriving
 from klamm.pipelines import replay
 from klamm.pipelines.redrive import Marks, RedriveFailed, redrive
 from klamm.pipelines.runner import run
+from klamm.pipelines.state import ProjectBusy, State
 from tests.pipelines.running import Shop
 from tests.spark.topics import records_of
 
@@ -33,13 +35,15 @@ def table(orders):
 def other(orders):
     return orders
 """
+TABLE = PIPELINES[: PIPELINES.index('@pipeline(to=parquet("other"))')]
 
 
 def bury(shop: Shop, pipeline: str, rule: str, value: bytes, **more: bytes) -> None:
     headers = {
         "trace": b"t1",
         "klamm.pipeline": pipeline.encode(),
-        "klamm.generation": b"1",
+        "klamm.generation": b"aa.1",
+        "klamm.source": b"orders",
         "klamm.rule": rule.encode(),
         "klamm.topic": shop.topic.encode(),
         "klamm.partition": b"1",
@@ -80,7 +84,8 @@ def test_a_second_redrive_sends_nothing(shop: Shop) -> None:
         "trace": b"t1",
         "klamm.redriven": b"1",
         "klamm.for": address,
-        "klamm.generation": b"1",
+        "klamm.topic": shop.topic.encode(),
+        "klamm.generation": b"aa.1",
         "klamm.offset": b"%d" % first_offset,
     }
 
@@ -96,10 +101,12 @@ def test_a_rule_is_redriven_and_the_others_wait(shop: Shop) -> None:
     assert values(shop) == [b"value 2", b"value 0", b"value 1", b"value 3"]
 
 
-def test_a_record_that_comes_back_again_counts_its_returns(shop: Shop) -> None:
-    bury(shop, "table", "decode", b"value", klamm_redriven=b"2")
+@pytest.mark.parametrize(("before", "after"), [(b"2", b"3"), (b"twice", b"1")])
+def test_a_record_that_comes_back_again_counts_its_returns(shop: Shop, before: bytes, after: bytes) -> None:
+    bury(shop, "table", "decode", b"value", klamm_redriven=before, klamm_file=b"a.log")
     assert redrive(shop.project).total == 1
-    assert dict(records_of(shop.bootstrap, shop.topic)[0].headers)["klamm.redriven"] == b"3"
+    headers = dict(records_of(shop.bootstrap, shop.topic)[0].headers)
+    assert (headers["klamm.redriven"], headers["klamm.file"]) == (after, b"a.log")
 
 
 def addresses(shop: Shop) -> list[bytes | None]:
@@ -130,13 +137,85 @@ def test_letters_of_a_pipeline_that_is_gone_wait_until_they_may_go_to_all(shop: 
         bury(shop, pipeline, "decode", b"of " + pipeline.encode())
     done = redrive(shop.project)
     assert done.total == 3
-    ((reason, count),) = done.kept.items()
+    ((reason, count),) = done.waiting.items()
     assert "former is not in the project any more; --for-all" in reason and count == 1
     assert redrive(shop.project, dry_run=True).total == 0, "the others are done with"
     bury(shop, "table", "decode", b"a new one")
     assert redrive(shop.project, for_all=True).total == 2
     assert sorted(values(shop)[-2:], key=str) == [b"a new one", b"of former"]
     assert redrive(shop.project, for_all=True).total == 0
+
+
+def test_letters_that_came_before_a_pipeline_was_removed_wait_as_well(shop: Shop) -> None:
+    bury(shop, "table", "decode", b"sent")
+    assert redrive(shop.project, pipeline="table").total == 1
+    for value in (b"later", b"last"):
+        bury(shop, "table", "decode", value)
+    shop.write(PIPELINES.replace("def table(", "def renamed("))
+    done = redrive(shop.project)
+    assert (done.total, done.waiting.total()) == (0, 2)
+    assert redrive(shop.project, for_all=True).total == 2
+    assert values(shop) == [b"sent", b"later", b"last"]
+
+
+@pytest.mark.parametrize("pipeline", ["table", None])
+def test_nothing_is_sent_again_however_many_chunks_there_are(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, pipeline: str | None
+) -> None:
+    monkeypatch.setattr(redriving, "CHUNK_RECORDS", 3)
+    bury(shop, "former", "decode", b"waits")
+    for number in range(10):
+        bury(shop, "table", "decode", b"%d" % number)
+    for total in (10, 0, 0):
+        assert redrive(shop.project, pipeline=pipeline, dry_run=True).total == total
+        assert redrive(shop.project, pipeline=pipeline).total == total
+    assert values(shop) == [b"%d" % number for number in range(10)]
+
+
+def test_what_a_batch_refused_that_is_not_done_waits_for_it(shop: Shop) -> None:
+    for offset in (b"17", b"18", b"3"):
+        bury(shop, "table", "decode", b"at " + offset, klamm_offset=offset)
+    bury(shop, "other", "decode", b"of another", klamm_offset=b"18")
+    place = klamm.TopicPartition(shop.topic, 1)
+    with klamm.Admin(shop.bootstrap) as admin:
+        admin.alter_group_offsets(shop.project.group_of("table"), {place: CommittedOffset(18, "")})
+        done = redrive(shop.project)
+        assert (done.total, done.waiting.total()) == (2, 2)
+        assert "table has not finished their batch, and reads them again: run it first" in done.waiting
+        admin.alter_group_offsets(shop.project.group_of("table"), {place: CommittedOffset(19, "")})
+    assert redrive(shop.project).total == 2
+    assert redrive(shop.project).total == 0
+    assert values(shop) == [b"at 17", b"of another", b"at 18", b"at 3"]
+
+
+def test_letters_of_other_lives_and_of_topics_made_anew_are_no_copies(shop: Shop) -> None:
+    bury(shop, "table", "decode", b"first life", klamm_offset=b"17")
+    bury(shop, "table", "decode", b"second life", klamm_offset=b"17", klamm_generation=b"aa.2")
+    bury(shop, "table", "decode", b"made anew", klamm_offset=b"17", klamm_timestamp=b"1700000000001")
+    assert redrive(shop.project).total == 3
+    assert values(shop) == [b"first life", b"second life", b"made anew"]
+
+
+def test_marks_that_a_commit_has_no_room_for_are_told_before_anything_is_sent(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bury(shop, "table", "decode", b"value")
+    with monkeypatch.context() as patched:
+        patched.setattr(redriving, "MOST_METADATA_BYTES", 10)
+        with pytest.raises(RedriveFailed, match="nothing more was sent"):
+            redrive(shop.project, rule="decode")
+    assert values(shop) == []
+    assert redrive(shop.project, rule="decode").total == 1
+
+
+def test_one_redrive_at_a_time(shop: Shop) -> None:
+    with (
+        State(shop.project).lock("a test", "redrive.lock"),
+        pytest.raises(ProjectBusy, match="in use: process"),
+    ):
+        redrive(shop.project)
+    with State(shop.project).lock("running its pipelines"):
+        assert redrive(shop.project).total == 0, "pipelines may run meanwhile"
 
 
 def test_a_letter_that_does_not_carry_its_record_brings_it_back_all_the_same(shop: Shop) -> None:
@@ -170,18 +249,48 @@ def test_pipelines_that_had_taken_a_record_do_not_get_it_twice(
 ) -> None:
     shop = Shop(tmp_path, klamm_bootstrap, PIPELINES)
     shop.send(20, amount=1)
-    shop.send(5, amount=-1)
+    shop.send(6, amount=-1)
     run(shop.project, once=True, spark=spark)
     shop.assert_each_once("table", range(20))
     shop.assert_each_once("other")
     shop.write(PIPELINES.replace("amount > 0", "amount <> 0"))
-    assert redrive(shop.project).sent == {shop.topic: 5}
+    done = redrive(shop.project)
+    assert (done.sent, done.of_rows) == ({shop.topic: 6}, 6)
     statuses = run(shop.project, once=True, spark=spark)
-    assert {status.pipeline: status.rows_out for status in statuses} == {"table": 5, "other": 0}
+    assert {status.pipeline: status.rows_out for status in statuses} == {"table": 6, "other": 0}
     shop.assert_each_once("table")
     shop.assert_each_once("other")
-    # What is read anew is read where it was first, and not once more where it came back.
-    replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"))
+
+
+def test_a_replay_has_each_record_once_wherever_it_begins(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
+
+    def replayed(from_: str) -> None:
+        replay.carry_out(shop.project, replay.plan(shop.project, "table", from_))
+        run(shop.project, once=True, spark=spark)
+
+    shop.send(4, amount=-1)
+    run(shop.project, once=True, spark=spark)
+    shop.send(20, amount=1)
+    run(shop.project, once=True, spark=spark)
+    replayed("earliest")
+    shop.assert_each_once("table", range(4, 24))
+    shop.write(TABLE.replace("amount > 0", "amount <> 0"))
+    # Those of the first life were refused again in the second: what comes back of the first counts no more.
+    assert redrive(shop.project).sent == {shop.topic: 8}
+    run(shop.project, once=True, spark=spark)
+    shop.assert_each_once("table")
+    replayed("earliest")
+    shop.assert_each_once("table")
+    shop.send(4, amount=2)
+    run(shop.project, once=True, spark=spark)
+    # Begins behind what had been refused, and before what came back of it.
+    replayed("12")
+    shop.assert_each_once("table")
+    shutil.rmtree(shop.project.state)
+    shutil.rmtree(shop.project.tables)
     run(shop.project, once=True, spark=spark)
     shop.assert_each_once("table")
 
@@ -189,8 +298,9 @@ def test_pipelines_that_had_taken_a_record_do_not_get_it_twice(
 def test_what_has_no_way_back_is_kept_and_told(shop: Shop) -> None:
     bury(shop, "table", "decode", b"gone", klamm_topic=b"a-topic-that-was-deleted")
     bury(shop, "table", "decode", b"row", klamm_content=b"row")
+    bury(shop, "table", "decode", b"no partition", klamm_partition=b"9")
     done = redrive(shop.project)
-    assert done.total == 0 and sorted(done.kept.values()) == [1, 1]
+    assert done.total == 0 and sorted(done.kept.values()) == [1, 1, 1]
     assert any("a-topic-that-was-deleted" in reason for reason in done.kept)
 
 

@@ -109,7 +109,6 @@ def test_rows_go_where_their_rules_say(spark: SparkSession, broker: Broker, tmp_
         "klamm.rule": "amount is positive",
         "klamm.error": "does not hold: amount > 0",
         "klamm.pipeline": "table",
-        "klamm.generation": "1",
         "klamm.source": "orders",
         "klamm.topic": "orders",
         "klamm.partition": "0",

@@ -115,7 +115,7 @@ def tail(
     ] = None,
     max_line_bytes: Annotated[int, typer.Option(help="Longer lines are cut, and counted.")] = 1_000_000,
     with_origin: Annotated[
-        bool, typer.Option("--with-origin", help="Headers klamm.file and klamm.offset in every record.")
+        bool, typer.Option("--with-origin", help="Headers klamm.file and klamm.file.offset in every record.")
     ] = False,
     release_after: Annotated[
         float, typer.Option(min=0, help="Seconds that a rotated file is still watched at its end.")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -272,10 +271,18 @@ def redrive(
             typer.echo(f"{done.total:,} sent", err=True)
         if done.repeated:
             typer.echo(f"{done.repeated:,} more are letters of the same records", err=True)
+        if done.of_rows:
+            typer.echo(
+                f"{done.of_rows:,} were refused behind their source: other rows that were made of the same "
+                "record are made again",
+                err=True,
+            )
+        for reason, count in done.waiting.items():
+            typer.echo(f"{count:,} wait: {reason}", err=True)
         for reason, count in done.kept.items():
-            typer.echo(f"{count:,} stay: {reason}", err=True)
+            typer.echo(f"{count:,} cannot go back: {reason}", err=True)
         if output is not Output.TABLE:
-            write_json({**asdict(done), "dry_run": dry_run})
+            write_json({**done.to_json(), "dry_run": dry_run})
 
 
 @app.command()

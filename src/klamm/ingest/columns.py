@@ -10,7 +10,7 @@ from klamm.records.kernels import numpy as np
 from klamm.records.kernels import pyarrow as pa
 
 FILE_HEADER = "klamm.file"
-OFFSET_HEADER = "klamm.offset"
+OFFSET_HEADER = "klamm.file.offset"
 
 VALUE, KEY, PARTITION, HEADERS = "value", "key", "partition", "headers"
 

@@ -1,48 +1,70 @@
-"""Records that a redrive has sent back: which pipeline takes them, and which have had them.
+"""Records that a redrive has sent back: which pipeline takes them, and when.
 
 A dead letter goes back for the pipeline that had refused it: the others have had the record, and would have
-its rows twice. And a pipeline that is replayed reads the records anew that it had refused: it passes over
-what came back of them in an earlier generation. Consumers that are no pipelines see all such records.
+its rows twice. And a pipeline that is replayed reads the records anew that it had refused. So it takes what
+came back of a record exactly if it has not begun a life since, the present one included, that reads the
+record itself: what that life refuses again has a letter of its own.
+
+Consumers that are no pipelines see all such records. One that passes headers on to another topic does no
+harm: an address counts in the topic that it names.
 """
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
+
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from klamm.pipelines.positions import Position
-from klamm.pipelines.state import FIRST_GENERATION
+from klamm.pipelines.positions import EARLIEST_OFFSET, Position
+from klamm.pipelines.state import Generation
 
 FOR = "klamm.for"
 """The header with the group of the pipeline that a record is for; a record without it is for all."""
 
-GENERATION, OFFSET = "klamm.generation", "klamm.offset"
-"""Headers: the generation of the pipeline that had refused the record, and where the record was then."""
+TOPIC, OFFSET, GENERATION = "klamm.topic", "klamm.offset", "klamm.generation"
+"""Headers: where the record was that was refused (its partition is the same), and in which life."""
 
 
-def is_for(group: str, generation: int, start: Position) -> Column:
-    """Whether a row of Spark's schema for records is for this generation of a pipeline, which has begun at
-    `start`. Never null."""
-    address = _header(FOR).cast("string")
-    return address.isNull() | (address.eqNullSafe(group) & ~_is_read_anew(generation, start))
+def is_for(group: str, life: Generation, source: str) -> Column:
+    """Whether a row of Spark's schema for records is for this life of a pipeline. Never null."""
+    address = F.when(_text(TOPIC) == F.col("topic"), _text(FOR))
+    is_ours = address.eqNullSafe(group) & ~F.coalesce(_is_read_anew(life, source), F.lit(False))
+    return address.isNull() | is_ours
 
 
-def _is_read_anew(generation: int, start: Position) -> Column:
-    """Whether the record that this one came back for is among those that the generation reads itself."""
-    begins = [
+def _is_read_anew(life: Generation, source: str) -> Column:
+    """Whether a life later than the one that had refused the record has read it, or will. A record of
+    another lineage was refused before all lives of this one."""
+    refused_in = F.coalesce(
+        F.when(
+            F.startswith(_text(GENERATION), F.lit(f"{life.lineage}.")),
+            F.substring_index(_text(GENERATION), ".", -1).try_cast("int"),
+        ),
+        F.lit(0),
+    )
+    starts = [(number, start[source]) for number, start in life.lives() if source in start]
+    reads = [
+        (F.lit(number) > refused_in) & (_begin(start) <= _text(OFFSET).try_cast("bigint"))
+        for number, start in starts
+    ]
+    return reduce(or_, reads, F.lit(False))
+
+
+def _begin(start: Position) -> Column:
+    """Where a life begins in the partition of a row; what it does not name it reads from the oldest on."""
+    pairs = [
         (F.lit(f"{topic}-{partition}"), F.lit(offset))
         for topic, partitions in start.items()
         for partition, offset in partitions.items()
     ]
-    if generation == FIRST_GENERATION or not begins:
-        return F.lit(False)
-    begin = F.try_element_at(
-        F.create_map(*[part for pair in begins for part in pair]), F.concat_ws("-", "topic", "partition")
-    )
-    is_older = _header(GENERATION).cast("string").try_cast("int") < generation
-    return F.coalesce(is_older & (_header(OFFSET).cast("string").try_cast("bigint") >= begin), F.lit(False))
+    begins = F.create_map(*[part for pair in pairs for part in pair])
+    found = F.try_element_at(begins, F.concat_ws("-", "topic", "partition"))
+    return F.coalesce(found, F.lit(EARLIEST_OFFSET)) if pairs else F.lit(EARLIEST_OFFSET)
 
 
-def _header(name: str) -> Column:
+def _text(name: str) -> Column:
     """The value of the first header of this name, or null."""
-    return F.get(F.filter("headers", lambda header: header["key"] == name), F.lit(0))["value"]
+    found = F.filter("headers", lambda header: header["key"] == name)
+    return F.get(found, F.lit(0))["value"].cast("string")

@@ -5,7 +5,7 @@ A dead letter has the key and the value of the record, its headers, and:
     klamm.rule          the expectation's name, or "decode"
     klamm.error         what is wrong, in words
     klamm.pipeline      the pipeline that met it
-    klamm.generation    which of its lives that was: a replay begins a new one
+    klamm.generation    in which of its lives: a replay begins a new one
     klamm.source        the source, transform or pipeline that has the rule
     klamm.topic, klamm.partition, klamm.offset, klamm.timestamp (ms)     where the record is
     klamm.content       "record"; or "row": a transform has dropped the columns that carry the record, so that
@@ -37,14 +37,15 @@ from pyspark.sql.pandas.functions import arrow_udf
 from klamm.client.errors import ClientError, RecordTooLarge, TopicExists
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.producer import Producer
-from klamm.pipelines.addressing import FOR, GENERATION, OFFSET
+from klamm.pipelines.addressing import FOR, GENERATION, OFFSET, TOPIC
 from klamm.pipelines.definitions import CARRIED, CONTENTS, DECODE_RULE
 from klamm.pipelines.project import Project
+from klamm.pipelines.state import Generation
 from pyspark_klamm.sink import forget_producer, producer_for
 
 HEADER_PREFIX = "klamm."
 RULE, ERROR, PIPELINE, SOURCE = "klamm.rule", "klamm.error", "klamm.pipeline", "klamm.source"
-TOPIC, PARTITION, TIMESTAMP = "klamm.topic", "klamm.partition", "klamm.timestamp"
+PARTITION, TIMESTAMP = "klamm.partition", "klamm.timestamp"
 CONTENT = "klamm.content"
 IS_RECORD, IS_ROW, IS_ELSEWHERE = "record", "row", "coordinates"
 """What klamm.content says."""
@@ -76,12 +77,14 @@ class DeadLetters:
     topic: str
     settings: tuple[tuple[str, str], ...]
     pipeline: str
-    generation: int
+    life: str | None
 
     @classmethod
-    def of(cls, project: Project, pipeline: str, generation: int) -> DeadLetters:
+    def of(cls, project: Project, pipeline: str, life: Generation | None) -> DeadLetters:
         settings = {**project.client_settings("producer"), "bootstrap.servers": project.bootstrap}
-        return cls(project.dead_letters, tuple(sorted(settings.items())), pipeline, generation)
+        return cls(
+            project.dead_letters, tuple(sorted(settings.items())), pipeline, life.name if life else None
+        )
 
     def send(
         self,
@@ -180,7 +183,7 @@ def _record(letters: DeadLetters, node: str, explain: Explain | None, row: dict[
         RULE: row["rule"],
         ERROR: error,
         PIPELINE: letters.pipeline,
-        GENERATION: letters.generation,
+        GENERATION: letters.life,
         SOURCE: node,
         TOPIC: row.get("_topic"),
         PARTITION: row.get("_partition"),

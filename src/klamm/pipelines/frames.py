@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark import cloudpickle
@@ -36,7 +37,7 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.sampling import last_offsets
 from klamm.pipelines.schemas.explaining import json_explainer
 from klamm.pipelines.schemas.resolving import ensure_schema
-from klamm.pipelines.state import FIRST_GENERATION
+from klamm.pipelines.state import Generation
 
 READ_FORMAT = "klamm"
 
@@ -59,15 +60,15 @@ def build(
     streaming: bool,
     last: int | None = None,
     starts: Mapping[str, Position] | None = None,
-    generation: int = FIRST_GENERATION,
+    life: Generation | None = None,
     makes_topics: bool = True,
 ) -> DataFrame:
     """The DataFrame of a node: a pipeline's without the contents of records, which do not go into sinks.
 
     `last` reads that many of the newest records of each source (without `streaming`); `starts` are the
-    positions to begin at, by source; else all is read. `generation` is the one of a pipeline that begins
-    there. `makes_topics`: the dead-letter topic, before any
-    row needs it.
+    positions to begin at, by source; else all is read. `life` is the pipeline's, which has begun there:
+    without one, nothing that was sent back is passed over. `makes_topics`: the dead-letter topic, before
+    any row needs it.
     """
     _send_code_by_value(definitions)
     for logger in _QUERY_LOGGERS:
@@ -75,7 +76,7 @@ def build(
     nodes = order(node.name, definitions.nodes)
     if streaming and makes_topics and any(_may_send(each) for each in nodes):
         make_topic(project)
-    frame = _Builder(node, project, spark, streaming, last, starts or {}, generation).build(nodes)
+    frame = _Builder(node, project, spark, streaming, last, starts or {}, life).build(nodes)
     if isinstance(node, Pipeline):
         frame = frame.drop(*CONTENTS)
     if streaming:
@@ -94,17 +95,16 @@ class _Builder:
         streaming: bool,
         last: int | None,
         starts: Mapping[str, Position],
-        generation: int,
+        life: Generation | None,
     ) -> None:
         self._project = project
         self._spark = spark
         self._streaming = streaming
         self._last = last
         self._starts = starts
-        self._generation = generation
+        self._life = None if life is None else replace(life, start=starts)
         self._query = node.name
-        self._is_pipeline = isinstance(node, Pipeline)
-        self._letters = DeadLetters.of(project, node.name, generation) if streaming else None
+        self._letters = DeadLetters.of(project, node.name, life) if streaming else None
         self._frames: dict[str, DataFrame] = {}
 
     def build(self, nodes: list[Node]) -> DataFrame:
@@ -128,9 +128,8 @@ class _Builder:
         options = self._read_options(source)
         reader: Any = self._spark.readStream if self._streaming else self._spark.read
         rows: DataFrame = reader.format(READ_FORMAT).options(**options).load()
-        if self._is_pipeline:
-            begun = self._starts.get(source.name, {})
-            rows = rows.filter(is_for(self._project.group_of(self._query), self._generation, begun))
+        if self._life is not None:
+            rows = rows.filter(is_for(self._project.group_of(self._query), self._life, source.name))
         if self._last is not None:
             rows = rows.orderBy(F.desc("timestamp"), F.desc("offset")).limit(self._last)
         return rows.select(*[F.col(name.removeprefix("_")).alias(name) for name in CARRIED])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from klamm.pipelines.batch_log import BatchLog
@@ -12,7 +13,7 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.layout import parse_folders
 from klamm.pipelines.sinks.tables import TableError, open_table, table_location
 from klamm.pipelines.starts import resolve
-from klamm.pipelines.state import FIRST_GENERATION, Generation, State
+from klamm.pipelines.state import Generation, State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ def current_generation(
     found = state.generation(pipeline.name)
     if found is None:
         _refuse_a_strangers_table(project, pipeline, spark)
-        found = Generation(FIRST_GENERATION, first_starts(project, definitions, pipeline))
+        found = Generation.first(first_starts(project, definitions, pipeline))
         state.keep_generation(pipeline.name, found)
     if found.retire:
         found = finish_retiring(project, state, pipeline, found, spark)
@@ -79,6 +80,6 @@ def finish_retiring(
     retired = parse_folders(generation.retire)
     open_table(spark, table_location(project.tables, pipeline.to.table)).retire(retired, generation.number)
     BatchLog(state.batches_file(pipeline.name)).cut(retired[0])
-    done = Generation(generation.number, generation.start)
+    done = replace(generation, retire=())
     state.keep_generation(pipeline.name, done)
     return done

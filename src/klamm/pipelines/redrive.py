@@ -1,32 +1,39 @@
 """Sends dead letters back to the topics they came from, each once, for the pipeline that had refused it.
 
-A record that comes back says in a header for which pipeline it is; the others pass it over
-(addressing.py), as they have had it. Each pipeline's letter of a record goes back on its own.
+A record that comes back says in its headers for which pipeline it is, and of which record it is; pipelines
+that have had it, or will, pass it over (addressing.py). Each pipeline's letter of a record goes back on its
+own. A letter whose batch is not done yet waits: its record is read again with that batch.
 
 What was sent is committed in the group `<project>.redrive`: the offset up to which everything was, and in the
 commit's metadata, for pipelines and rules that are further than that, how far they are. So a redrive of one
-rule leaves the others for later, and a second one of all does not send the first ones again. Committed is
-after a chunk was acknowledged: a process that is killed in between sends one chunk again.
+rule leaves the others for later, and a second one of all does not send the first ones again. A letter that
+waits has those behind it wait that are of the same pipeline and rule. Committed is after a chunk was
+acknowledged: a process that is killed in between sends one chunk again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
-from klamm.client.errors import ClientError, RecordTooLarge, UnknownTopic
+from klamm.client.errors import BrokerError, ClientError, RecordTooLarge
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.consumer import Consumer
 from klamm.client.plain.producer import Delivery, Producer
 from klamm.client.results import CommittedOffset, Record, TopicPartition
 from klamm.pipelines import dead_letters as letters
-from klamm.pipelines.addressing import FOR, GENERATION, OFFSET
+from klamm.pipelines.addressing import FOR, GENERATION, OFFSET, TOPIC
+from klamm.pipelines.definitions import Definitions
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.project import Project
+from klamm.pipelines.state import State
 
 REDRIVEN = "klamm.redriven"
 """The header that says how often a record has been sent back."""
@@ -37,6 +44,9 @@ CHUNK_RECORDS = 500
 POLL_S = 5.0
 """How long the next dead letters may take before it is given up: the next redrive begins with them."""
 
+MOST_METADATA_BYTES = 4000
+"""Brokers take 4,096 bytes with a committed offset, unless they are told otherwise."""
+
 
 class RedriveFailed(PipelineError):
     """Dead letters cannot be read or sent."""
@@ -44,19 +54,32 @@ class RedriveFailed(PipelineError):
 
 @dataclass
 class Redriven:
-    """What a redrive did: how many went back, by topic; how many could not, by reason.
+    """What a redrive did: how many went back, by topic; how many wait, and cannot go back, by reason.
 
     `repeated` are letters of records that another letter has just sent back to the same reader: a task that
     Spark ran again has sent its letters again; and what goes back for all needs no letter of each pipeline.
+    `of_rows` of those that went back had been refused by a rule behind a source: other rows may have been
+    made of the same record, which are made again.
     """
 
-    sent: dict[str, int] = field(default_factory=dict)
-    kept: dict[str, int] = field(default_factory=dict)
+    sent: Counter[str] = field(default_factory=Counter)
+    waiting: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
+    of_rows: int = 0
 
     @property
     def total(self) -> int:
-        return sum(self.sent.values())
+        return self.sent.total()
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "sent": dict(self.sent),
+            "waiting": dict(self.waiting),
+            "kept": dict(self.kept),
+            "repeated": self.repeated,
+            "of_rows": self.of_rows,
+        }
 
 
 def redrive(
@@ -72,29 +95,49 @@ def redrive(
     With `for_all` they are for every pipeline that reads their topic, as any new record is. With `dry_run`
     nothing is sent or committed; the counts are those of a redrive.
     """
-    readers = None if for_all else frozenset(load_definitions(project).pipelines)
-    wanted = _Wanted(pipeline, rule, readers, dry_run)
+    wanted = _Wanted(pipeline, rule, for_all, dry_run, load_definitions(project))
+    alone = nullcontext() if dry_run else State(project).lock("sending dead letters back", "redrive.lock")
     try:
         with (
+            alone,
             # Without the group: a consumer of it would commit what it has read, and we commit what was sent.
             Consumer(project.bootstrap, config=_without_group(project)) as consumer,
             Consumer(project.bootstrap, config=_without_group(project)) as originals,
             Producer(project.bootstrap, config=project.client_settings("producer")) as producer,
             Admin(project.bootstrap, config=project.client_settings("admin")) as admin,
         ):
-            topics = set(admin.list_topics())
-            if project.dead_letters not in topics:
-                return Redriven()
-            numbers = range(len(admin.describe_topic(project.dead_letters).partitions))
-            partitions = [TopicPartition(project.dead_letters, number) for number in numbers]
-            work = _Work(project, _Clients(consumer, originals, producer, admin), topics, wanted)
-            work.run(partitions)
+            work = _Work(project, _Clients(consumer, originals, producer, admin), wanted)
+            work.run()
             return work.result
     except ClientError as error:
-        advice = "Is the broker running?" if not isinstance(error, UnknownTopic) else ""
         raise RedriveFailed(
-            f"the dead letters in {project.dead_letters} were not all sent: {error}", advice=advice
+            f"the dead letters in {project.dead_letters} were not all sent: {error}",
+            advice="" if isinstance(error, BrokerError) else "Is the broker running?",
         ) from error
+
+
+# ---- what is read and what is wanted
+
+
+class Letter:
+    """A dead letter, by its headers."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.headers = dict(record.headers)
+        self.pipeline = self._text(letters.PIPELINE)
+        self.rule = self._text(letters.RULE)
+        self.name = f"{self.pipeline}/{self.rule}"
+        self.source = self._text(letters.SOURCE)
+        self.topic = self._text(TOPIC)
+        self.partition = _number(self._text(letters.PARTITION))
+        self.offset = _number(self._text(OFFSET))
+        self.timestamp = _number(self._text(letters.TIMESTAMP))
+        self.content = self._text(letters.CONTENT)
+        self.life = self._text(GENERATION)
+
+    def _text(self, name: str) -> str:
+        return _text(self.headers.get(name))
 
 
 class _Wanted(NamedTuple):
@@ -102,15 +145,16 @@ class _Wanted(NamedTuple):
 
     pipeline: str | None
     rule: str | None
-    readers: frozenset[str] | None
-    """The pipelines that letters can go back to; None: each goes back to all."""
+    for_all: bool
     dry_run: bool
+    definitions: Definitions
 
-    def includes(self, letter: _Letter) -> bool:
+    @property
+    def is_everything(self) -> bool:
+        return self.pipeline is None and self.rule is None
+
+    def includes(self, letter: Letter) -> bool:
         return self.pipeline in (None, letter.pipeline) and self.rule in (None, letter.rule)
-
-    def is_for_nobody(self, letter: _Letter) -> bool:
-        return self.readers is not None and letter.pipeline not in self.readers
 
 
 class _Clients(NamedTuple):
@@ -121,39 +165,15 @@ class _Clients(NamedTuple):
     admin: Admin
 
 
-class _Letter:
-    """A dead letter, by its headers."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.headers = dict(record.headers)
-        self.pipeline = self._text(letters.PIPELINE)
-        self.rule = self._text(letters.RULE)
-        self.name = f"{self.pipeline}/{self.rule}"
-        self.topic = self._text(letters.TOPIC)
-        self.partition = self._number(letters.PARTITION)
-        self.offset = self._number(OFFSET)
-        self.timestamp = self._number(letters.TIMESTAMP)
-        self.content = self._text(letters.CONTENT)
-
-    def _text(self, name: str) -> str:
-        return _text(self.headers.get(name))
-
-    def _number(self, name: str) -> int | None:
-        text = self._text(name)
-        return int(text) if text.isdigit() else None
-
-
-class _Looked(NamedTuple):
-    """What a chunk of letters was: the names of those that are done with, and the first that waits."""
-
-    names: set[str]
-    waiting: int | None
+# ---- how far it is
 
 
 @dataclass
 class Marks:
-    """How far one partition is redriven: everything below `base`, and more of some pipelines and rules."""
+    """How far one partition is redriven: everything below `base`, and more of some pipelines and rules.
+
+    These are named by a few letters of a hash: there may be many, and a commit has little room.
+    """
 
     base: int
     ahead: dict[str, int] = field(default_factory=dict)
@@ -169,28 +189,50 @@ class Marks:
         return cls(committed.offset, {str(name): int(offset) for name, offset in dict(ahead).items()})
 
     def is_done(self, name: str, offset: int) -> bool:
-        return offset < max(self.base, self.ahead.get(name, 0))
+        return offset < max(self.base, self.ahead.get(_hash(name), 0))
+
+    def advance(self, name: str, offset: int) -> None:
+        """All letters of this name below the offset are done with."""
+        self.ahead[_hash(name)] = max(offset, self.ahead.get(_hash(name), 0))
 
     def committed(self) -> CommittedOffset:
         ahead = {name: offset for name, offset in self.ahead.items() if offset > self.base}
-        return CommittedOffset(self.base, json.dumps(ahead, separators=(",", ":")) if ahead else "")
+        metadata = json.dumps(ahead, separators=(",", ":")) if ahead else ""
+        if len(metadata) > MOST_METADATA_BYTES:
+            raise RedriveFailed(
+                f"too many pipelines and rules were sent back one by one, {len(ahead)}: how far each is "
+                "could not be noted, so that nothing more was sent",
+                advice="Send the others back, too: redrive without --pipeline and --rule",
+            )
+        return CommittedOffset(self.base, metadata)
+
+
+@cache
+def _hash(name: str) -> str:
+    return hashlib.blake2s(name.encode(), digest_size=4).hexdigest()
+
+
+# ---- the work
 
 
 class _Work:
     """One redrive: goes along each partition up to its present end."""
 
-    def __init__(self, project: Project, clients: _Clients, topics: set[str], wanted: _Wanted) -> None:
+    def __init__(self, project: Project, clients: _Clients, wanted: _Wanted) -> None:
         self.result = Redriven()
         self._project = project
         self._group = project.group_of("redrive")
         self._clients = clients
-        self._topics = topics
         self._wanted = wanted
-        # Offsets by reader, topic and partition: no more numbers than there are letters to send back.
-        self._met: dict[tuple[str, str, int | None], set[int]] = {}
+        topics = clients.admin.describe_topics()
+        self._partitions = {name: len(topic.partitions) for name, topic in topics.items()}
+        self._committed: dict[str, Mapping[TopicPartition, CommittedOffset]] = {}
+        # No more than there are letters to send back.
+        self._met: set[tuple[object, ...]] = set()
 
-    def run(self, partitions: Iterable[TopicPartition]) -> None:
-        chosen = list(partitions)
+    def run(self) -> None:
+        letters_in = self._project.dead_letters
+        chosen = [TopicPartition(letters_in, number) for number in range(self._partitions.get(letters_in, 0))]
         committed = self._clients.admin.list_group_offsets(self._group)
         beginnings = self._clients.consumer.beginning_offsets(chosen)
         ends = self._clients.consumer.end_offsets(chosen)
@@ -204,11 +246,11 @@ class _Work:
         consumer = self._clients.consumer
         consumer.assign([partition])
         consumer.seek(partition, start)
-        all_of_it = self._wanted.pipeline is None and self._wanted.rule is None
+        waiting: dict[str, str] = {}
+        first_waiting: int | None = None
         position = start
         while position < end:
             records = consumer.poll(timeout=POLL_S, max_records=CHUNK_RECORDS)
-            looked = self._send([record for record in records if record.offset < end], marks)
             # Without records it may have gone on behind a gap; else the broker is late, and nothing is done.
             reached = records[-1].offset + 1 if records else consumer.position(partition)
             if reached <= position:
@@ -217,56 +259,77 @@ class _Work:
                     advice="Try again when the broker answers: it goes on from there",
                 )
             position = min(end, reached)
-            if all_of_it and looked.waiting is not None:
-                all_of_it = False
-                marks.base = looked.waiting
-            if all_of_it:
-                marks.base = position
-            else:
-                marks.ahead |= dict.fromkeys(looked.names, position)
-            if not self._wanted.dry_run:
-                self._clients.admin.alter_group_offsets(self._group, {partition: marks.committed()})
+            to_send: list[tuple[Letter, Record]] = []
+            for letter in map(Letter, (record for record in records if record.offset < end)):
+                if not self._wanted.includes(letter) or marks.is_done(letter.name, letter.record.offset):
+                    continue
+                reason = waiting.get(letter.name) or self._why_later(letter)
+                if reason:
+                    waiting[letter.name] = reason
+                    self.result.waiting[reason] += 1
+                    first_waiting = letter.record.offset if first_waiting is None else first_waiting
+                    continue
+                marks.advance(letter.name, letter.record.offset + 1)
+                original = self._original(letter)
+                if original is not None:
+                    to_send.append((letter, original))
+            if self._wanted.is_everything:
+                marks.base = position if first_waiting is None else first_waiting
+            self._finish(partition, marks, to_send)
 
-    def _send(self, records: Iterable[Record], marks: Marks) -> _Looked:
-        """Send what shall be sent and was not."""
-        names: set[str] = set()
-        waiting: int | None = None
-        under_way: list[tuple[_Letter, Delivery]] = []
-        for letter in map(_Letter, records):
-            if not self._wanted.includes(letter):
-                continue
-            is_done = marks.is_done(letter.name, letter.record.offset)
-            if not is_done and self._wanted.is_for_nobody(letter):
-                waiting = letter.record.offset if waiting is None else waiting
-                self._keep(
-                    f"their pipeline {letter.pipeline} is not in the project any more; --for-all sends them "
-                    "to all that read their topic"
-                )
-                continue
-            names.add(letter.name)
-            original = None if is_done else self._original(letter)
-            if original is None:
-                continue
-            self.result.sent[letter.topic] = self.result.sent.get(letter.topic, 0) + 1
-            if not self._wanted.dry_run:
-                self._send_back(letter, original, under_way)
+    def _finish(self, partition: TopicPartition, marks: Marks, to_send: list[tuple[Letter, Record]]) -> None:
+        """Send a chunk, and note that it was."""
+        committed = marks.committed()
+        for letter, _ in to_send:
+            self.result.sent[letter.topic] += 1
+            self.result.of_rows += letter.source not in self._wanted.definitions.sources
+        if self._wanted.dry_run:
+            return
+        under_way: list[tuple[Letter, Delivery]] = []
+        for letter, original in to_send:
+            with self._too_large_is_kept(letter):
+                under_way.append((letter, self._send_back(letter, original)))
         for letter, delivery in under_way:
             with self._too_large_is_kept(letter):
                 delivery.result()
-        return _Looked(names, waiting)
+        self._clients.admin.alter_group_offsets(self._group, {partition: committed})
 
     @contextmanager
-    def _too_large_is_kept(self, letter: _Letter) -> Iterator[None]:
+    def _too_large_is_kept(self, letter: Letter) -> Iterator[None]:
         try:
             yield
         except RecordTooLarge:
             self.result.sent[letter.topic] -= 1
-            self._keep(f"with the headers of a redrive they are larger than {letter.topic} takes")
+            self.result.kept[f"with the headers of a redrive they are larger than {letter.topic} takes"] += 1
 
-    def _original(self, letter: _Letter) -> Record | None:
+    # ---- one letter
+
+    def _why_later(self, letter: Letter) -> str:
+        """Why a letter, and those of its kind behind it, must wait; nothing if it need not."""
+        pipelines = self._wanted.definitions.pipelines
+        if not self._wanted.for_all and letter.pipeline not in pipelines:
+            return (
+                f"their pipeline {letter.pipeline} is not in the project any more; --for-all sends them "
+                "to all that read their topic"
+            )
+        if not self._is_settled(letter):
+            return f"{letter.pipeline} has not finished their batch, and reads them again: run it first"
+        return ""
+
+    def _is_settled(self, letter: Letter) -> bool:
+        """Whether the batch that a letter was sent from is done. If it is not, Spark runs it again."""
+        if letter.partition is None or letter.offset is None:
+            return True
+        group = self._project.group_of(letter.pipeline)
+        if group not in self._committed:
+            self._committed[group] = self._clients.admin.list_group_offsets(group)
+        committed = self._committed[group].get(TopicPartition(letter.topic, letter.partition))
+        return committed is None or letter.offset < committed.offset
+
+    def _original(self, letter: Letter) -> Record | None:
         """The record that a letter was made of; None, and counted, if it does not go back."""
         if reason := self._why_not(letter):
-            self._keep(reason)
+            self.result.kept[reason] += 1
         elif not self._is_first(letter):
             self.result.repeated += 1
         elif letter.content != letters.IS_ELSEWHERE:
@@ -275,67 +338,75 @@ class _Work:
             found = self._look_up(letter)
             if found is not None:
                 return found
-            self._keep(f"they do not carry their records, which are not in {letter.topic} any more")
+            reason = f"they do not carry their records, which are not in {letter.topic} any more"
+            self.result.kept[reason] += 1
         return None
 
-    def _keep(self, reason: str) -> None:
-        self.result.kept[reason] = self.result.kept.get(reason, 0) + 1
+    def _why_not(self, letter: Letter) -> str:
+        if not letter.topic:
+            return "they do not say which topic they came from"
+        there = self._partitions.get(letter.topic, 0)
+        if not there:
+            return f"their topic {letter.topic} is not there any more"
+        if letter.partition is not None and letter.partition >= there:
+            return f"partition {letter.partition} of {letter.topic} is not there any more"
+        if letter.content == letters.IS_ROW:
+            return "they are rows of a transform that does not carry the record they came from"
+        return ""
 
-    def _is_first(self, letter: _Letter) -> bool:
+    def _is_first(self, letter: Letter) -> bool:
         """Whether no letter of the same record was met before in this redrive; noted from now on."""
         if letter.offset is None:
             return True
-        reader = "" if self._wanted.readers is None else letter.pipeline
-        met = self._met.setdefault((reader, letter.topic, letter.partition), set())
-        if letter.offset in met:
+        reader = () if self._wanted.for_all else (letter.pipeline, letter.life)
+        # The time, too: a topic that was made anew has the same offsets again.
+        record = (*reader, letter.topic, letter.partition, letter.offset, letter.timestamp)
+        if record in self._met:
             return False
-        met.add(letter.offset)
+        self._met.add(record)
         return True
 
-    def _look_up(self, letter: _Letter) -> Record | None:
+    def _look_up(self, letter: Letter) -> Record | None:
         """The record where a letter says that it is; None if it is not there any more."""
         if letter.partition is None or letter.offset is None:
             return None
         partition = TopicPartition(letter.topic, letter.partition)
         consumer = self._clients.originals
+        if letter.offset < consumer.beginning_offsets([partition])[partition]:
+            return None
+        if letter.offset >= consumer.end_offsets([partition])[partition]:
+            return None
         consumer.assign([partition])
         consumer.seek(partition, letter.offset)
         found = consumer.poll(timeout=POLL_S, max_records=1)
-        return found[0] if found and found[0].offset == letter.offset else None
-
-    def _send_back(
-        self, letter: _Letter, original: Record, under_way: list[tuple[_Letter, Delivery]]
-    ) -> None:
-        """Send the record to its old partition, with its old time."""
-        headers = [
-            (name, value) for name, value in original.headers if not name.startswith(letters.HEADER_PREFIX)
-        ]
-        times = int(_text(dict(original.headers).get(REDRIVEN)) or 0) + 1
-        headers.append((REDRIVEN, str(times).encode()))
-        if self._wanted.readers is not None:
-            headers.append((FOR, self._project.group_of(letter.pipeline).encode()))
-            headers += [
-                (name, letter.headers[name]) for name in (GENERATION, OFFSET) if name in letter.headers
-            ]
-        with self._too_large_is_kept(letter):
-            delivery = self._clients.producer.send(
-                letter.topic,
-                original.value,
-                key=original.key,
-                headers=headers,
-                partition=letter.partition,
-                timestamp=letter.timestamp,
+        if not found:
+            raise RedriveFailed(
+                f"the record at offset {letter.offset} of {partition} did not come in {POLL_S:.0f} s",
+                advice="Try again when the broker answers: it goes on from there",
             )
-            under_way.append((letter, delivery))
+        return found[0] if found[0].offset == letter.offset else None
 
-    def _why_not(self, letter: _Letter) -> str:
-        if not letter.topic:
-            return "they do not say which topic they came from"
-        if letter.topic not in self._topics:
-            return f"their topic {letter.topic} is not there any more"
-        if letter.content == letters.IS_ROW:
-            return "they are rows of a transform that does not carry the record they came from"
-        return ""
+    def _send_back(self, letter: Letter, original: Record) -> Delivery:
+        """The record to its old partition, with its old time."""
+        headers = [
+            (name, value)
+            for name, value in original.headers
+            if name != REDRIVEN and not letters.is_ours(name)
+        ]
+        times = _number(_text(dict(original.headers).get(REDRIVEN))) or 0
+        headers.append((REDRIVEN, str(times + 1).encode()))
+        if not self._wanted.for_all:
+            headers.append((FOR, self._project.group_of(letter.pipeline).encode()))
+            told = (TOPIC, OFFSET, GENERATION)
+            headers += [(name, letter.headers[name]) for name in told if name in letter.headers]
+        return self._clients.producer.send(
+            letter.topic,
+            original.value,
+            key=original.key,
+            headers=headers,
+            partition=letter.partition,
+            timestamp=letter.timestamp,
+        )
 
 
 def _without_group(project: Project) -> dict[str, str]:
@@ -347,3 +418,7 @@ def _without_group(project: Project) -> dict[str, str]:
 
 def _text(value: bytes | None) -> str:
     return value.decode(errors="replace") if value is not None else ""
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None

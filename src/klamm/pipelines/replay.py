@@ -35,7 +35,7 @@ from klamm.pipelines.sinks.kinds import sink_text
 from klamm.pipelines.sinks.layout import BatchFolder
 from klamm.pipelines.sinks.tables import open_table, table_location
 from klamm.pipelines.starts import Point, parse_point, resolve
-from klamm.pipelines.state import Generation, State
+from klamm.pipelines.state import State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,7 +134,7 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
                 raise ReplayRefused(
                     f"{planned.pipeline} has gone on since the replay was planned", advice="Plan it again"
                 )
-        begun = Generation(planned.generation, planned.start, planned.retired)
+        begun = present.next(planned.start, planned.retired)
         state.keep_generation(planned.pipeline, begun)
         if begun.retire:
             finish_retiring(project, state, wanted, begun, session)

@@ -180,7 +180,7 @@ class _Run:
                 self._spark,
                 streaming=True,
                 starts=starts,
-                generation=generation.number,
+                life=generation,
             )
             started = start_query(
                 frame,

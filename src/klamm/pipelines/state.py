@@ -2,6 +2,7 @@
 
     lock                       held by the process that runs the project
     driver.lock                held by that process's JVM, which may outlive it for a moment
+    redrive.lock               held by a redrive
     generations/<pipeline>.json
     batches/<pipeline>.jsonl   what is published in the pipeline's table, with offsets (`batch_log.py`)
     status/<pipeline>.json     how the pipeline is doing (`status.py`)
@@ -17,12 +18,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.hadoop import joined
@@ -50,12 +52,35 @@ class Generation:
     """One life of a pipeline. `start` is where it begins, for each source by its name.
 
     `retire` are names of the table's folders that must be gone before it runs: a replay that was killed in
-    between is finished by whoever comes next.
+    between is finished by whoever comes next. `lineage` is new when a pipeline begins without a state;
+    `former` are the starts of the lives before this one, in their order.
     """
 
     number: int
     start: Mapping[str, Position] = field(default_factory=dict)
     retire: tuple[str, ...] = ()
+    lineage: str = ""
+    former: tuple[Mapping[str, Position], ...] = ()
+
+    @classmethod
+    def first(cls, start: Mapping[str, Position]) -> Self:
+        return cls(FIRST_GENERATION, start, lineage=secrets.token_hex(4))
+
+    def next(self, start: Mapping[str, Position], retire: tuple[str, ...]) -> Self:
+        """The life that a replay begins."""
+        return replace(
+            self, number=self.number + 1, start=start, retire=retire, former=(*self.former, self.start)
+        )
+
+    @property
+    def name(self) -> str:
+        """Of this life and of no other, also not of one after the state was deleted."""
+        return f"{self.lineage}.{self.number}"
+
+    def lives(self) -> Iterator[tuple[int, Mapping[str, Position]]]:
+        """The numbers and starts of all lives of this lineage."""
+        starts = [*self.former, self.start]
+        return zip(range(self.number - len(self.former), self.number + 1), starts, strict=True)
 
 
 class State:
@@ -66,10 +91,10 @@ class State:
         self.folder = project.state
 
     @contextmanager
-    def lock(self, purpose: str) -> Iterator[None]:
+    def lock(self, purpose: str, name: str = "lock") -> Iterator[None]:
         """Keep others from running or changing the project meanwhile. Raises ProjectBusy at once."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,7 +149,13 @@ class State:
         file = self._generation_file(pipeline)
         try:
             value = json.loads(file.read_text())
-            return Generation(int(value["number"]), value["start"], tuple(value["retire"]))
+            return Generation(
+                int(value["number"]),
+                value["start"],
+                tuple(value["retire"]),
+                value.get("lineage", ""),
+                tuple(value.get("former", ())),
+            )
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
