@@ -35,7 +35,9 @@ def table(orders):
 def other(orders):
     return orders
 """
-TABLE = PIPELINES[: PIPELINES.index('@pipeline(to=parquet("other"))')]
+TABLE = PIPELINES[: PIPELINES.index('@pipeline(to=parquet("other"))')].replace(
+    'DOUBLE")', 'DOUBLE", read={"maxOffsetsPerTrigger": 8})'
+)
 
 
 def bury(shop: Shop, pipeline: str, rule: str, value: bytes, **more: bytes) -> None:
@@ -272,7 +274,6 @@ def test_a_replay_has_each_record_once_wherever_it_begins(
         run(shop.project, once=True, spark=spark)
 
     shop.send(4, amount=-1)
-    run(shop.project, once=True, spark=spark)
     shop.send(20, amount=1)
     run(shop.project, once=True, spark=spark)
     replayed("earliest")
@@ -284,8 +285,6 @@ def test_a_replay_has_each_record_once_wherever_it_begins(
     shop.assert_each_once("table")
     replayed("earliest")
     shop.assert_each_once("table")
-    shop.send(4, amount=2)
-    run(shop.project, once=True, spark=spark)
     # Begins behind what had been refused, and before what came back of it.
     replayed("12")
     shop.assert_each_once("table")
