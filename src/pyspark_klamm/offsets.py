@@ -92,6 +92,11 @@ class Bound:
         named = self.offsets if self.offsets is not None else self.times_ms
         return None if named is None else named.keys()
 
+    @property
+    def is_latest(self) -> bool:
+        """Whether it moves on with the logs."""
+        return self.everywhere == LATEST or (self.offsets is not None and LATEST in self.offsets.values())
+
     def questions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """What to ask brokers for: a time, EARLIEST or LATEST. An offset that is given needs no question."""
         result: dict[TopicPartition, int] = {}

@@ -72,6 +72,20 @@ def plan_ranges(
     return Plan(ranges, losses)
 
 
+def first_start(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], at_latest: bool
+) -> Offsets:
+    """Where the first batch of a stream starts that was planned before, by a process that ended before the
+    batch did. Spark has kept its end, but has its start looked up again.
+
+    Partitions that were added meanwhile are not in the batch. `at_latest`: what came meanwhile is behind its
+    end, too. All else that lies behind the end was lost.
+    """
+    return {
+        each: min(first, end[each]) if at_latest else first for each, first in start.items() if each in end
+    }
+
+
 def within_logs(
     offsets: Mapping[TopicPartition, int],
     earliest: Mapping[TopicPartition, int],

@@ -23,6 +23,7 @@ from pyspark_klamm.planning import (
     OffsetRange,
     TriggerGate,
     count_records,
+    first_start,
     limited,
     plan_ranges,
     split_ranges,
@@ -55,6 +56,7 @@ class StreamDriver:
         self._gate: TriggerGate | None = None
         if options.min_offsets_per_trigger is not None:
             self._gate = TriggerGate(options.min_offsets_per_trigger, options.max_trigger_delay_seconds)
+        self._initial: Offsets | None = None
         self._last_stop: Offsets | None = None
         """Where an AvailableNow query ends."""
         self._answered_at = float("-inf")
@@ -62,8 +64,9 @@ class StreamDriver:
         """Where the logs ended when they were last looked at."""
 
     def initial_offset(self) -> Offsets:
-        """Where a query without a checkpoint starts."""
-        return self._connection.run(self._lookup.starts(self._options))
+        """Where a query starts that has not finished a batch."""
+        self._initial = self._connection.run(self._lookup.starts(self._options))
+        return self._initial
 
     def stop_at_what_is_there(self) -> None:
         """Read no further than logs go now."""
@@ -79,6 +82,8 @@ class StreamDriver:
 
     def plan(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
         """The ranges of a batch, in parts."""
+        if start == self._initial and self.latest is None:  # its end was found before this process began
+            start = first_start(start, end, self._options.starting.is_latest)
         earliest: Mapping[TopicPartition, int] = {}
         if new := unstarted(start, end):
             earliest = self._connection.run(self._lookup.earliest(new))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,29 @@ def test_one_offset_is_brought_to_where_each_log_is(shop: Shop) -> None:
 def test_offsets_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(PipelineError, match="is no place to begin"):
         parse_point('{"orders": {"0": "ten"}}')
+
+
+def test_before_the_first_batch_it_begins_where_it_was_asked_to(shop: Shop) -> None:
+    state = State(shop.project)
+    BatchLog(state.batches_file("table")).cut(BatchFolder.of_batch(1, 0))
+    log = BatchLog(state.batches_file("table"))
+    log.add(BatchEntry(1, 0, 3, at(shop, 8, 9), at(shop, 20), 23, 0))
+    assert replay.plan(shop.project, "table", "earliest").start == {"orders": at(shop, 0)}
+    assert replay.plan(shop.project, "table", 12).start == {"orders": at(shop, 8, 9)}
+
+
+def test_a_table_that_has_gone_on_is_planned_again(shop: Shop) -> None:
+    planned = replay.plan(shop.project, "table", 7)
+    (shop.table("orders") / BatchFolder.of_batch(1, BATCHES).name).mkdir()
+    with pytest.raises(replay.ReplayRefused, match="has gone on since"):
+        replay.carry_out(shop.project, planned)
+
+
+def test_sources_that_read_a_topic_at_two_speeds_are_replayed_from_the_beginning(shop: Shop) -> None:
+    offsets = Path(State(shop.project).checkpoint("table", 1)) / "offsets"
+    offsets.mkdir(parents=True)
+    ends = [json.dumps(at(shop, 20)), json.dumps(at(shop, 13))]
+    (offsets / str(BATCHES - 1)).write_text("\n".join(["v1", "{}", *ends]))
+    with pytest.raises(replay.ReplayRefused, match=r"reads a topic more than once.*from earliest"):
+        replay.plan(shop.project, "table", 7)
+    assert replay.plan(shop.project, "table", "earliest").start == {"orders": at(shop, 0)}

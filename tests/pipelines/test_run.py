@@ -90,9 +90,18 @@ def test_batches_are_never_taken_for_others_with_the_same_number(
     (status,) = run(shop.project, once=True, spark=spark)
     assert status.state == "failed" and "the project's state is gone" in status.error
     shop.assert_each_once("orders", range(60))
-    shop.write(TABLE + "\n@pipeline(to=parquet('orders'))\ndef second(orders):\n    return orders\n")
-    with pytest.raises(DefinitionError, match="table and second write to the same table"):
-        run(shop.project, once=True, spark=spark)
+    for place in ("orders", "orders/more"):
+        shop.write(TABLE + f"\n@pipeline(to=parquet('{place}'))\ndef second(orders):\n    return orders\n")
+        with pytest.raises(
+            DefinitionError, match="the tables of table and second are the same, or one lies in"
+        ):
+            run(shop.project, once=True, spark=spark)
+    shop.write(TABLE.replace('parquet("orders")', 'parquet("others")'))
+    (status,) = run(shop.project, once=True, spark=spark)
+    assert status.rows_out == 120
+    shop.write(TABLE)
+    (status,) = run(shop.project, once=True, spark=spark)
+    assert status.state == "failed" and "has batches, but table has written to" in status.error
 
 
 TWO = """

@@ -9,6 +9,7 @@ from pyspark_klamm.planning import (
     OffsetRange,
     TriggerGate,
     count_records,
+    first_start,
     limited,
     plan_ranges,
     split_ranges,
@@ -53,6 +54,11 @@ def test_a_log_that_begins_anew_is_read_from_its_beginning() -> None:
     plan = plan_ranges({A: 50}, {A: 4}, {A: 1})
     assert plan.ranges == [OffsetRange("t", 0, 1, 4)]
     assert plan.losses == ["t-0 was read up to offset 50, but ends at offset 4 now"]
+
+
+def test_a_first_batch_that_was_planned_before_keeps_to_its_end() -> None:
+    assert first_start({A: 5, B: 2, C: 0}, {A: 3, B: 7}, at_latest=True) == {A: 3, B: 2}
+    assert first_start({A: 5, B: 2, C: 0}, {A: 3, B: 7}, at_latest=False) == {A: 5, B: 2}
 
 
 def test_offsets_that_were_given_are_moved_into_the_logs() -> None:

@@ -89,6 +89,26 @@ def test_a_batch_is_read_again_as_it_was_planned(klamm_bootstrap: str, producer:
     assert stream.reader.partitions({topic: {"0": 1}}, {topic: {"0": 1}}) == []
 
 
+@pytest.mark.parametrize("starting", ["latest", "earliest"])
+def test_a_first_batch_is_planned_again_when_it_was_not_done(
+    klamm_bootstrap: str, producer: klamm.Producer, starting: str
+) -> None:
+    topic = make_topic(klamm_bootstrap)
+    send(producer, topic, 0, count=3)
+    options = {"subscribe": topic, "startingOffsets": starting}
+    end = Stream(klamm_bootstrap, **options).latest()
+    send(producer, topic, 0, count=2)
+    with klamm.Admin(klamm_bootstrap) as admin:
+        admin.create_partitions(topic, 2)
+    restarted = Stream(klamm_bootstrap, **options)
+    restarted.partitions = restarted.reader.partitions(restarted.offset, end)
+    assert [row["offset"] for row in restarted.read_partitions()] == (
+        [] if starting == "latest" else [0, 1, 2]
+    )
+    restarted.offset = end
+    assert [row["offset"] for row in restarted.trigger()] == [3, 4]
+
+
 def test_what_a_query_names_must_be_there(klamm_bootstrap: str) -> None:
     with pytest.raises(TopicMissing):
         Stream(klamm_bootstrap, subscribe=unique("missing"))

@@ -24,24 +24,38 @@ def current_generation(
 ) -> Generation:
     """The generation to run. The first is made here; what a replay has left to do is done here."""
     found = state.generation(pipeline.name)
+    table = _table_of(project, pipeline)
     if found is None:
-        _refuse_a_strangers_table(project, pipeline, spark)
-        found = Generation.first(first_starts(project, definitions, pipeline))
+        _refuse_a_strangers_table(project, pipeline, spark, "has not written any")
+        found = Generation.first(first_starts(project, definitions, pipeline), table)
+        state.keep_generation(pipeline.name, found)
+    elif found.table != table:
+        _refuse_a_strangers_table(project, pipeline, spark, f"has written to {found.table or 'no table'}")
+        found = replace(found, table=table)
         state.keep_generation(pipeline.name, found)
     if found.retire:
         found = finish_retiring(project, state, pipeline, found, spark)
     return found
 
 
-def _refuse_a_strangers_table(project: Project, pipeline: Pipeline, spark: SparkSession) -> None:
-    """Its batches have the numbers that ours would get: ours would be taken for published, and be lost."""
+def _table_of(project: Project, pipeline: Pipeline) -> str | None:
     if not isinstance(pipeline.to, ParquetSink):
+        return None
+    return table_location(project.tables, pipeline.to.table)
+
+
+def _refuse_a_strangers_table(
+    project: Project, pipeline: Pipeline, spark: SparkSession, what_it_did: str
+) -> None:
+    """Its batches have the numbers that ours would get: ours would be taken for published, and be lost."""
+    location = _table_of(project, pipeline)
+    if location is None:
         return
-    table = open_table(spark, table_location(project.tables, pipeline.to.table))
+    table = open_table(spark, location)
     if table.folders():
         raise TableError(
-            f"the table {table.location} has batches, but {pipeline.name} has not written any: they are "
-            "another pipeline's, or the project's state is gone",
+            f"the table {table.location} has batches, but {pipeline.name} {what_it_did}: they are another "
+            "pipeline's, or the project's state is gone",
             advice=f"Move the table away, name another one, or put {project.state} back",
             place=pipeline.place,
         )

@@ -41,7 +41,7 @@ from klamm.pipelines.project import PROJECT_FILE, Project
 from klamm.pipelines.sampling import existing_topics
 from klamm.pipelines.schemas.resolving import schema_file, schema_of
 from klamm.pipelines.sinks.kinds import check_mode
-from klamm.pipelines.sinks.tables import table_location
+from klamm.pipelines.sinks.tables import overlap, table_location
 from klamm.pipelines.starts import parse_point
 
 if TYPE_CHECKING:
@@ -155,9 +155,12 @@ def _check_sinks(project: Project, definitions: Definitions) -> Iterator[Finding
             continue
         target = _target(sink)
         place = table_location(project.tables, sink.table) if isinstance(sink, ParquetSink) else target
-        other = taken.setdefault(place, pipeline)
-        if other is not pipeline:
-            what = f"{pipeline.name} writes to {target}, and so does {other.name} at {other.place}"
+        other = next((taken[each] for each in taken if overlap(each, place)), None)
+        taken.setdefault(place, pipeline)
+        if other is not None:
+            what = (
+                f"{pipeline.name} writes to {target}, and so does {other.name} at {other.place}, or one in it"
+            )
             yield Finding("error", pipeline.place, what, "Give each pipeline a table of its own")
 
 

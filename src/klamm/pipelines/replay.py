@@ -57,6 +57,8 @@ class ReplayPlan:
     """Where it begins, for each source."""
     retired: tuple[str, ...]
     """Folders that are taken out of the table."""
+    newest: str
+    """The newest folder of the table by now; none: nothing."""
     retired_rows: int
     warnings: tuple[str, ...]
 
@@ -81,6 +83,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         for source in sources_of(pipeline, definitions.nodes)
     }
     rebuilt = _Rebuilt({})
+    newest = ""
     warnings = []
     with _session_if_needed(project, wanted, spark) as session:
         checkpoint = Checkpoint(session, state.checkpoint(pipeline, present.number))
@@ -92,8 +95,15 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         if isinstance(wanted.to, ParquetSink):
             folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
             entries = BatchLog(state.batches_file(pipeline)).entries
+            newest = folders[-1].name if folders else ""
             rebuilt = _rebuilt(project, entries, folders, _asked(point, starts), starts)
-            starts = {name: _begun(position, rebuilt.begins) for name, position in starts.items()}
+            if not rebuilt.is_whole and _read_at_two_speeds(checkpoint, entries):
+                raise ReplayRefused(
+                    f"{pipeline} reads a topic more than once, and not always equally far: only a replay of "
+                    "all of it is exact",
+                    advice="Replay it from earliest",
+                )
+            starts = {name: _begun(position, rebuilt) for name, position in starts.items()}
             if rebuilt.staying_rows:
                 warnings.append(
                     f"{rebuilt.staying_rows:,} rows from there on stay as they are: records of their batches "
@@ -109,6 +119,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         generation=present.number + 1,
         start=starts,
         retired=tuple(folder.name for folder in rebuilt.retired),
+        newest=newest,
         retired_rows=rebuilt.rows,
         warnings=tuple(warnings),
     )
@@ -130,7 +141,7 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
             )
         if isinstance(wanted.to, ParquetSink):
             folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
-            if planned.retired and planned.retired[-1] != folders[-1].name:
+            if planned.newest != (folders[-1].name if folders else ""):
                 raise ReplayRefused(
                     f"{planned.pipeline} has gone on since the replay was planned", advice="Plan it again"
                 )
@@ -207,9 +218,11 @@ def _first_reached(
 
 
 class _Rebuilt(NamedTuple):
-    """What a replay means for a table: where it begins, what goes, and how much cannot be made anew."""
+    """What a replay means for a table: where it begins, what goes, and how much cannot be made anew.
+    `is_whole`: nothing stays."""
 
     begins: Position
+    is_whole: bool = True
     retired: tuple[BatchFolder, ...] = ()
     rows: int = 0
     staying_rows: int = 0
@@ -239,6 +252,7 @@ def _rebuilt(
         if is_first and not is_gone(entry.start, end, oldest, newest):
             return _Rebuilt(
                 begins=entry.start,
+                is_whole=entry is entries[0],
                 retired=tuple(folder for folder in folders if folder[:2] >= (entry.generation, entry.first)),
                 rows=sum(each.rows for each in later[index:]),
                 staying_rows=sum(each.rows for each in later[:index]),
@@ -249,9 +263,18 @@ def _rebuilt(
     )
 
 
-def _begun(position: Position, begins: Position) -> Position:
-    """Where a source begins again: with the batch that begins there; newer partitions at their start."""
-    return {
-        topic: {number: begins.get(topic, {}).get(number, EARLIEST_OFFSET) for number in partitions}
-        for topic, partitions in position.items()
-    }
+def _begun(position: Position, rebuilt: _Rebuilt) -> Position:
+    """Where a source begins again: with the batch that begins there; newer partitions at their start. Before
+    the first of all batches it begins where it was asked to."""
+    begun: Position = {}
+    for topic, partitions in position.items():
+        for number, asked in partitions.items():
+            begins = rebuilt.begins.get(topic, {}).get(number, EARLIEST_OFFSET)
+            begun.setdefault(topic, {})[number] = min(asked, begins) if rebuilt.is_whole else begins
+    return begun
+
+
+def _read_at_two_speeds(checkpoint: Checkpoint, entries: Sequence[BatchEntry]) -> bool:
+    """Whether a topic is read by several sources of the query. A batch of the log has one position of it."""
+    topics = [topic for end in checkpoint.ends(entries[-1].last) for topic in end]
+    return len(topics) != len(set(topics))

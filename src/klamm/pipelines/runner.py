@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -36,7 +37,7 @@ from klamm.pipelines.progress import ENDED, PipelineStatus, Tally, rule_name
 from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.compaction import CompactionPolicy
 from klamm.pipelines.sinks.kinds import counts_itself, sink_text
-from klamm.pipelines.sinks.tables import table_location
+from klamm.pipelines.sinks.tables import overlap, table_location
 from klamm.pipelines.sinks.writing import Started, start_query
 from klamm.pipelines.state import State
 from klamm.pipelines.status import tidy_up, write_status
@@ -134,6 +135,7 @@ class _Run:
         self._started: dict[str, Started] = {}
         self._seen: dict[str, str] = {}
         self._tries: dict[str, int] = {}
+        self._is_stopping = False
         self._told: dict[str, PipelineStatus] = {}
         # What other threads have to say to the tallies: a few lines per batch, taken at every look.
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -254,7 +256,11 @@ class _Run:
         error = started.query.exception()
         if error is None:
             tally.ended("finished" if self._once else "stopped", _now_ms())
-        elif _SLOW_WORKER in str(error) and self._tries.get(name, 1) < START_TRIES:
+        elif (
+            _SLOW_WORKER in str(error)
+            and self._tries.get(name, 1) < START_TRIES
+            and not self._is_stopping  # or it would go on after the run
+        ):
             self._tries[name] = self._tries.get(name, 1) + 1
             logger.warning("%s is started again: its Python process did not come up in time", name)
             self._start(self._definitions.pipelines[name])
@@ -274,6 +280,7 @@ class _Run:
 
     def _stop(self) -> None:
         """End what still runs, all at once: each may have a batch to break off."""
+        self._is_stopping = True
         active = {name: each for name, each in self._started.items() if each.query.isActive}
         if self._compactor is not None and not self._once:
             self._compactor.stop()
@@ -326,17 +333,18 @@ def _chosen(project: Project, definitions: Definitions, names: Sequence[str] | N
 
 def _refuse_shared_tables(project: Project, pipelines: Iterable[Pipeline]) -> None:
     """Batches go by their number: those of a second pipeline would be taken for published."""
-    owners: dict[str, str] = {}
-    for pipeline in pipelines:
-        if not isinstance(pipeline.to, ParquetSink):
-            continue
-        location = table_location(project.tables, pipeline.to.table)
-        owner = owners.setdefault(location, pipeline.name)
-        if owner != pipeline.name:
+    tables = [
+        (pipeline, table_location(project.tables, pipeline.to.table))
+        for pipeline in pipelines
+        if isinstance(pipeline.to, ParquetSink)
+    ]
+    for (one, location), (other, its_location) in combinations(tables, 2):
+        if overlap(location, its_location):
             raise DefinitionError(
-                f"{owner} and {pipeline.name} write to the same table {pipeline.to.table}",
+                f"the tables of {one.name} and {other.name} are the same, or one lies in the other: "
+                f"{location} and {its_location}",
                 advice="Give each a table of its own, or unite their rows in one pipeline",
-                place=pipeline.place,
+                place=other.place,
             )
 
 

@@ -53,7 +53,8 @@ class Generation:
 
     `retire` are names of the table's folders that must be gone before it runs: a replay that was killed in
     between is finished by whoever comes next. `lineage` is new when a pipeline begins without a state;
-    `former` are the starts of the lives before this one, in their order.
+    `former` are the starts of the lives before this one, in their order. `table` is where batches go, if they
+    go to a table of ours, so that one of another is not taken for it.
     """
 
     number: int
@@ -61,10 +62,11 @@ class Generation:
     retire: tuple[str, ...] = ()
     lineage: str = ""
     former: tuple[Mapping[str, Position], ...] = ()
+    table: str | None = None
 
     @classmethod
-    def first(cls, start: Mapping[str, Position]) -> Self:
-        return cls(FIRST_GENERATION, start, lineage=secrets.token_hex(4))
+    def first(cls, start: Mapping[str, Position], table: str | None = None) -> Self:
+        return cls(FIRST_GENERATION, start, lineage=secrets.token_hex(4), table=table)
 
     def next(self, start: Mapping[str, Position], retire: tuple[str, ...]) -> Self:
         """The life that a replay begins."""
@@ -155,6 +157,7 @@ class State:
                 tuple(value["retire"]),
                 value.get("lineage", ""),
                 tuple(value.get("former", ())),
+                value.get("table"),
             )
         except FileNotFoundError:
             return None

@@ -71,6 +71,10 @@ def test_json(spark: SparkSession, project: Project) -> None:
         b'{"a": 1} and more': NOT_JSON,
         b'{"a": 1}\n{"a": 2}': NOT_ONE,
         b'{"a": 1}, {"a": 2}': NOT_ONE,
+        b'{"a": 1}|{"a": 2}': NOT_ONE,
+        b'{"a": 1} ; {"a": 2}': NOT_ONE,
+        b'{"a": 1}\x1e{"a": 2}': NOT_ONE,
+        b'{"a": 1}x}': NOT_ONE,
         b'{"b": "\xff"}': NOT_TEXT,
     }
     rows = decoded(spark, project, source_of("json", "a BIGINT, b STRING"), list(cases))

@@ -22,14 +22,15 @@ DECODED = "_decoded"
 NOT_TEXT = "the value is not UTF-8"
 EMPTY = "the value is empty"
 NOT_JSON = "the value is no JSON object, or does not fit the columns of the schema"
-NOT_ONE = "the value has more than one JSON object"
+NOT_ONE = "something follows the first JSON object of the value"
 NOT_CSV = "the value has more or fewer columns than the schema, or does not fit their types"
 
 LOOKED_AT = 64
 """Of so many records one is looked at for fields that the schema does not know: reading names costs as much
 as decoding, and fields that matter come again. A partition's first record is always looked at."""
 
-_ONE_AFTER_THE_OTHER = r"\}\s*,?\s*\{"
+# A brace, and behind it a second object, or what no JSON has there: unless it is all within a string.
+_ONE_AFTER_THE_OTHER = r"\}\s*(,\s*\{|[^\s,}\]])"
 _WHITE_SPACE = " \t\r\n"
 
 
@@ -47,7 +48,7 @@ def decode_json(value: Column, schema: StructType, options: Mapping[str, str]) -
     text = value.cast("string")
     parsed = F.from_json(text, _with_corrupt(schema), _permissive(options))
     trimmed = F.rtrim(text, F.lit(_WHITE_SPACE))
-    # Looked at closely only where a brace follows a brace, which few values have.
+    # Looked at closely only where it seems so, which few values do.
     in_list = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
     has_more = F.rlike(text, F.lit(_ONE_AFTER_THE_OTHER)) & (F.coalesce(in_list, F.lit(0)) != 1)
     error = _error(

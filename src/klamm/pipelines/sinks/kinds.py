@@ -73,3 +73,11 @@ def check_columns(pipeline: Pipeline, columns: Sequence[str]) -> None:
             advice=f"There are {', '.join(columns)}",
             place=pipeline.place,
         )
+    hidden = [name for name in pipeline.to.partition_by if name.startswith(("_", "."))]
+    if hidden and isinstance(pipeline.to, ParquetSink):
+        raise DefinitionError(
+            f"partition_by of {pipeline.name} names {', '.join(hidden)}: readers pass over folders whose "
+            "names begin like that, with all rows in them",
+            advice='Give it another name: .withColumnRenamed("_partition", "partition")',
+            place=pipeline.place,
+        )

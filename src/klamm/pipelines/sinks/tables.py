@@ -46,6 +46,11 @@ def table_location(tables: str, table: str) -> str:
     return location if path is None else str(path)
 
 
+def overlap(location: str, other: str) -> bool:
+    """Whether two tables are the same, or one lies in the other, whose readers would find its rows, too."""
+    return f"{location}/".startswith(f"{other}/") or f"{other}/".startswith(f"{location}/")
+
+
 def open_table(spark: SparkSession | None, location: str) -> Table:
     """The table at a location. It need not be there yet. One of this machine needs no session."""
     path = local_path(location)
