@@ -66,11 +66,17 @@ def test_a_signal_ends_it_with_everything_sent(
 
 
 def test_tail_says_what_is_wrong(
-    ingest: Callable[..., Result], klamm_session: klamm.testing.Broker, topic: str, tmp_path: Path
+    ingest: Callable[..., Result],
+    klamm_session: klamm.testing.Broker,
+    topic: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "a.log").write_bytes(b"one\n")
     common = ("tail", "a.log", "--topic", topic, "--once")
     assert "RE2" in complaint(ingest(*common, "--multiline-start", "("))
+    assert ingest("tail", "b/*.log", "--topic", topic, "--once").exit_code == 0
+    assert "no file matches b/*.log" in caplog.text
     (tmp_path / "state").mkdir()
     (tmp_path / "state/positions.sqlite").write_bytes(b"not a database, but long enough" * 100)
     said = complaint(ingest(*common, "--state", "state"))

@@ -27,12 +27,18 @@ def test_json_lines_are_sent_as_they_stand() -> None:
         (b'{"other": 1}', "no 'id'"),
         (b'{"id": "\xff"}', "not UTF-8"),
         (b'{"id": ' + b"[" * 100_000, "nested too deeply"),
+        (b'{"id": "' + b"x" * 1_000_000, "longer than 1,000,000 bytes"),
     ],
 )
 def test_bad_json_lines_are_told_by_number_and_the_rest_is_read(line: bytes, reason: str) -> None:
     bad, good = json_rows([line, b'{"id": null}'], key="id")
     assert isinstance(bad, BadLine) and bad.line == 1 and reason in bad.reason
     assert good == Row(2, b'{"id": null}', None, None)
+
+
+def test_a_csv_file_without_the_wanted_column_is_told_by_its_header() -> None:
+    (told,) = csv_rows(["name,n\r\n", "Ann,1\r\n", "Bob,2\r\n"], key="id")
+    assert told == BadLine(1, "the header has no 'id', but name, n")
 
 
 def test_csv_rows_become_objects() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,16 @@ def test_two_of_one_name_are_a_problem(tmp_path: Path) -> None:
 def test_a_missing_folder_is_a_problem(tmp_path: Path) -> None:
     project = make_project(tmp_path, toml='[project]\nname = "shop"\npipelines = "none"\n')
     assert "there is no folder" in str(discover(project).problems[0])
+
+
+@pytest.mark.parametrize("line", ["@F.udf('int')\ndef one(x): return 1", "LARGE = F.col('amount') > 10"])
+def test_what_wants_a_session_at_import_is_told_with_a_way_out(tmp_path: Path, line: str) -> None:
+    """In a process without Spark, as lint is."""
+    make_project(tmp_path, f"from pyspark.sql import functions as F\n{line}\n")
+    asked = subprocess.run(
+        [Path(sys.executable).with_name("klamm"), "pipeline", "lint", "--project", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "There is no Spark session yet while files are imported" in asked.stdout + asked.stderr

@@ -202,6 +202,12 @@ def test_records_that_fit_are_not_found(broker: Broker, tmp_path: Path) -> None:
     assert not sampled(broker, tmp_path, 'topic="binary", format="binary"')
 
 
+def test_plans_that_were_not_looked_at_are_told(tmp_path: Path) -> None:
+    project = make_project(tmp_path, GOOD.replace('schema="', 'schema="nonsense '))
+    told = lines(check(project, records=False, deep=True))
+    assert [line for line in told if "the plans were not looked at. Mend the errors first" in line]
+
+
 def test_deep_asks_spark(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     text = (
         GOOD

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -208,6 +209,21 @@ def test_marks_that_a_commit_has_no_room_for_are_told_before_anything_is_sent(
             redrive(shop.project, rule="decode")
     assert values(shop) == []
     assert redrive(shop.project, rule="decode").total == 1
+
+
+def test_a_record_that_the_broker_refuses_does_not_hold_up_the_others(shop: Shop) -> None:
+    in_a_year = str(int((time.time() + 365 * 86400) * 1000)).encode()
+    for value, more in ((b"before", {}), (b"bad", {"klamm_timestamp": in_a_year}), (b"after", {})):
+        bury(shop, "table", "decode", value, **more)
+    done = redrive(shop.project)
+    assert (done.total, list(done.kept.values())) == (2, [1])
+    assert "INVALID_TIMESTAMP" in next(iter(done.kept))
+    assert sorted(values(shop), key=str) == [b"after", b"before"]
+
+
+def test_what_there_is_instead_is_named(shop: Shop) -> None:
+    bury(shop, "table", "decode", b"value")
+    assert redrive(shop.project, rule="decod").others == {"table, decode"}
 
 
 def test_one_redrive_at_a_time(shop: Shop) -> None:

@@ -130,6 +130,10 @@ def misspelt(orders):
 @pipeline(to=delta("lake"))
 def lake(orders):
     return orders
+
+@pipeline(to=parquet("grouped"))
+def grouped(orders):
+    return orders.groupBy("n").count()
 """
 
 
@@ -161,12 +165,15 @@ def test_one_pipeline_fails_and_the_others_go_on_until_they_are_stopped(
         "broken": "failed",
         "misspelt": "failed",
         "lake": "failed",
+        "grouped": "failed",
     }
     file = tmp_path / "pipelines/orders.py"
     assert statuses["broken"].error.startswith(f"{file}:18: ZeroDivisionError: ")
     assert "\n" not in statuses["broken"].error and "Traceback" in statuses["broken"].error_detail
     assert statuses["misspelt"].error.startswith(f"{file}:23: ") and "`nn`" in statuses["misspelt"].error
     assert "jar" in statuses["lake"].error and "[spark]" in statuses["lake"].error
+    assert statuses["misspelt"].error.count(str(file)) == 1
+    assert statuses["grouped"].error.startswith(f"{file}:29: ") and "append" in statuses["grouped"].error
     assert statuses["table"].rows_in == 40
     assert any(each["table"].rate > 0 for each in seen)
     shop.assert_each_once("orders")

@@ -266,6 +266,9 @@ def redrive(
         done = send(dry_run=True)
         counts = ", ".join(f"{count:,} to {topic}" for topic, count in sorted(done.sent.items()))
         typer.echo(f"dead letters in {found.dead_letters} to send back: {counts or 'none'}", err=True)
+        if not done.total and not done.waiting and done.others:
+            names = "; ".join(sorted(done.others))
+            typer.echo(f"there are some of other pipelines and rules: {names}", err=True)
         if done.total and not dry_run and _confirmed(yes, "Send them?"):
             done = send()
             typer.echo(f"{done.total:,} sent", err=True)

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
+MOST_LINE_BYTES = 1_000_000
+"""With key and headers a record of this size fits into a request of max.request.size (1 MiB)."""
+
 _SECONDS_BEFORE = 100_000_000_000
 """Numbers below this are seconds since 1970 (until the year 5138), others are milliseconds (from 1973)."""
 
@@ -56,6 +59,7 @@ def json_rows(lines: Iterable[bytes], *, key: str | None = None, time: str | Non
         if not value.strip():
             continue
         try:
+            _check_size(value)  # first: what is too long has been cut, and is no JSON
             yield _row(number, value, _decode(value.decode()), key, time)
         except (ValueError, RecursionError) as error:
             yield BadLine(number, _reason(error))
@@ -88,6 +92,11 @@ def csv_rows(
             if twice := next((name for name in names if names.count(name) > 1), None):
                 yield BadLine(first_line, f"the header names {twice!r} twice, so that no row could have both")
                 return
+            if missing := next(
+                (name for name in (key, time) if name is not None and name not in names), None
+            ):
+                yield BadLine(first_line, f"the header has no {missing!r}, but {', '.join(names)}")
+                return
             continue
         try:
             yield _csv_row(first_line, names, fields, key, time, infers_types)
@@ -102,7 +111,14 @@ def _csv_row(
         raise ValueError(f"it has {len(fields)} fields, and the header {len(names)}")
     values: Iterable[object] = map(inferred, fields) if infers_types else fields
     row = dict(zip(names, values, strict=True))
-    return _row(line, _encode(row).encode(), row, key, time)
+    value = _encode(row).encode()
+    _check_size(value)
+    return _row(line, value, row, key, time)
+
+
+def _check_size(value: bytes) -> None:
+    if len(value) > MOST_LINE_BYTES:
+        raise ValueError(f"it is longer than {MOST_LINE_BYTES:,} bytes")
 
 
 def _row(line: int, value: bytes, row: object, key: str | None, time: str | None) -> Row:

@@ -20,7 +20,7 @@ from klamm.client.producer import columns as columns  # compiled now, and not at
 from klamm.config.client_config import Bootstrap, ConfigGiven
 from klamm.config.rows import ConfigError
 from klamm.ingest.errors import IngestError
-from klamm.ingest.formats import BadLine, Read, Row, csv_rows, json_rows
+from klamm.ingest.formats import MOST_LINE_BYTES, Read, Row, csv_rows, json_rows
 from klamm.ingest.pacing import Pace, unpaced
 from klamm.ingest.progress import Progress
 from klamm.records.kernels import pyarrow as pa
@@ -34,9 +34,6 @@ BATCH_BYTES = 1024 * 1024
 
 BATCH_S = 0.1
 """At a pace, rows wait no longer than this for others, even if all of them are late."""
-
-MOST_LINE_BYTES = 1_000_000
-"""With key and headers a record of this size fits into a request of max.request.size (1 MiB)."""
 
 _READ_BYTES = MOST_LINE_BYTES + 3  # a newline more, so that one that is too long is told from one that fits
 
@@ -191,7 +188,7 @@ class Replay:
         try:
             lines = _lines(file)
             if self._format == "jsonl":
-                yield from _short_enough(json_rows(lines, key=options.key, time=options.time))
+                yield from json_rows(lines, key=options.key, time=options.time)
                 return
             rows = csv_rows(
                 (line.decode("utf-8", "surrogateescape") for line in lines),
@@ -200,7 +197,7 @@ class Replay:
                 delimiter=options.delimiter or ("\t" if _bare_name(options.path).endswith(".tsv") else ","),
                 infers_types=options.infers_types,
             )
-            yield from _short_enough(rows)
+            yield from rows
         except OSError as error:
             raise IngestError(f"{options.path} cannot be read to its end: {error}") from error
 
@@ -215,14 +212,6 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
             line = file.readline(_READ_BYTES)
             is_cut = bool(line)
         line = file.readline(_READ_BYTES)
-
-
-def _short_enough(rows: Read) -> Read:
-    for row in rows:
-        if isinstance(row, Row) and len(row.value) > MOST_LINE_BYTES:
-            yield BadLine(row.line, f"it is longer than {MOST_LINE_BYTES} bytes")
-        else:
-            yield row
 
 
 def _opened(path: str) -> closing[BinaryIO]:

@@ -118,6 +118,8 @@ class Tail:
         blocks = self._positions.blocks()
         self._next_block = max((block.block_id for block in blocks), default=0) + 1
         self._scan(starts_at_end=self._options.starts_at_end and is_first_start)
+        if not self._open and not self._listing.unreadable:
+            self._report(f"no file matches {' '.join(self._options.patterns)}")
         strays = list(self._listing.strays(self._table.closed_files))
         self._take(self._table.listed(strays, time.monotonic(), is_listed=False))
         if blocks:

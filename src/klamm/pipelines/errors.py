@@ -15,6 +15,7 @@ about one: whoever shows the error shows that, and none of our own stack.
 
 from __future__ import annotations
 
+import os
 import traceback
 from pathlib import Path
 from typing import NamedTuple
@@ -34,8 +35,9 @@ class PipelineError(Exception):
     """What the pipeline layer raises. Its text names the place, says what happened, and what to do."""
 
     def __init__(self, message: str, *, advice: str = "", place: Place | None = None) -> None:
-        text = f"{message}. {advice}" if advice else message
-        super().__init__(f"{place}: {text}" if place else text)
+        self.text = f"{message}. {advice}" if advice else message
+        """What happened and what to do, without the place."""
+        super().__init__(f"{place}: {self.text}" if place else self.text)
         self.message = message
         self.advice = advice
         self.place = place
@@ -61,7 +63,7 @@ class UserCodeError(PipelineError):
         else:
             place = _last_line_below(root, error) or fallback or Place(root, 1)
             reason = f"{type(error).__name__}: {_first_lines(str(error))}".removesuffix(": ")
-        made = cls(f"{what} failed: {reason}", place=place)
+        made = cls(f"{what} failed: {reason}", advice=_advice(error), place=place)
         made.__cause__ = error
         return made
 
@@ -80,6 +82,21 @@ class SamplingFailed(PipelineError):
 
 class DecoderUnavailable(PipelineError):
     """Values cannot be decoded now, and it is not their fault: their batch fails instead of them."""
+
+
+def _advice(error: BaseException) -> str:
+    """PySpark's functions want a session, and say so in words that help nobody, or not at all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_of_pyspark = bool(frames) and f"{os.sep}pyspark{os.sep}" in frames[-1].filename
+    wants_session = "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error) or (
+        isinstance(error, AssertionError) and is_of_pyspark
+    )
+    if not wants_session:
+        return ""
+    return (
+        "There is no Spark session yet while files are imported: make columns within functions, and give a "
+        "UDF its type as an object, @F.udf(LongType()), or define it within the function that uses it"
+    )
 
 
 SHOWN_LINES = 3

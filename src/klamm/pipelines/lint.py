@@ -68,7 +68,9 @@ def check(
     findings += _check_sinks(project, definitions)
     if records:
         findings += _check_topics(project, definitions, schemas, top)
-    if deep and not any(one.severity == "error" for one in findings):
+    if deep and any(one.severity == "error" for one in findings):
+        findings.append(Finding("warning", top, "the plans were not looked at", "Mend the errors first"))
+    elif deep:
         from klamm.pipelines.lint_deep import check_plans
 
         findings += check_plans(project, definitions, spark)

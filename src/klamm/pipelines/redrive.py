@@ -16,13 +16,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from klamm.client.errors import BrokerError, ClientError, RecordTooLarge
+from klamm.client.errors import BrokerError, ClientError, RecordRefused, RecordTooLarge
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.consumer import Consumer
 from klamm.client.plain.producer import Delivery, Producer
@@ -59,7 +59,7 @@ class Redriven:
     `repeated` are letters of records that another letter has just sent back to the same reader: a task that
     Spark ran again has sent its letters again; and what goes back for all needs no letter of each pipeline.
     `of_rows` of those that went back had been refused by a rule behind a source: other rows may have been
-    made of the same record, which are made again.
+    made of the same record, which are made again. `others` are the names of letters that were not wanted.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
@@ -67,6 +67,7 @@ class Redriven:
     kept: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
     of_rows: int = 0
+    others: set[str] = field(default_factory=set)
 
     @property
     def total(self) -> int:
@@ -261,7 +262,10 @@ class _Work:
             position = min(end, reached)
             to_send: list[tuple[Letter, Record]] = []
             for letter in map(Letter, (record for record in records if record.offset < end)):
-                if not self._wanted.includes(letter) or marks.is_done(letter.name, letter.record.offset):
+                if not self._wanted.includes(letter):
+                    self.result.others.add(f"{letter.pipeline}, {letter.rule}")
+                    continue
+                if marks.is_done(letter.name, letter.record.offset):
                     continue
                 reason = waiting.get(letter.name) or self._why_later(letter)
                 if reason:
@@ -285,22 +289,34 @@ class _Work:
             self.result.of_rows += letter.source not in self._wanted.definitions.sources
         if self._wanted.dry_run:
             return
-        under_way: list[tuple[Letter, Delivery]] = []
+        refused = []
+        under_way: list[tuple[Letter, Record, Delivery]] = []
         for letter, original in to_send:
-            with self._too_large_is_kept(letter):
-                under_way.append((letter, self._send_back(letter, original)))
-        for letter, delivery in under_way:
-            with self._too_large_is_kept(letter):
+            try:
+                under_way.append((letter, original, self._send_back(letter, original)))
+            except RecordTooLarge:
+                refused.append((letter, original))
+        for letter, original, delivery in under_way:
+            try:
                 delivery.result()
+            except (RecordTooLarge, RecordRefused):
+                refused.append((letter, original))
+        for letter, original in refused:
+            self._send_alone(letter, original)
         self._clients.admin.alter_group_offsets(self._group, {partition: committed})
 
-    @contextmanager
-    def _too_large_is_kept(self, letter: Letter) -> Iterator[None]:
+    def _send_alone(self, letter: Letter, original: Record) -> None:
+        """One that was refused: perhaps for another that was in the same batch."""
         try:
-            yield
+            self._send_back(letter, original).result()
         except RecordTooLarge:
-            self.result.sent[letter.topic] -= 1
-            self.result.kept[f"with the headers of a redrive they are larger than {letter.topic} takes"] += 1
+            reason = f"with the headers of a redrive they are larger than {letter.topic} takes"
+        except RecordRefused as error:
+            reason = f"the broker refuses them: {error}"
+        else:
+            return
+        self.result.sent[letter.topic] -= 1
+        self.result.kept[reason] += 1
 
     # ---- one letter
 

@@ -270,7 +270,8 @@ def _begun(position: Position, rebuilt: _Rebuilt) -> Position:
     for topic, partitions in position.items():
         for number, asked in partitions.items():
             begins = rebuilt.begins.get(topic, {}).get(number, EARLIEST_OFFSET)
-            begun.setdefault(topic, {})[number] = min(asked, begins) if rebuilt.is_whole else begins
+            is_before = rebuilt.is_whole and 0 <= asked < begins
+            begun.setdefault(topic, {})[number] = asked if is_before else begins
     return begun
 
 

@@ -195,10 +195,11 @@ class _Run:
                 again=again,
             )
         except PipelineError as error:
-            self._fail(pipeline.name, Failure(str(error), error.place, str(error)))
+            self._fail(pipeline.name, Failure(error.text, error.place, str(error)))
             return
         except Exception as error:
-            self._fail(pipeline.name, explain(str(error), self._project.root))
+            failure = explain(str(error), self._project.root)
+            self._fail(pipeline.name, failure._replace(place=failure.place or pipeline.place))
             return
         self._started[pipeline.name] = started
         self._seen.pop(pipeline.name, None)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 
 from klamm.client.admin.types import OffsetSpec
-from klamm.client.errors import BatchFailed, ClientError, UnknownTopic
+from klamm.client.errors import BatchFailed, BrokerError, ClientError
 from klamm.client.plain.admin import Admin
 from klamm.client.results import TopicPartition
 from klamm.pipelines.errors import PipelineError
@@ -96,7 +96,7 @@ def _found(admin: Admin, partitions: Mapping[str, range], point: Point) -> Posit
 
 
 def _unknown(project: Project, topics: Iterable[str], error: Exception) -> StartUnknown:
-    advice = "Make it, or correct its name" if isinstance(error, UnknownTopic) else "Is the broker running?"
+    advice = "" if isinstance(error, BrokerError) else "Is the broker running?"
     return StartUnknown(
         f"where {', '.join(sorted(set(topics)))} begins could not be asked of {project.bootstrap}: {error}",
         advice=advice,

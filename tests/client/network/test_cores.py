@@ -60,8 +60,8 @@ def test_pauses_double_up_to_the_longest() -> None:
 def test_health_leaves_a_broker_alone_for_a_while() -> None:
     health, backoff = Health(), Backoff(1.0, 10.0)
     assert health.wait(5.0) == 0
-    health.failed(5.0, backoff, 0.5)
-    health.failed(6.0, backoff, 0.5)
+    health.failed(5.0, backoff, 0.5, OSError())
+    health.failed(6.0, backoff, 0.5, OSError())
     assert health.wait(6.5) == pytest.approx(1.5)
     assert health.wait(9.0) == 0
     health.succeeded()

@@ -170,6 +170,8 @@ async def test_a_broker_that_cannot_be_reached_is_left_alone_ever_longer() -> No
             with pytest.raises(ConnectionFailed):
                 await network.call(-1, ListGroupsRequest())
         assert time.monotonic() - started >= (0.1 + 0.2) * 0.8
+        with pytest.raises(TimedOut, match=r"the last cause was: .*it was refused"):
+            await network.call(-1, ListGroupsRequest(), timeout=0.01)  # while it is left alone
 
 
 async def test_connections_that_nobody_uses_are_closed() -> None:

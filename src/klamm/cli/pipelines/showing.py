@@ -105,8 +105,8 @@ def remarks(statuses: Sequence[PipelineStatus]) -> list[str]:
             if count
         ]
         lines += [
-            f"{status.pipeline}: records of {source} have the field {field!r}, which its schema lacks; "
-            f"`klamm pipeline schema {source} --update` adds it"
+            f"{status.pipeline}: records of {source} have the field {field!r}, which its schema lacks: add "
+            f"it there; `klamm pipeline schema {source} --update` does, if the schema was inferred"
             for source, field in status.unknown_fields.items()
         ]
         if status.note:

@@ -27,19 +27,23 @@ class Backoff:
 class Health:
     """Whether a broker could be reached lately, and from when on it may be tried again."""
 
-    __slots__ = ("failures", "not_before")
+    __slots__ = ("failures", "not_before", "reason")
 
     def __init__(self) -> None:
         self.failures = 0
         self.not_before = 0.0
+        self.reason: Exception | None = None
+        """Why it could not be reached the last time."""
 
-    def failed(self, now: float, backoff: Backoff, chance: float) -> None:
+    def failed(self, now: float, backoff: Backoff, chance: float, reason: Exception) -> None:
         self.failures += 1
+        self.reason = reason
         self.not_before = now + backoff.pause(self.failures, chance)
 
     def succeeded(self) -> None:
         self.failures = 0
         self.not_before = 0.0
+        self.reason = None
 
     def wait(self, now: float) -> float:
         """Seconds until it may be tried again."""

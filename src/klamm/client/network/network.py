@@ -321,7 +321,8 @@ class Network:
                 return connection
         except TimeoutError:
             address = self.metadata.brokers.get(node_id) or self._bootstrap_by_id(node_id)
-            cause = ConnectionFailed(
+            failure = None if address is None else self._pool.last_failure(address)
+            cause = failure or ConnectionFailed(
                 "the connection was not ready for it by then. Look whether a Kafka broker listens there"
             )
             what = f"{ApiKey(api_key).title} to {address or f'broker {node_id}'}"

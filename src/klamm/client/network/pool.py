@@ -89,6 +89,11 @@ class ConnectionPool:
         health = self._health.get(address.endpoint)
         return health.wait(now) if health is not None else 0.0
 
+    def last_failure(self, address: BrokerAddress) -> Exception | None:
+        """Why a broker could not be reached, if it could not the last time."""
+        health = self._health.get(address.endpoint)
+        return health.reason if health is not None else None
+
     def keep_only(self, brokers: Mapping[int, BrokerAddress]) -> None:
         """Leave brokers that moved or are gone, and addresses that are known by their node ids now.
 
@@ -156,7 +161,7 @@ class ConnectionPool:
         try:
             connection = await open_connection(address, self._settings, self._counters)
         except Exception as error:
-            health.failed(loop.time(), self._backoff, random.random())
+            health.failed(loop.time(), self._backoff, random.random(), error)
             self._logger.debug("no connection to %s: %s", address, error)
             if isinstance(error, TlsFailed) and not self._has_met_broker:
                 # Brokers that restart hang up too. But one that never was there is rather a wrong port.
