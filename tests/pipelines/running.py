@@ -12,6 +12,7 @@ from pathlib import Path
 
 import klamm
 from klamm.pipelines.project import Project
+from klamm.pipelines.state import State
 from tests.pipelines.projects import make_project
 from tests.pipelines.reading import read_by_pandas, read_by_pyarrow
 
@@ -56,6 +57,13 @@ class Shop:
             ]
             for delivery in deliveries:
                 delivery.result()
+
+    def commits(self, pipeline: str) -> Path:
+        """Where Spark notes which batches are done."""
+        state = State(self.project)
+        generation = state.generation(pipeline)
+        assert generation is not None
+        return Path(state.checkpoint(pipeline, generation)) / "commits"
 
     def table(self, name: str) -> Path:
         return Path(self.project.tables) / name

@@ -9,6 +9,7 @@ from klamm.pipelines.positions import Position
 from klamm.pipelines.state import Generation
 
 GROUP = "shop.table"
+SOURCES = ["orders", "other_source"]
 SCHEMA = "topic STRING, partition INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, wanted BOOLEAN"
 
 
@@ -22,8 +23,8 @@ def headers(address: str = GROUP, *, topic: str = "orders", **more: str) -> list
 
 
 def test_what_came_back_is_taken_exactly_if_the_record_is_not_read_otherwise(spark: SparkSession) -> None:
-    # The third life of a lineage: they began at 0, 5 and 10.
-    life = Generation.first(at(0)).next(at(5), ()).next(at(10), ())
+    # The third life of a lineage: they began at 0, 5 by a replay, and 10 by a batch that was not done.
+    life = Generation.first(at(0)).next(at(5)).again(at(10))
 
     def of(number: int, offset: int) -> list[tuple[str, bytes]]:
         return headers(generation=f"{life.lineage}.{number}", offset=str(offset))
@@ -35,7 +36,10 @@ def test_what_came_back_is_taken_exactly_if_the_record_is_not_read_otherwise(spa
         (0, headers("shop.other"), False),
         (0, headers("shop.other", topic="elsewhere"), True),  # passed on by somebody, with all its headers
         (0, headers(), True),
+        (0, headers(offset="12"), True),
         (0, headers(generation="", offset="x"), True),
+        (0, headers(source="clean"), True),
+        (0, headers(source="other_source"), False),  # a rule of another source of the same topic
         (0, of(1, 12), False),  # read by the second life, and by this one
         (0, of(1, 7), False),  # by the second
         (0, of(1, 3), True),  # by none since
@@ -46,16 +50,20 @@ def test_what_came_back_is_taken_exactly_if_the_record_is_not_read_otherwise(spa
         (0, headers(generation="ffffffff.9", offset="3"), False),  # of a life before this lineage began
     ]
     rows = [("orders", partition, given, wanted) for partition, given, wanted in cases]
-    frame = spark.createDataFrame(rows, SCHEMA).withColumn("found", is_for(GROUP, life, "orders"))
+    frame = spark.createDataFrame(rows, SCHEMA).withColumn("found", is_for(GROUP, life, "orders", SOURCES))
     assert [row.found for row in frame.collect()] == [wanted for _, _, wanted in cases]
 
 
 def test_a_first_life_takes_what_it_has_refused(spark: SparkSession) -> None:
     life = Generation.first(at(7))
     told = [
-        headers(generation=life.name, offset="9"),
+        headers(generation=life.life, offset="9"),
         headers(generation="old.1", offset="9"),
         headers(generation="old.1", offset="3"),
     ]
     frame = spark.createDataFrame([("orders", 0, each, True) for each in told], SCHEMA)
-    assert [row[0] for row in frame.select(is_for(GROUP, life, "orders")).collect()] == [True, False, True]
+    assert [row[0] for row in frame.select(is_for(GROUP, life, "orders", SOURCES)).collect()] == [
+        True,
+        False,
+        True,
+    ]

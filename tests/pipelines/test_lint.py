@@ -195,7 +195,7 @@ def test_a_registry_that_does_not_answer_is_told_and_not_the_records(
         tmp_path,
         'topic="framed", format="avro", schema="order.avsc", framing="confluent", registry="http://127.0.0.1:1"',
     )
-    assert "warning: orders: the schema registry did not answer at http://127.0.0.1:1/schemas/ids/7" in told
+    assert "warning: orders: the schema registry gave no schema at http://127.0.0.1:1/schemas/ids/7" in told
 
 
 def test_records_that_fit_are_not_found(broker: Broker, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_offsets_that_are_no_numbers_are_refused() -> None:
 
 def test_before_the_first_batch_it_begins_where_it_was_asked_to(shop: Shop) -> None:
     state = State(shop.project)
-    BatchLog(state.batches_file("table")).cut(BatchFolder.of_batch(1, 0))
+    BatchLog(state.batches_file("table")).cut(1, 0)
     log = BatchLog(state.batches_file("table"))
     log.add(BatchEntry(1, 0, 3, at(shop, 8, 9), at(shop, 20), 23, 0))
     assert replay.plan(shop.project, "table", "earliest").start == {"orders": at(shop, 0)}
@@ -130,10 +130,29 @@ def test_a_table_that_has_gone_on_is_planned_again(shop: Shop) -> None:
 
 
 def test_sources_that_read_a_topic_at_two_speeds_are_replayed_from_the_beginning(shop: Shop) -> None:
-    offsets = Path(State(shop.project).checkpoint("table", 1)) / "offsets"
+    offsets = Path(State(shop.project).checkpoint("table", Generation(1))) / "offsets"
     offsets.mkdir(parents=True)
     ends = [json.dumps(at(shop, 20)), json.dumps(at(shop, 13))]
     (offsets / str(BATCHES - 1)).write_text("\n".join(["v1", "{}", *ends]))
     with pytest.raises(replay.ReplayRefused, match=r"reads a topic more than once.*from earliest"):
         replay.plan(shop.project, "table", 7)
     assert replay.plan(shop.project, "table", "earliest").start == {"orders": at(shop, 0)}
+
+
+def test_batches_without_rows_go_too(shop: Shop) -> None:
+    """They have no folder, but a line in the log, which a later replay would go by."""
+    for batch in range(2):
+        (shop.table("orders") / BatchFolder.of_batch(1, batch).name).rmdir()
+    replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"))
+    assert BatchLog(State(shop.project).batches_file("table")).entries == []
+    generation = State(shop.project).generation("table")
+    assert generation is not None and (generation.number, generation.cut) == (2, None)
+
+
+def test_a_table_that_the_pipeline_has_not_written_is_not_taken_apart(shop: Shop) -> None:
+    state = State(shop.project)
+    state.keep_generation("table", Generation.first({"orders": at(shop, 0)}, "tables/former"))
+    with pytest.raises(replay.ReplayRefused, match="writes to another place than it did"):
+        replay.plan(shop.project, "table", "earliest")
+    state.keep_generation("table", Generation.first({"orders": at(shop, 0)}, "tables/orders"))
+    assert replay.plan(shop.project, "table", "earliest").retired

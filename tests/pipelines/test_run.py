@@ -254,8 +254,8 @@ def test_a_database_has_each_row_once_also_when_a_batch_is_run_again(
     assert (status.state, status.rows_out, status.error) == ("finished", 30, "")
     assert numbers() == list(range(30))
     # Spark forgets that the batch is done, as it would if it were killed before it noted that.
-    (Path(shop.project.checkpoints) / "stored/1/commits/0").unlink()
-    for checksum in (Path(shop.project.checkpoints) / "stored/1/commits").glob(".0.*"):
+    (shop.commits("stored") / "0").unlink()
+    for checksum in shop.commits("stored").glob(".0.*"):
         checksum.unlink()
     shop.send(30, customer="bob")
     (status,) = run(shop.project, once=True, spark=spark)

@@ -9,6 +9,7 @@ import pytest
 from klamm.pipelines.batch_log import BatchEntry, BatchLog
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.positions import (
+    Position,
     completed,
     merged,
     parse_offset_log,
@@ -68,7 +69,8 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
 def test_a_generation_is_kept_whole(tmp_path: Path) -> None:
     state = State(make_project(tmp_path))
     assert state.generation("orders_table") is None
-    generation = Generation(2, {"orders": {"orders": {"0": 17}}}, ("batch=1-00000003",))
+    start = {"orders": {"orders": {"0": 17}}}
+    generation = Generation.first(start, "tables/orders").next(start, ("batch=1-00000003",), (1, 2)).again({})
     state.keep_generation("orders_table", generation)
     assert state.generation("orders_table") == generation
 
@@ -119,7 +121,7 @@ def test_retired_batches_are_forgotten_with_all_later_ones(tmp_path: Path) -> No
     for batch in range(3):
         log.add(entry(batch, batch * 10, batch * 10 + 10))
     log.add(entry(0, 30, 40, generation=2))
-    log.cut(BatchFolder.of_batch(1, 1))
+    log.cut(1, 1)
     assert BatchLog(tmp_path / "b.jsonl").entries == [entry(0, 0, 10)]
 
 
@@ -186,3 +188,17 @@ def test_a_status_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Pat
     file.write_text(file.read_text().replace('"rows_in"', '"of_tomorrow": 1, "rows_in"'))
     (file.parent / "b.json").write_text("{")
     assert [status.pipeline for status in read_status(project)] == ["a"]
+
+
+def test_lives_that_were_wholly_read_again_are_forgotten() -> None:
+    def at(offset: int, other: int = 0) -> dict[str, Position]:
+        return {"orders": {"orders": {"0": offset, "1": other}}}
+
+    begun = Generation.first(at(0))
+    assert begun.life == f"{begun.lineage}.1"
+    crashed = begun.again(at(10)).again(at(10)).again(at(10))
+    assert [life.number for life in crashed.lives] == [1, 4], "a batch that fails again and again is one"
+    replayed = crashed.next(at(5, 7))
+    assert [life.number for life in replayed.lives] == [1, 4, 5], "of the other partition it reads less"
+    assert [life.number for life in replayed.next(at(0)).lives] == [6]
+    assert replayed.number == 2 and replayed.life.endswith(".5")

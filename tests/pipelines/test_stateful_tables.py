@@ -59,7 +59,7 @@ def send(shop: Shop, first: int, end: int) -> None:
 def forget_the_last_batches(shop: Shop) -> None:
     """What a process leaves that is killed after its batches were published, and before Spark noted that."""
     for name in NAMES:
-        commits = Path(shop.project.checkpoints) / name / "1/commits"
+        commits = shop.commits(name)
         last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
         for file in [commits / str(last), *commits.glob(f".{last}.*")]:
             file.unlink()

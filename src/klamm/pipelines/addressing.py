@@ -1,9 +1,10 @@
 """Records that a redrive has sent back: which pipeline takes them, and when.
 
-A dead letter goes back for the pipeline that had refused it: the others have had the record, and would have
-its rows twice. And a pipeline that is replayed reads the records anew that it had refused. So it takes what
-came back of a record exactly if it has not begun a life since, the present one included, that reads the
-record itself: what that life refuses again has a letter of its own.
+A dead letter goes back for the pipeline that had refused it, and if it was a source's rule, for that source:
+the others have had the record, and would have its rows twice. And a pipeline that is replayed, or makes a
+batch again that was not done, reads the records anew that it had refused. So it takes what came back of a
+record exactly if it has not begun a life since, the present one included, that reads the record itself: what
+that life refuses again has a letter of its own.
 
 Consumers that are no pipelines see all such records. One that passes headers on to another topic does no
 harm: an address counts in the topic that it names.
@@ -11,6 +12,7 @@ harm: an address counts in the topic that it names.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 
@@ -23,33 +25,38 @@ from klamm.pipelines.state import Generation
 FOR = "klamm.for"
 """The header with the group of the pipeline that a record is for; a record without it is for all."""
 
-TOPIC, OFFSET, GENERATION = "klamm.topic", "klamm.offset", "klamm.generation"
-"""Headers: where the record was that was refused (its partition is the same), and in which life."""
+TOPIC, OFFSET, GENERATION, SOURCE = "klamm.topic", "klamm.offset", "klamm.generation", "klamm.source"
+"""Headers: where the record was that was refused (its partition is the same), in which life of the pipeline,
+and by the rule of which function."""
 
 
-def is_for(group: str, life: Generation, source: str) -> Column:
-    """Whether a row of Spark's schema for records is for this life of a pipeline. Never null."""
+def is_for(group: str, generation: Generation, source: str, sources: Iterable[str]) -> Column:
+    """Whether a row of Spark's schema for records is for this pipeline and source. Never null. `sources` are
+    all of the pipeline."""
+    others = [name for name in sources if name != source]
     address = F.when(_text(TOPIC) == F.col("topic"), _text(FOR))
-    is_ours = address.eqNullSafe(group) & ~F.coalesce(_is_read_anew(life, source), F.lit(False))
+    is_ours = (
+        address.eqNullSafe(group)
+        & ~F.coalesce(_text(SOURCE).isin(others), F.lit(False))
+        & ~F.coalesce(_is_read_anew(generation, source), F.lit(False))
+    )
     return address.isNull() | is_ours
 
 
-def _is_read_anew(life: Generation, source: str) -> Column:
+def _is_read_anew(generation: Generation, source: str) -> Column:
     """Whether a life later than the one that had refused the record has read it, or will. A record of
     another lineage was refused before all lives of this one."""
-    refused_in = F.coalesce(
-        F.when(
-            F.startswith(_text(GENERATION), F.lit(f"{life.lineage}.")),
-            F.substring_index(_text(GENERATION), ".", -1).try_cast("int"),
-        ),
-        F.lit(0),
-    )
-    starts = [(number, start[source]) for number, start in life.lives() if source in start]
+    name = _text(GENERATION)
+    refused_in = F.when(
+        F.startswith(name, F.lit(f"{generation.lineage}.")),
+        F.substring_index(name, ".", -1).try_cast("int"),
+    ).otherwise(F.lit(0))
     reads = [
-        (F.lit(number) > refused_in) & (_begin(start) <= _text(OFFSET).try_cast("bigint"))
-        for number, start in starts
+        (F.lit(number) > refused_in) & (_begin(start[source]) <= _text(OFFSET).try_cast("bigint"))
+        for number, start in generation.lives
+        if source in start
     ]
-    return reduce(or_, reads, F.lit(False))
+    return name.isNotNull() & reduce(or_, reads, F.lit(False))
 
 
 def _begin(start: Position) -> Column:

@@ -85,10 +85,12 @@ class BatchLog:
             self.entries[position : position + len(inside)] = [whole]
             self._rewrite()
 
-    def cut(self, folder: BatchFolder) -> None:
-        """Forget the batches of a folder and all later ones, after they were taken out of the table."""
+    def cut(self, generation: int, first: int) -> None:
+        """Forget a batch and all later ones, after they were taken out of the table."""
         with self._changing:
-            self._entries = [entry for entry in self.entries if (entry.generation, entry.first) < folder[:2]]
+            self._entries = [
+                entry for entry in self.entries if (entry.generation, entry.first) < (generation, first)
+            ]
             self._rewrite()
 
     def _rewrite(self) -> None:

@@ -32,6 +32,12 @@ class Checkpoint:
             return []
         return parse_offset_log(text)
 
+    def unfinished(self) -> int | None:
+        """The batch that Spark has begun and not counted as done, if there is one: it will run it again."""
+        begun = max((int(name) for name in self._names("offsets") if name.isdigit()), default=-1)
+        done = max((int(name) for name in self._names("commits") if name.isdigit()), default=-1)
+        return begun if begun > done else None
+
     def sync(self, batch: int) -> None:
         """Have the disk keep what a batch reads, before anybody sees its rows.
 

@@ -37,14 +37,14 @@ from pyspark.sql.pandas.functions import arrow_udf
 from klamm.client.errors import ClientError, RecordTooLarge, TopicExists
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.producer import Producer
-from klamm.pipelines.addressing import FOR, GENERATION, OFFSET, TOPIC
+from klamm.pipelines.addressing import FOR, GENERATION, OFFSET, SOURCE, TOPIC
 from klamm.pipelines.definitions import CARRIED, CONTENTS, DECODE_RULE
 from klamm.pipelines.project import Project
 from klamm.pipelines.state import Generation
 from pyspark_klamm.sink import forget_producer, producer_for
 
 HEADER_PREFIX = "klamm."
-RULE, ERROR, PIPELINE, SOURCE = "klamm.rule", "klamm.error", "klamm.pipeline", "klamm.source"
+RULE, ERROR, PIPELINE = "klamm.rule", "klamm.error", "klamm.pipeline"
 PARTITION, TIMESTAMP = "klamm.partition", "klamm.timestamp"
 CONTENT = "klamm.content"
 IS_RECORD, IS_ROW, IS_ELSEWHERE = "record", "row", "coordinates"
@@ -83,7 +83,7 @@ class DeadLetters:
     def of(cls, project: Project, pipeline: str, life: Generation | None) -> DeadLetters:
         settings = {**project.client_settings("producer"), "bootstrap.servers": project.bootstrap}
         return cls(
-            project.dead_letters, tuple(sorted(settings.items())), pipeline, life.name if life else None
+            project.dead_letters, tuple(sorted(settings.items())), pipeline, life.life if life else None
         )
 
     def send(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from pyspark import cloudpickle
@@ -76,7 +75,7 @@ def build(
     nodes = order(node.name, definitions.nodes)
     if streaming and makes_topics and any(_may_send(each) for each in nodes):
         make_topic(project)
-    frame = _Builder(node, project, spark, streaming, last, starts or {}, life).build(nodes)
+    frame = _Builder(node, nodes, project, spark, streaming, last, starts or {}, life).build(nodes)
     if isinstance(node, Pipeline):
         frame = frame.drop(*CONTENTS)
     if streaming:
@@ -90,6 +89,7 @@ class _Builder:
     def __init__(
         self,
         node: Node,
+        nodes: list[Node],
         project: Project,
         spark: SparkSession,
         streaming: bool,
@@ -102,8 +102,9 @@ class _Builder:
         self._streaming = streaming
         self._last = last
         self._starts = starts
-        self._life = None if life is None else replace(life, start=starts)
+        self._life = life
         self._query = node.name
+        self._sources = [each.name for each in nodes if isinstance(each, Source)]
         self._letters = DeadLetters.of(project, node.name, life) if streaming else None
         self._frames: dict[str, DataFrame] = {}
 
@@ -129,7 +130,8 @@ class _Builder:
         reader: Any = self._spark.readStream if self._streaming else self._spark.read
         rows: DataFrame = reader.format(READ_FORMAT).options(**options).load()
         if self._life is not None:
-            rows = rows.filter(is_for(self._project.group_of(self._query), self._life, source.name))
+            group = self._project.group_of(self._query)
+            rows = rows.filter(is_for(group, self._life, source.name, self._sources))
         if self._last is not None:
             rows = rows.orderBy(F.desc("timestamp"), F.desc("offset")).limit(self._last)
         return rows.select(*[F.col(name.removeprefix("_")).alias(name) for name in CARRIED])

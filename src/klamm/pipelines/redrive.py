@@ -2,7 +2,7 @@
 
 A record that comes back says in its headers for which pipeline it is, and of which record it is; pipelines
 that have had it, or will, pass it over (addressing.py). Each pipeline's letter of a record goes back on its
-own. A letter whose batch is not done yet waits: its record is read again with that batch.
+own.
 
 What was sent is committed in the group `<project>.redrive`: the offset up to which everything was, and in the
 commit's metadata, for pipelines and rules that are further than that, how far they are. So a redrive of one
@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,7 +27,7 @@ from klamm.client.plain.consumer import Consumer
 from klamm.client.plain.producer import Delivery, Producer
 from klamm.client.results import CommittedOffset, Record, TopicPartition
 from klamm.pipelines import dead_letters as letters
-from klamm.pipelines.addressing import FOR, GENERATION, OFFSET, TOPIC
+from klamm.pipelines.addressing import FOR, GENERATION, OFFSET, SOURCE, TOPIC
 from klamm.pipelines.definitions import Definitions
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError
@@ -129,7 +128,7 @@ class Letter:
         self.pipeline = self._text(letters.PIPELINE)
         self.rule = self._text(letters.RULE)
         self.name = f"{self.pipeline}/{self.rule}"
-        self.source = self._text(letters.SOURCE)
+        self.source = self._text(SOURCE)
         self.topic = self._text(TOPIC)
         self.partition = _number(self._text(letters.PARTITION))
         self.offset = _number(self._text(OFFSET))
@@ -185,9 +184,9 @@ class Marks:
             return cls(beginning)
         try:
             ahead = json.loads(committed.metadata) if committed.metadata else {}
-        except ValueError:  # committed by another tool, which means just the offset
-            ahead = {}
-        return cls(committed.offset, {str(name): int(offset) for name, offset in dict(ahead).items()})
+            return cls(committed.offset, {str(name): int(offset) for name, offset in ahead.items()})
+        except (ValueError, TypeError, AttributeError):  # by another tool, which means just the offset
+            return cls(committed.offset)
 
     def is_done(self, name: str, offset: int) -> bool:
         return offset < max(self.base, self.ahead.get(_hash(name), 0))
@@ -227,7 +226,6 @@ class _Work:
         self._wanted = wanted
         topics = clients.admin.describe_topics()
         self._partitions = {name: len(topic.partitions) for name, topic in topics.items()}
-        self._committed: dict[str, Mapping[TopicPartition, CommittedOffset]] = {}
         # No more than there are letters to send back.
         self._met: set[tuple[object, ...]] = set()
 
@@ -328,19 +326,7 @@ class _Work:
                 f"their pipeline {letter.pipeline} is not in the project any more; --for-all sends them "
                 "to all that read their topic"
             )
-        if not self._is_settled(letter):
-            return f"{letter.pipeline} has not finished their batch, and reads them again: run it first"
         return ""
-
-    def _is_settled(self, letter: Letter) -> bool:
-        """Whether the batch that a letter was sent from is done. If it is not, Spark runs it again."""
-        if letter.partition is None or letter.offset is None:
-            return True
-        group = self._project.group_of(letter.pipeline)
-        if group not in self._committed:
-            self._committed[group] = self._clients.admin.list_group_offsets(group)
-        committed = self._committed[group].get(TopicPartition(letter.topic, letter.partition))
-        return committed is None or letter.offset < committed.offset
 
     def _original(self, letter: Letter) -> Record | None:
         """The record that a letter was made of; None, and counted, if it does not go back."""
@@ -400,7 +386,8 @@ class _Work:
                 f"the record at offset {letter.offset} of {partition} did not come in {POLL_S:.0f} s",
                 advice="Try again when the broker answers: it goes on from there",
             )
-        return found[0] if found[0].offset == letter.offset else None
+        is_it = found[0].offset == letter.offset and letter.timestamp in (None, found[0].timestamp)
+        return found[0] if is_it else None  # a topic that was made anew has another there
 
     def _send_back(self, letter: Letter, original: Record) -> Delivery:
         """The record to its old partition, with its old time."""
@@ -413,7 +400,7 @@ class _Work:
         headers.append((REDRIVEN, str(times + 1).encode()))
         if not self._wanted.for_all:
             headers.append((FOR, self._project.group_of(letter.pipeline).encode()))
-            told = (TOPIC, OFFSET, GENERATION)
+            told = (TOPIC, OFFSET, GENERATION, SOURCE)
             headers += [(name, letter.headers[name]) for name in told if name in letter.headers]
         return self._clients.producer.send(
             letter.topic,

@@ -25,7 +25,7 @@ from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Definitions, ParquetSink, Pipeline, TopicSink
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError
-from klamm.pipelines.generations import finish_retiring
+from klamm.pipelines.generations import finish_retiring, table_place
 from klamm.pipelines.graph import sources_of
 from klamm.pipelines.hadoop import local_path
 from klamm.pipelines.positions import EARLIEST_OFFSET, Position, is_gone, merged, reaches
@@ -57,6 +57,8 @@ class ReplayPlan:
     """Where it begins, for each source."""
     retired: tuple[str, ...]
     """Folders that are taken out of the table."""
+    cut: tuple[int, int] | None
+    """The first batch of its log that goes, by generation and number."""
     newest: str
     """The newest folder of the table by now; none: nothing."""
     retired_rows: int
@@ -77,6 +79,11 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
             f"{pipeline} has not run yet: there is nothing to replay",
             advice="Its first run begins where its source says (start=)",
         )
+    if present.lineage and present.table != table_place(project, wanted):
+        raise ReplayRefused(
+            f"{pipeline} writes to another place than it did: what is there may be another's",
+            advice="Run it first",
+        )
     point = parse_point(from_) if isinstance(from_, str) else from_
     starts = {
         source.name: resolve(project, source.topics, _for_topics(point, source.topics))
@@ -86,7 +93,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
     newest = ""
     warnings = []
     with _session_if_needed(project, wanted, spark) as session:
-        checkpoint = Checkpoint(session, state.checkpoint(pipeline, present.number))
+        checkpoint = Checkpoint(session, state.checkpoint(pipeline, present))
         if point != "earliest" and checkpoint.keeps_state():
             warnings.append(
                 f"{pipeline} keeps state, which a replay begins without: windows and joins that reach back "
@@ -119,6 +126,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         generation=present.number + 1,
         start=starts,
         retired=tuple(folder.name for folder in rebuilt.retired),
+        cut=rebuilt.first,
         newest=newest,
         retired_rows=rebuilt.rows,
         warnings=tuple(warnings),
@@ -135,7 +143,7 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
     wanted = _pipeline(load_definitions(project), planned.pipeline)
     with state.lock("preparing a replay"), _session_if_needed(project, wanted, spark) as session:
         present = state.generation(planned.pipeline)
-        if present is None or present.number + 1 != planned.generation or present.retire:
+        if present is None or present.number + 1 != planned.generation or present.cut:
             raise ReplayRefused(
                 f"{planned.pipeline} has been replayed since this was planned", advice="Plan it again"
             )
@@ -145,9 +153,9 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
                 raise ReplayRefused(
                     f"{planned.pipeline} has gone on since the replay was planned", advice="Plan it again"
                 )
-        begun = present.next(planned.start, planned.retired)
+        begun = present.next(planned.start, planned.retired, planned.cut)
         state.keep_generation(planned.pipeline, begun)
-        if begun.retire:
+        if begun.cut is not None:
             finish_retiring(project, state, wanted, begun, session)
 
 
@@ -222,6 +230,7 @@ class _Rebuilt(NamedTuple):
     `is_whole`: nothing stays."""
 
     begins: Position
+    first: tuple[int, int] | None = None
     is_whole: bool = True
     retired: tuple[BatchFolder, ...] = ()
     rows: int = 0
@@ -252,6 +261,7 @@ def _rebuilt(
         if is_first and not is_gone(entry.start, end, oldest, newest):
             return _Rebuilt(
                 begins=entry.start,
+                first=(entry.generation, entry.first),
                 is_whole=entry is entries[0],
                 retired=tuple(folder for folder in folders if folder[:2] >= (entry.generation, entry.first)),
                 rows=sum(each.rows for each in later[index:]),

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.hadoop import joined
@@ -44,45 +44,66 @@ class ProjectBusy(PipelineError):
     """Another process runs the project, or changes it."""
 
 
-FIRST_GENERATION = 1
+class Life(NamedTuple):
+    """What a pipeline reads from `start` on, for each source by its name; `number` counts them."""
+
+    number: int
+    start: Mapping[str, Position]
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One life of a pipeline. `start` is where it begins, for each source by its name.
+    """What a pipeline writes between two replays, with a checkpoint of its own.
 
-    `retire` are names of the table's folders that must be gone before it runs: a replay that was killed in
-    between is finished by whoever comes next. `lineage` is new when a pipeline begins without a state;
-    `former` are the starts of the lives before this one, in their order. `table` is where batches go, if they
-    go to a table of ours, so that one of another is not taken for it.
+    It begins at `start`, for each source by its name. A replay that was killed is finished by whoever comes
+    next: the folders `retire` of the table must be gone before it runs, and what its log has from the batch
+    `cut` on (generation and number). `table` is where batches go, if they go to a table of ours, so that one
+    of another is not taken for it.
+
+    `lineage` is new when a pipeline begins without a state. A life begins with each generation, and each
+    time a batch is read again that was not done: `lives` has those of all generations, without such that
+    a later one has wholly read again.
     """
 
     number: int
     start: Mapping[str, Position] = field(default_factory=dict)
     retire: tuple[str, ...] = ()
-    lineage: str = ""
-    former: tuple[Mapping[str, Position], ...] = ()
+    cut: tuple[int, int] | None = None
     table: str | None = None
+    lineage: str = ""
+    lives: tuple[Life, ...] = ()
 
     @classmethod
     def first(cls, start: Mapping[str, Position], table: str | None = None) -> Self:
-        return cls(FIRST_GENERATION, start, lineage=secrets.token_hex(4), table=table)
+        return cls(1, start, table=table, lineage=secrets.token_hex(4), lives=(Life(1, start),))
 
-    def next(self, start: Mapping[str, Position], retire: tuple[str, ...]) -> Self:
-        """The life that a replay begins."""
-        return replace(
-            self, number=self.number + 1, start=start, retire=retire, former=(*self.former, self.start)
-        )
+    def next(
+        self, start: Mapping[str, Position], retire: tuple[str, ...] = (), cut: tuple[int, int] | None = None
+    ) -> Self:
+        """The generation that a replay begins."""
+        begun = self.again(start)
+        return replace(begun, number=self.number + 1, start=start, retire=retire, cut=cut)
+
+    def again(self, start: Mapping[str, Position]) -> Self:
+        """The same one, with a life that begins with a batch that was not done."""
+        number = self.lives[-1].number + 1 if self.lives else 1
+        kept = [life for life in self.lives if not _covers(start, life.start)]
+        return replace(self, lives=(*kept, Life(number, start)))
 
     @property
-    def name(self) -> str:
-        """Of this life and of no other, also not of one after the state was deleted."""
-        return f"{self.lineage}.{self.number}"
+    def life(self) -> str:
+        """The name of the present life, and of no other, also not of one after the state was deleted."""
+        return f"{self.lineage}.{self.lives[-1].number if self.lives else 0}"
 
-    def lives(self) -> Iterator[tuple[int, Mapping[str, Position]]]:
-        """The numbers and starts of all lives of this lineage."""
-        starts = [*self.former, self.start]
-        return zip(range(self.number - len(self.former), self.number + 1), starts, strict=True)
+
+def _covers(start: Mapping[str, Position], other: Mapping[str, Position]) -> bool:
+    """Whether everything that is read from `other` on is read from `start` on."""
+    return all(
+        start.get(source, {}).get(topic, {}).get(partition, offset + 1) <= offset
+        for source, position in other.items()
+        for topic, partitions in position.items()
+        for partition, offset in partitions.items()
+    )
 
 
 class State:
@@ -151,17 +172,19 @@ class State:
         file = self._generation_file(pipeline)
         try:
             value = json.loads(file.read_text())
+            cut = value.get("cut")
             return Generation(
                 int(value["number"]),
                 value["start"],
                 tuple(value["retire"]),
-                value.get("lineage", ""),
-                tuple(value.get("former", ())),
+                (int(cut[0]), int(cut[1])) if cut else None,
                 value.get("table"),
+                value.get("lineage", ""),
+                tuple(Life(int(number), start) for number, start in value.get("lives", ())),
             )
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError) as error:
             raise PipelineError(
                 f"{file} does not read as what it should be ({error})",
                 advice=f"If checkpoints of {pipeline} are there, restore it; else remove it",
@@ -170,8 +193,10 @@ class State:
     def keep_generation(self, pipeline: str, generation: Generation) -> None:
         write_whole(self._generation_file(pipeline), json.dumps(asdict(generation), indent=1))
 
-    def checkpoint(self, pipeline: str, generation: int) -> str:
-        return joined(self._project.checkpoints, pipeline, str(generation))
+    def checkpoint(self, pipeline: str, generation: Generation) -> str:
+        """With the lineage in its name: what begins without a state must not go on with an old checkpoint."""
+        name = "-".join(filter(None, [str(generation.number), generation.lineage]))
+        return joined(self._project.checkpoints, pipeline, name)
 
     def batches_file(self, pipeline: str) -> Path:
         return self.folder / "batches" / f"{pipeline}.jsonl"

@@ -9,13 +9,15 @@ from typing import Any, Self
 
 
 class FakeRegistry:
-    """`answers` by path; `failures` are codes that come first; `asked` and `credentials` of all requests."""
+    """`answers` by path; `failures` are codes that come first; `asked` and `credentials` of all requests.
+    Answers are cut off by `cut_off_bytes`."""
 
     def __init__(self) -> None:
         self.answers: dict[str, dict[str, Any]] = {}
         self.failures: dict[str, list[int]] = {}
         self.asked: list[str] = []
         self.credentials: list[str | None] = []
+        self.cut_off_bytes = 0
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -25,9 +27,11 @@ class FakeRegistry:
                 codes = registry.failures.get(self.path)
                 found = registry.answers.get(self.path)
                 code = codes.pop(0) if codes else 404 if found is None else 200
+                text = json.dumps(found or {"error_code": 40403 if code == 404 else code}).encode()
                 self.send_response(code)
+                self.send_header("Content-Length", str(len(text) + registry.cut_off_bytes))
                 self.end_headers()
-                self.wfile.write(json.dumps(found or {"error_code": code}).encode())
+                self.wfile.write(text)
 
             def log_message(self, format: str, *args: object) -> None:
                 """Nothing: who asked for what is in `asked`."""

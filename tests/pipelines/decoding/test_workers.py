@@ -158,11 +158,20 @@ def test_a_registry_that_does_not_answer_is_no_fault_of_the_values(
     )
     values = pa.array([confluent(b"", 7)])
     registry.failures["/sub/schemas/ids/7"] = [500, 503, 502]
-    with pytest.raises(DecoderUnavailable, match=r"did not answer at http.*/sub/schemas/ids/7: 502"):
+    with pytest.raises(DecoderUnavailable, match=r"gave no schema at http.*/sub/schemas/ids/7: 502"):
         read_values(values, read, columns("id STRING, n INT"))
     registry.failures["/sub/schemas/ids/7"] = [401]
     with pytest.raises(DecoderUnavailable, match="401"):
         read_values(values, read, columns("id STRING, n INT"))
+    registry.answers["/sub/schemas/ids/7"] = {"message": "another server knows no such path"}
+    for codes in ([], [404]):
+        registry.failures["/sub/schemas/ids/7"] = codes
+        with pytest.raises(DecoderUnavailable, match=r"404 Not Found|something else than a schema"):
+            read_values(values, read, columns("id STRING, n INT"))
+    registry.cut_off_bytes = 10
+    with pytest.raises(DecoderUnavailable, match="IncompleteRead"):
+        read_values(values, read, columns("id STRING, n INT"))
+    registry.cut_off_bytes = 0
     registry.failures["/sub/schemas/ids/7"] = [503]
     registry.answers["/sub/schemas/ids/7"] = {"schema": json.dumps(OLD)}
     good = pa.array([confluent(avro_value(OLD, {"id": "late"}), 7)])

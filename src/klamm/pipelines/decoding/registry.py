@@ -1,6 +1,6 @@
 """Avro schemas by their id, from a schema registry that answers GET /schemas/ids/<id> as Confluent's does.
 
-Asked once per process and id. An id that the registry does not know is a fault of the value, which becomes a
+What it knows is asked once per process. An id that it does not know is a fault of the value, which becomes a
 dead letter; a registry that does not answer is not, and fails the batch, to be run again.
 """
 
@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Mapping
 from functools import lru_cache
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any
 
 import fastavro
@@ -28,6 +29,8 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 """Between attempts: a registry that is restarted is waited for, one that is gone is told soon."""
 
 KEPT_SCHEMAS = 1000
+_NOT_THERE = (40401, 40402, 40403)
+"""What a registry answers for a subject, a version or an id that it does not have."""
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 
 
@@ -55,27 +58,38 @@ def _parsed(registry: str, found: Mapping[str, Any], named: dict[str, Any]) -> A
 
 
 def _get(registry: str, path: str) -> dict[str, Any] | None:
-    """What is there; None if nothing is."""
+    """What is there; None if the registry says that it has nothing there."""
     request = _request(registry, path)
     for pause in (*PAUSES_S, None):
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                found: dict[str, Any] = json.load(answer)
+                found = json.load(answer)
+            if isinstance(found, dict) and "schema" in found:
                 return found
+            last = "it answered something else than a schema"
+            break
         except urllib.error.HTTPError as error:
-            if error.code == HTTPStatus.NOT_FOUND:
+            if error.code == HTTPStatus.NOT_FOUND and _is_of_a_registry(error):
                 return None
             last = f"{error.code} {error.reason}"
             if error.code < HTTPStatus.INTERNAL_SERVER_ERROR:
                 break  # it will say the same the next time
-        except (OSError, ValueError) as error:  # not reached, cut off, or no JSON
+        except (OSError, HTTPException, ValueError) as error:  # not reached, cut off, or no JSON
             last = str(getattr(error, "reason", error))
         if pause is not None:
             time.sleep(pause)
     raise DecoderUnavailable(
-        f"the schema registry did not answer at {request.full_url}: {last}",
-        advice="Is it running, and is registry= its address?",
+        f"the schema registry gave no schema at {request.full_url}: {last}",
+        advice="Is it running, is registry= its address, and may we ask it?",
     )
+
+
+def _is_of_a_registry(error: urllib.error.HTTPError) -> bool:
+    """Whether it was a registry that has nothing there, and not another server that knows no such path."""
+    try:
+        return json.load(error)["error_code"] in _NOT_THERE
+    except (OSError, HTTPException, ValueError, TypeError, KeyError):
+        return False
 
 
 def _request(registry: str, path: str) -> urllib.request.Request:

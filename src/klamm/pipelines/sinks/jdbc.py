@@ -65,12 +65,15 @@ class JdbcWriter:
         self._dialect: Any = None
         self._cleaned = False
 
-    def __call__(self, frame: DataFrame, batch: int) -> None:
-        spark = frame.sparkSession
+    def has(self, spark: SparkSession, batch: int) -> bool:
+        """Whether a batch has been moved."""
         with self._connection(spark) as connection:
             self._prepare(connection)
-            moved = self._is_moved(connection, batch)
-        if moved:
+            return self._is_moved(connection, batch)
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        spark = frame.sparkSession
+        if self.has(spark, batch):
             if self._checkpoint.keeps_state():
                 frame.write.format("noop").mode("overwrite").save()
             return

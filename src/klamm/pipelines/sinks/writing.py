@@ -27,7 +27,7 @@ from klamm.pipelines.sinks.topic import topic_writer
 from klamm.pipelines.state import Generation, State
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -63,7 +63,7 @@ def start_query(
     check_mode(pipeline)
     check_columns(pipeline, frame.columns)
     sink = pipeline.to
-    checkpoint = Checkpoint(frame.sparkSession, state.checkpoint(pipeline.name, generation.number))
+    checkpoint = Checkpoint(frame.sparkSession, state.checkpoint(pipeline.name, generation))
     table: Table | None = None
     log: BatchLog | None = None
     match sink:
@@ -88,6 +88,33 @@ def start_query(
         case IcebergSink() | DeltaSink():
             writer = lakehouse_writer(frame, sink)
     return Started(_started(writer, pipeline, checkpoint.location, once), table, log)
+
+
+def is_applied(
+    pipeline: Pipeline,
+    project: Project,
+    state: State,
+    generation: Generation,
+    checkpoint: Checkpoint,
+    batch: int,
+    spark: SparkSession,
+) -> bool:
+    """Whether a batch that Spark does not count as done is in its sink all the same. Of sinks that do not
+    tell, it is not known: they get its rows again."""
+    sink = pipeline.to
+    match sink:
+        case ParquetSink():
+            table = open_table(spark, table_location(project.tables, sink.table))
+            log = BatchLog(state.batches_file(pipeline.name))
+            return table.holds(generation.number, batch) or log.holds(generation.number, batch)
+        case JdbcSink():
+            number, mode = generation.number, pipeline.mode
+            writer = JdbcWriter(
+                sink, project.name, pipeline.name, number, mode, checkpoint, lambda rows: None
+            )
+            return writer.has(spark, batch)
+        case _:
+            return False
 
 
 def _started(writer: DataStreamWriter, pipeline: Pipeline, checkpoint: str, once: bool) -> StreamingQuery:
