@@ -156,3 +156,16 @@ def test_a_table_that_the_pipeline_has_not_written_is_not_taken_apart(shop: Shop
         replay.plan(shop.project, "table", "earliest")
     state.keep_generation("table", Generation.first({"orders": at(shop, 0)}, "tables/orders"))
     assert replay.plan(shop.project, "table", "earliest").retired
+
+
+def test_a_replay_that_was_broken_off_is_finished_by_the_next(shop: Shop) -> None:
+    state = State(shop.project)
+    planned = replay.plan(shop.project, "table", "earliest")
+    present = state.generation("table")
+    assert present is not None
+    state.keep_generation("table", present.next(planned.start, planned.retired, planned.cut))
+    with pytest.raises(replay.ReplayRefused, match="Plan it again"):
+        replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"))
+    finished = state.generation("table")
+    assert finished is not None and (finished.number, finished.cut, finished.retire) == (2, None, ())
+    assert BatchLog(state.batches_file("table")).entries == []

@@ -18,7 +18,7 @@ from klamm.pipelines.positions import (
 )
 from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.sinks.layout import BatchFolder
-from klamm.pipelines.state import Generation, ProjectBusy, State
+from klamm.pipelines.state import MOST_LIVES, Generation, ProjectBusy, State
 from klamm.pipelines.status import read_status, tidy_up, write_status
 from tests.pipelines.projects import make_project
 
@@ -202,3 +202,11 @@ def test_lives_that_were_wholly_read_again_are_forgotten() -> None:
     assert [life.number for life in replayed.lives] == [1, 4, 5], "of the other partition it reads less"
     assert [life.number for life in replayed.next(at(0)).lives] == [6]
     assert replayed.number == 2 and replayed.life.endswith(".5")
+    unnamed = Generation.first(at(0)).again({"orders": {"orders": {"0": 5}}}).again(at(5, 7))
+    assert [life.number for life in unnamed.lives] == [1, 2, 3], (
+        "what is not named is read from the oldest on"
+    )
+    many = begun
+    for offset in range(1, 300):
+        many = many.again(at(offset))
+    assert len(many.lives) == MOST_LIVES and many.lives[-1].number == 300

@@ -12,9 +12,8 @@ harm: an address counts in the topic that it names.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from functools import reduce
-from operator import or_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -51,24 +50,32 @@ def _is_read_anew(generation: Generation, source: str) -> Column:
         F.startswith(name, F.lit(f"{generation.lineage}.")),
         F.substring_index(name, ".", -1).try_cast("int"),
     ).otherwise(F.lit(0))
-    reads = [
-        (F.lit(number) > refused_in) & (_begin(start[source]) <= _text(OFFSET).try_cast("bigint"))
+    offset = _text(OFFSET).try_cast("bigint")
+    place = F.concat_ws("-", "topic", "partition")
+
+    def reads_it(life: Column) -> Column:
+        # What a life does not name it reads from the oldest on.
+        begin = F.coalesce(F.try_element_at(life["begins"], place), F.lit(EARLIEST_OFFSET))
+        return (life["number"] > refused_in) & (begin <= offset)
+
+    return name.isNotNull() & F.exists(_lives(generation, source), reads_it)
+
+
+def _lives(generation: Generation, source: str) -> Column:
+    """The lives that read this source, as one value: they may be many."""
+    lives = [
+        {"number": number, "begins": _by_place(start[source])}
         for number, start in generation.lives
         if source in start
     ]
-    return name.isNotNull() & reduce(or_, reads, F.lit(False))
+    kind = "ARRAY<STRUCT<number: INT, begins: MAP<STRING, BIGINT>>>"
+    return F.from_json(F.lit(json.dumps(lives)), kind)
 
 
-def _begin(start: Position) -> Column:
-    """Where a life begins in the partition of a row; what it does not name it reads from the oldest on."""
-    pairs = [
-        (F.lit(f"{topic}-{partition}"), F.lit(offset))
-        for topic, partitions in start.items()
-        for partition, offset in partitions.items()
-    ]
-    begins = F.create_map(*[part for pair in pairs for part in pair])
-    found = F.try_element_at(begins, F.concat_ws("-", "topic", "partition"))
-    return F.coalesce(found, F.lit(EARLIEST_OFFSET)) if pairs else F.lit(EARLIEST_OFFSET)
+def _by_place(start: Position) -> dict[str, int]:
+    return {
+        f"{topic}-{number}": offset for topic, numbers in start.items() for number, offset in numbers.items()
+    }
 
 
 def _text(name: str) -> Column:

@@ -84,7 +84,8 @@ def _after_an_unfinished_batch(
     batch = checkpoint.unfinished()
     if batch is None or is_applied(pipeline, project, state, generation, checkpoint, batch, spark):
         return generation
-    before = merged(checkpoint.ends(batch - 1), min)
+    # Of two sources of one topic it is not known which is where: rather a row twice than not at all.
+    before = merged(checkpoint.ends(batch - 1), max)
     start = {
         source.name: {topic: before[topic] for topic in source.topics if topic in before}
         for source in sources_of(pipeline.name, definitions.nodes)

@@ -143,6 +143,8 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
     wanted = _pipeline(load_definitions(project), planned.pipeline)
     with state.lock("preparing a replay"), _session_if_needed(project, wanted, spark) as session:
         present = state.generation(planned.pipeline)
+        if present is not None and present.cut is not None:
+            finish_retiring(project, state, wanted, present, session)
         if present is None or present.number + 1 != planned.generation or present.cut:
             raise ReplayRefused(
                 f"{planned.pipeline} has been replayed since this was planned", advice="Plan it again"

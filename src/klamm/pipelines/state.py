@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.hadoop import joined
-from klamm.pipelines.positions import Position
+from klamm.pipelines.positions import EARLIEST_OFFSET, Position
 from klamm.pipelines.project import Project
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ _DRIVER_POLL_S = 0.05
 
 class ProjectBusy(PipelineError):
     """Another process runs the project, or changes it."""
+
+
+MOST_LIVES = 200
+"""How many are kept: nearly each is a batch that was broken off, and counts for what that had refused."""
 
 
 class Life(NamedTuple):
@@ -88,7 +92,7 @@ class Generation:
         """The same one, with a life that begins with a batch that was not done."""
         number = self.lives[-1].number + 1 if self.lives else 1
         kept = [life for life in self.lives if not _covers(start, life.start)]
-        return replace(self, lives=(*kept, Life(number, start)))
+        return replace(self, lives=(*kept[1 - MOST_LIVES :], Life(number, start)))
 
     @property
     def life(self) -> str:
@@ -97,13 +101,17 @@ class Generation:
 
 
 def _covers(start: Mapping[str, Position], other: Mapping[str, Position]) -> bool:
-    """Whether everything that is read from `other` on is read from `start` on."""
-    return all(
-        start.get(source, {}).get(topic, {}).get(partition, offset + 1) <= offset
-        for source, position in other.items()
-        for topic, partitions in position.items()
-        for partition, offset in partitions.items()
-    )
+    """Whether everything that is read from `other` on is read from `start` on. Partitions that are not named
+    are read from their oldest record on."""
+    for source, position in other.items():
+        if source not in start:
+            return False
+        for topic in {*position, *start[source]}:
+            ours, theirs = start[source].get(topic, {}), position.get(topic, {})
+            for partition in {*ours, *theirs}:
+                if ours.get(partition, EARLIEST_OFFSET) > theirs.get(partition, EARLIEST_OFFSET):
+                    return False
+    return True
 
 
 class State:

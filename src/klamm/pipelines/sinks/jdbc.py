@@ -187,7 +187,13 @@ class JdbcWriter:
             jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(options)
         )
         self._dialect = jvm.org.apache.spark.sql.jdbc.JdbcDialects.get(self._sink.url)
-        connection = self._dialect.createConnectionFactory(parsed).apply(-1)
+        try:
+            connection = self._dialect.createConnectionFactory(parsed).apply(-1)
+        except Exception as error:
+            raise DatabaseFailed(
+                f"the database of {self._sink.table} cannot be reached: {_reason(error)}",
+                advice="Is it running, and are url and properties of the sink right?",
+            ) from error
         try:
             connection.setAutoCommit(False)
             yield connection
