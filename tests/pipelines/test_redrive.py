@@ -303,6 +303,7 @@ def test_a_batch_that_is_made_again_counts_and_not_its_first_try(
     shop.assert_each_once("other")
 
 
+@pytest.mark.faults
 def test_a_replay_has_each_record_once_wherever_it_begins(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:
