@@ -6,9 +6,9 @@ own.
 
 What was sent is committed in the group `<project>.redrive`: the offset up to which everything was, and in the
 commit's metadata, for pipelines and rules that are further than that, how far they are. So a redrive of one
-rule leaves the others for later, and a second one of all does not send the first ones again. A letter that
-waits has those behind it wait that are of the same pipeline and rule. Committed is after a chunk was
-acknowledged: a process that is killed in between sends one chunk again.
+rule leaves the others for later, and a second one of all does not send the first ones again. Letters of a
+pipeline that is not there wait, all of them. Committed is after a chunk was acknowledged: a process that is
+killed in between sends one chunk again.
 """
 
 from __future__ import annotations
@@ -245,7 +245,6 @@ class _Work:
         consumer = self._clients.consumer
         consumer.assign([partition])
         consumer.seek(partition, start)
-        waiting: dict[str, str] = {}
         first_waiting: int | None = None
         position = start
         while position < end:
@@ -265,9 +264,7 @@ class _Work:
                     continue
                 if marks.is_done(letter.name, letter.record.offset):
                     continue
-                reason = waiting.get(letter.name) or self._why_later(letter)
-                if reason:
-                    waiting[letter.name] = reason
+                if reason := self._why_later(letter):
                     self.result.waiting[reason] += 1
                     first_waiting = letter.record.offset if first_waiting is None else first_waiting
                     continue
@@ -319,7 +316,7 @@ class _Work:
     # ---- one letter
 
     def _why_later(self, letter: Letter) -> str:
-        """Why a letter, and those of its kind behind it, must wait; nothing if it need not."""
+        """Why all letters of a pipeline must wait; nothing if they need not."""
         pipelines = self._wanted.definitions.pipelines
         if not self._wanted.for_all and letter.pipeline not in pipelines:
             return (

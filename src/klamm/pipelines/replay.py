@@ -102,7 +102,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         if isinstance(wanted.to, ParquetSink):
             folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
             entries = BatchLog(state.batches_file(pipeline)).entries
-            newest = folders[-1].name if folders else ""
+            newest = _newest(folders)
             rebuilt = _rebuilt(project, entries, folders, _asked(point, starts), starts)
             if not rebuilt.is_whole and _read_at_two_speeds(checkpoint, entries):
                 raise ReplayRefused(
@@ -151,7 +151,7 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
             )
         if isinstance(wanted.to, ParquetSink):
             folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
-            if planned.newest != (folders[-1].name if folders else ""):
+            if planned.newest != _newest(folders):
                 raise ReplayRefused(
                     f"{planned.pipeline} has gone on since the replay was planned", advice="Plan it again"
                 )
@@ -159,6 +159,10 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
         state.keep_generation(planned.pipeline, begun)
         if begun.cut is not None:
             finish_retiring(project, state, wanted, begun, session)
+
+
+def _newest(folders: Sequence[BatchFolder]) -> str:
+    return folders[-1].name if folders else ""
 
 
 def _pipeline(definitions: Definitions, name: str) -> Pipeline:

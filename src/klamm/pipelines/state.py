@@ -8,7 +8,7 @@
     status/<pipeline>.json     how the pipeline is doing (`status.py`)
 
 Checkpoints are Spark's, one folder per pipeline and generation; they lie in the state folder too unless the
-project says otherwise. A generation is one life of a pipeline, from a starting position on: a replay starts
+project says otherwise. A generation is what a pipeline writes from a starting position on: a replay starts
 the next one. Its number and its start are written before its first batch, so that a start at "latest" is the
 same position again when that batch is tried again.
 """

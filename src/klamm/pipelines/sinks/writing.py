@@ -78,11 +78,8 @@ def start_query(
             write = ParquetWriter(sink, table, log, checkpoint, generation.number, start, on_rows)
             writer = frame.writeStream.foreachBatch(write)
         case JdbcSink():
-            writer = frame.writeStream.foreachBatch(
-                JdbcWriter(
-                    sink, project.name, pipeline.name, generation.number, pipeline.mode, checkpoint, on_rows
-                )
-            )
+            write_rows = _jdbc_writer(sink, pipeline, project, generation, checkpoint, on_rows)
+            writer = frame.writeStream.foreachBatch(write_rows)
         case TopicSink():
             writer = topic_writer(frame, sink, project, pipeline.place)
         case IcebergSink() | DeltaSink():
@@ -108,13 +105,23 @@ def is_applied(
             log = BatchLog(state.batches_file(pipeline.name))
             return table.holds(generation.number, batch) or log.holds(generation.number, batch)
         case JdbcSink():
-            number, mode = generation.number, pipeline.mode
-            writer = JdbcWriter(
-                sink, project.name, pipeline.name, number, mode, checkpoint, lambda rows: None
-            )
+            writer = _jdbc_writer(sink, pipeline, project, generation, checkpoint, lambda rows: None)
             return writer.has(spark, batch)
         case _:
             return False
+
+
+def _jdbc_writer(
+    sink: JdbcSink,
+    pipeline: Pipeline,
+    project: Project,
+    generation: Generation,
+    checkpoint: Checkpoint,
+    on_rows: Callable[[int], None],
+) -> JdbcWriter:
+    return JdbcWriter(
+        sink, project.name, pipeline.name, generation.number, pipeline.mode, checkpoint, on_rows
+    )
 
 
 def _started(writer: DataStreamWriter, pipeline: Pipeline, checkpoint: str, once: bool) -> StreamingQuery:
