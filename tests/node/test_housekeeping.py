@@ -21,7 +21,7 @@ def test_a_damaged_log_does_not_keep_the_others_from_retention() -> None:
         for partition in range(3):
             produce(wire, "t", partition)  # records of long ago
         assert broker.node is not None
-        logs = [broker.node.replicas.get("t", partition).log for partition in range(3)]
+        logs = [broker.node.partitions.get("t", partition).log for partition in range(3)]
         shutil.rmtree(logs[0].directory)
         broker.run(broker.node._housekeeping.delete_expired())
         assert [log.log_start_offset for log in logs[1:]] == [1, 1]

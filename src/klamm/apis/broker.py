@@ -8,7 +8,7 @@ from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig
 from klamm.groups.coordinator import GroupCoordinator
 from klamm.replication.fetch_sessions import FetchSessions
-from klamm.replication.replicas import Replicas
+from klamm.replication.partitions import Partitions
 from klamm.storage.log_dirs import LogDirs
 
 
@@ -28,7 +28,7 @@ class Broker(Protocol):
     node_id: int
     clock: Clock
     cluster: ClusterService
-    replicas: Replicas
+    partitions: Partitions
     groups: GroupCoordinator
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions

@@ -131,9 +131,9 @@ class _Produce:
                 "transactions are not available on this broker",
             )
         if self.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
-            partition = self.broker.replicas.get_by_id(topic.topic_id, index)
+            partition = self.broker.partitions.get_by_id(topic.topic_id, index)
         else:
-            partition = self.broker.replicas.get(topic.name, index)
+            partition = self.broker.partitions.get(topic.name, index)
         if self.acks == ACKS_ALL:
             partition.check_enough_replicas()
         return partition
@@ -151,13 +151,13 @@ class _Produce:
         response.log_append_time_ms = result.log_append_time_ms
         response.log_start_offset = result.log_start_offset
         if partition.log.needs_flush(self.now_ms):
-            self.flushes.append((self.broker.replicas.flusher.flush(partition.log), response))
+            self.flushes.append((self.broker.partitions.flusher.flush(partition.log), response))
 
     async def open_then_append(self) -> Answer:
         for partition, batch, response in self.unopened:
             try:
                 config = partition.log.config
-                rewritten = await self.broker.replicas.open_batch(batch, config)
+                rewritten = await self.broker.partitions.open_batch(batch, config)
                 view = memoryview(rewritten)
                 header = validate_produced(view, max_message_bytes=config.max_message_bytes)
                 self._append_batch(partition, view, header, response)

@@ -146,7 +146,7 @@ class _Fetch:
 
     async def _answer_from_disk(self) -> FetchResponse:
         return self._respond(
-            await self.broker.replicas.run_in_thread(collect, self.fetch, self.max_bytes, may_block=True)
+            await self.broker.partitions.run_in_thread(collect, self.fetch, self.max_bytes, may_block=True)
         )
 
     def _is_enough(self, result: FetchResult) -> bool:
@@ -155,8 +155,8 @@ class _Fetch:
     def _find_partition(self, key: PartitionKey) -> Partition:
         name, index = key
         if isinstance(name, bytes):
-            return self.broker.replicas.get_by_id(name, index)
-        return self.broker.replicas.get(name, index)
+            return self.broker.partitions.get_by_id(name, index)
+        return self.broker.partitions.get(name, index)
 
     def _respond(self, result: FetchResult) -> FetchResponse:
         fetch = self.fetch

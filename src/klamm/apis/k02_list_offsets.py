@@ -63,7 +63,7 @@ async def _look_up(
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} has no meaning here"
             )
-        partition = broker.replicas.get(topic, asked.partition_index)
+        partition = broker.partitions.get(topic, asked.partition_index)
         partition.check_online()
         partition.check_leader_epoch(asked.current_leader_epoch)
         response.offset, response.timestamp, leader_epoch = await _find(
@@ -89,9 +89,9 @@ async def _find(
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOT_FOUND
     if timestamp == MAX_TIMESTAMP:
-        found = await broker.replicas.run_in_thread(log.offset_of_max_timestamp)
+        found = await broker.partitions.run_in_thread(log.offset_of_max_timestamp)
     else:
-        found = await broker.replicas.run_in_thread(log.offset_for_timestamp, timestamp)
+        found = await broker.partitions.run_in_thread(log.offset_for_timestamp, timestamp)
     if found is None or found[0] >= partition.high_watermark:
         return _NOT_FOUND
     return found

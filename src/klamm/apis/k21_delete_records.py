@@ -26,14 +26,14 @@ async def handle(broker: Broker, request: Request[DeleteRecordsRequest]) -> Dele
     for topic in request.message.topics:
         partitions = [_delete(broker, topic.name, asked) for asked in topic.partitions]
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
-    await broker.replicas.run_in_thread(broker.log_dirs.write_log_start_checkpoints)
+    await broker.partitions.run_in_thread(broker.log_dirs.write_log_start_checkpoints)
     return DeleteRecordsResponse(topics=topics)
 
 
 def _delete(broker: Broker, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
     try:
-        partition = broker.replicas.get(topic, asked.partition_index)
+        partition = broker.partitions.get(topic, asked.partition_index)
         topic_image = broker.cluster.image.topics.get(topic)
         if topic_image is not None and topic_image.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic")

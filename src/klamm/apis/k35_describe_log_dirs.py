@@ -34,14 +34,14 @@ async def handle(broker: Broker, request: Request[DescribeLogDirsRequest]) -> De
     if request.message.topics is not None:
         wanted = {(topic.topic, index) for topic in request.message.topics for index in topic.partitions}
     sizes: dict[str, Sizes] = defaultdict(lambda: defaultdict(list))
-    for partition in broker.replicas:
+    for partition in broker.partitions:
         if wanted is None or (partition.topic, partition.index) in wanted:
             sizes[os.path.dirname(partition.log.directory)][partition.topic].append(
                 DescribeLogDirsPartition(
                     partition_index=partition.index, partition_size=partition.log.size_bytes
                 )
             )
-    results = await broker.replicas.run_in_thread(_describe, broker, sizes)
+    results = await broker.partitions.run_in_thread(_describe, broker, sizes)
     return DescribeLogDirsResponse(results=results)
 
 

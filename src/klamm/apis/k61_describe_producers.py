@@ -35,7 +35,7 @@ def handle(broker: Broker, request: Request[DescribeProducersRequest]) -> Descri
 def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     response = PartitionResponse(partition_index=index)
     try:
-        partition = broker.replicas.get(topic, index)
+        partition = broker.partitions.get(topic, index)
         response.active_producers = [
             ProducerState(
                 producer_id=producer.producer_id,

@@ -24,7 +24,7 @@ from klamm.node.offsets_log import TOPIC as OFFSETS_TOPIC
 from klamm.node.offsets_log import OffsetsLog
 from klamm.node.producer_ids import ProducerIdBlocks
 from klamm.replication.fetch_sessions import FetchSessions
-from klamm.replication.replicas import Replicas, TopicSettings
+from klamm.replication.partitions import Partitions, TopicSettings
 from klamm.server.dispatch import Dispatcher
 from klamm.server.listener import CannotListen, Server
 from klamm.storage.cleaner import CleanerSettings, LogCleaner
@@ -68,7 +68,7 @@ class BrokerNode:
         self._server = Server(
             Dispatcher(self, load_handlers()),
             lambda: self.config,
-            lambda work: self.replicas.run_in_thread(work),
+            lambda work: self.partitions.run_in_thread(work),
         )
         self._stop_requested = asyncio.Event()
 
@@ -114,12 +114,12 @@ class BrokerNode:
             raise CannotStart(f"the metadata in {self._store_path} cannot be read: {error}") from error
 
     async def _load_logs(self, image: ClusterImage) -> None:
-        self.replicas = Replicas(self.node_id, self.log_dirs, self._settings_of)
+        self.partitions = Partitions(self.node_id, self.log_dirs, self._settings_of)
         configs = {name: self._settings_of(topic).log for name, topic in image.topics.items()}
-        loaded = await self.replicas.run_in_thread(
+        loaded = await self.partitions.run_in_thread(
             self.log_dirs.load_logs, lambda topic: configs.get(topic, LogConfig())
         )
-        await self.replicas.adopt(image, loaded, self.cluster.unfinished_deletions)
+        await self.partitions.adopt(image, loaded, self.cluster.unfinished_deletions)
         await self.cluster.finish_deletions()
         self.cluster.subscribe(self._on_image)
         await self.cluster.raise_leader_epochs(self._recovered_partitions(image))
@@ -140,20 +140,20 @@ class BrokerNode:
             config.int_("max.incremental.fetch.session.cache.slots"), lambda: random.getrandbits(31)
         )
         self.groups = GroupCoordinator(
-            OffsetsLog(self.cluster, self.replicas, self.clock), self.clock, config
+            OffsetsLog(self.cluster, self.partitions, self.clock), self.clock, config
         )
         self.groups.start()
-        self._housekeeping = Housekeeping(self.replicas, self.log_dirs, self.clock, lambda: self.config)
+        self._housekeeping = Housekeeping(self.partitions, self.log_dirs, self.clock, lambda: self.config)
         self._housekeeping.start()
         self._cleaner = asyncio.create_task(self._make_cleaner().run())
 
     def _make_cleaner(self) -> LogCleaner:
         return LogCleaner(
-            lambda: [partition.log for partition in self.replicas if not partition.is_offline],
+            lambda: [partition.log for partition in self.partitions if not partition.is_offline],
             lambda: CleanerSettings.from_config(self.config),
             now_ms=self.clock.now_ms,
             report=logger.info,
-            on_directory_failure=lambda path, error: self.replicas.take_directory_offline(str(path), error),
+            on_directory_failure=lambda path, error: self.partitions.take_directory_offline(str(path), error),
         )
 
     def request_stop(self) -> None:
@@ -172,9 +172,9 @@ class BrokerNode:
         self._cleaner.cancel()
         await asyncio.gather(self._cleaner, self._housekeeping.stop(), return_exceptions=True)
         await self._housekeeping.write_checkpoints()
-        await self.replicas.run_in_thread(self.log_dirs.close)
+        await self.partitions.run_in_thread(self.log_dirs.close)
         await self._store.close()
-        self.replicas.shut_down()
+        self.partitions.shut_down()
 
     def _abandon_start(self) -> None:
         self._server.stop_accepting()
@@ -183,7 +183,7 @@ class BrokerNode:
     # ---- following the cluster's image
 
     async def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
-        await self.replicas.apply(old, new)
+        await self.partitions.apply(old, new)
         if (OFFSETS_TOPIC in old.topics) != (OFFSETS_TOPIC in new.topics):
             self.groups.update_leadership()
         deleted = [name for name in old.topics if name not in new.topics]

@@ -16,7 +16,7 @@ from klamm.apis.broker import Clock
 from klamm.config.loading import BrokerConfig
 from klamm.model.errors import KafkaError
 from klamm.replication.partition import Partition
-from klamm.replication.replicas import Replicas
+from klamm.replication.partitions import Partitions
 from klamm.storage.log_dirs import LogDirs
 
 logger = logging.getLogger("klamm.node")
@@ -34,9 +34,9 @@ _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 class Housekeeping:
     def __init__(
-        self, replicas: Replicas, log_dirs: LogDirs, clock: Clock, config: Callable[[], BrokerConfig]
+        self, partitions: Partitions, log_dirs: LogDirs, clock: Clock, config: Callable[[], BrokerConfig]
     ) -> None:
-        self._replicas = replicas
+        self._partitions = partitions
         self._log_dirs = log_dirs
         self._clock = clock
         self._config = config
@@ -93,8 +93,8 @@ class Housekeeping:
         now_ms = self._clock.now_ms()
         for partition in self._online():
             with _one_failure_is_not_all(partition):
-                await self._replicas.run_in_thread(partition.log.maybe_roll, now_ms)
-                deleted = await self._replicas.run_in_thread(partition.log.delete_expired, now_ms)
+                await self._partitions.run_in_thread(partition.log.maybe_roll, now_ms)
+                deleted = await self._partitions.run_in_thread(partition.log.delete_expired, now_ms)
                 if deleted:
                     logger.info("retention deleted %d segments of %s", deleted, partition.topic_partition)
 
@@ -104,21 +104,21 @@ class Housekeeping:
         for partition in self._online():
             if partition.log.config.flush_ms < _NEVER_MS and partition.log.needs_flush(now_ms):
                 with _one_failure_is_not_all(partition):
-                    await self._replicas.flusher.flush(partition.log)
+                    await self._partitions.flusher.flush(partition.log)
 
     async def write_checkpoints(self) -> None:
         """Note down where recovery would begin, where logs start, and the high watermarks."""
-        await self._replicas.run_in_thread(self._log_dirs.write_checkpoints)
+        await self._partitions.run_in_thread(self._log_dirs.write_checkpoints)
         await self._write_high_watermarks()
 
     async def _write_log_starts(self) -> None:
-        await self._replicas.run_in_thread(self._log_dirs.write_log_start_checkpoints)
+        await self._partitions.run_in_thread(self._log_dirs.write_log_start_checkpoints)
 
     async def _write_high_watermarks(self) -> None:
         high_watermarks = {
-            partition.topic_partition: partition.high_watermark for partition in self._replicas
+            partition.topic_partition: partition.high_watermark for partition in self._partitions
         }
-        await self._replicas.run_in_thread(self._log_dirs.write_high_watermarks, high_watermarks)
+        await self._partitions.run_in_thread(self._log_dirs.write_high_watermarks, high_watermarks)
 
     async def _expire_producers(self) -> None:
         now_ms = self._clock.now_ms()
@@ -128,19 +128,19 @@ class Housekeeping:
 
     async def _remove_deleted_files(self) -> None:
         now_ms = self._clock.now_ms()
-        for partition in self._replicas:
+        for partition in self._partitions:
             if partition.log.has_deleted_files:
                 with _one_failure_is_not_all(partition):
-                    await self._replicas.run_in_thread(partition.log.remove_deleted_files, now_ms)
+                    await self._partitions.run_in_thread(partition.log.remove_deleted_files, now_ms)
 
     async def _make_unmade_logs(self) -> None:
         try:
-            await self._replicas.make_unmade()
+            await self._partitions.make_unmade()
         except (OSError, KafkaError) as error:
             logger.warning("logs of new topics still cannot be made: %s", error)
 
     def _online(self) -> list[Partition]:
-        return [partition for partition in self._replicas if not partition.is_offline]
+        return [partition for partition in self._partitions if not partition.is_offline]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from klamm.records.batch import parse_header
 from klamm.records.builder import build_batch, number_records
 from klamm.records.reader import Record, iter_records
 from klamm.replication.partition import Partition
-from klamm.replication.replicas import Replicas
+from klamm.replication.partitions import Partitions
 from klamm.storage.scanning import iter_batches
 
 TOPIC = "__consumer_offsets"
@@ -20,9 +20,9 @@ READ_BYTES = 4 * 1024 * 1024
 
 
 class OffsetsLog:
-    def __init__(self, cluster: ClusterService, replicas: Replicas, clock: Clock) -> None:
+    def __init__(self, cluster: ClusterService, partitions: Partitions, clock: Clock) -> None:
         self._cluster = cluster
-        self._replicas = replicas
+        self._partitions = partitions
         self._clock = clock
 
     @property
@@ -31,23 +31,23 @@ class OffsetsLog:
         return 0 if topic is None else len(topic.partitions)
 
     def is_leader(self, partition: int) -> bool:
-        return self._replicas.find(TOPIC, partition) is not None
+        return self._partitions.find(TOPIC, partition) is not None
 
     async def append(self, partition: int, records: list[tuple[bytes, bytes | None]]) -> None:
         """Append as one batch; done when it is committed."""
         now_ms = self._clock.now_ms()
         batch = build_batch(number_records(records, now_ms))
-        log = self._replicas.get(TOPIC, partition)
+        log = self._partitions.get(TOPIC, partition)
         log.append(memoryview(batch), parse_header(batch), now_ms)
         if log.log.needs_flush(now_ms):
-            await self._replicas.flusher.flush(log.log)
+            await self._partitions.flusher.flush(log.log)
 
     async def read_all(self, partition: int) -> AsyncIterator[list[Record]]:
         """Every record of the partition, oldest first."""
-        source = self._replicas.get(TOPIC, partition)
+        source = self._partitions.get(TOPIC, partition)
         offset = source.log.log_start_offset
         while offset < source.high_watermark:
-            records, offset = await self._replicas.run_in_thread(_read_some, source, offset)
+            records, offset = await self._partitions.run_in_thread(_read_some, source, offset)
             yield records
 
 

@@ -47,13 +47,13 @@ def test_a_directory_that_failed_is_not_closed_cleanly(tmp_path: Path) -> None:
     with broker, WireConnection(broker.bootstrap) as wire:
         create(wire, "t", 2)
         assert broker.node is not None
-        log = broker.node.replicas.get("t", 1).log
-        failed, healthy = log.directory.parent, broker.node.replicas.get("t", 0).log.directory.parent
+        log = broker.node.partitions.get("t", 1).log
+        failed, healthy = log.directory.parent, broker.node.partitions.get("t", 0).log.directory.parent
         assert failed != healthy
 
         async def fail() -> None:
             assert broker.node is not None
-            broker.node.replicas.take_directory_offline(str(failed), OSError(5, "fsync failed"))
+            broker.node.partitions.take_directory_offline(str(failed), OSError(5, "fsync failed"))
 
         broker.run(fail())
         assert produce(wire, "t", 1)[0] == ErrorCode.KAFKA_STORAGE_ERROR
@@ -62,7 +62,7 @@ def test_a_directory_that_failed_is_not_closed_cleanly(tmp_path: Path) -> None:
         assert described == {str(failed): ErrorCode.KAFKA_STORAGE_ERROR, str(healthy): ErrorCode.NONE}
         create(wire, "later", 3)
         assert all(
-            broker.node.replicas.get("later", index).log.directory.parent == healthy for index in range(3)
+            broker.node.partitions.get("later", index).log.directory.parent == healthy for index in range(3)
         )
     assert (healthy / CLEAN_SHUTDOWN_FILE).exists()
     assert not (failed / CLEAN_SHUTDOWN_FILE).exists()
@@ -73,7 +73,7 @@ def test_a_partition_does_not_begin_anew_while_its_directory_is_away(tmp_path: P
     with broker, WireConnection(broker.bootstrap) as wire:
         create(wire, "t", 2)
         assert broker.node is not None
-        away = broker.node.replicas.get("t", 1).log.directory.parent
+        away = broker.node.partitions.get("t", 1).log.directory.parent
         for partition in (0, 1):
             assert produce(wire, "t", partition) == (ErrorCode.NONE, 0)
     checkpoint = away / RECOVERY_POINT_FILE
@@ -100,7 +100,7 @@ def test_a_topic_made_while_there_is_no_room_works_when_there_is(
             assert answer.topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
             assert produce(wire, "t")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert broker.node is not None
-        broker.run(broker.node.replicas.make_unmade())
+        broker.run(broker.node.partitions.make_unmade())
         assert [produce(wire, "t", partition) for partition in range(2)] == [(ErrorCode.NONE, 0)] * 2
 
 

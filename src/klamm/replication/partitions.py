@@ -44,7 +44,7 @@ class TopicSettings(NamedTuple):
     min_insync_replicas: int
 
 
-class Replicas:
+class Partitions:
     def __init__(
         self,
         node_id: int,
