@@ -328,39 +328,36 @@ def test_every_folder_of_the_package_has_its_place() -> None:
     assert folders <= set(FOLDERS), f"give them a place in FOLDERS: {folders - set(FOLDERS)}"
 
 
-def test_the_map_of_files_names_every_module() -> None:
-    """Each folder has a section, and in it each of its modules is named, and none that is gone."""
+def test_the_architecture_describes_every_folder_and_names_no_file_that_is_gone() -> None:
     text = (REPOSITORY / "docs/ARCHITECTURE.md").read_text()
-    files = [(path, PACKAGE) for path in PACKAGE.glob("*/**/*.py")]
-    files += [(path, SPARK_PACKAGE.parent) for path in SPARK_PACKAGE.glob("**/*.py")]
-    modules = {
-        path.relative_to(root)
-        for path, root in files
-        if path.name != "__init__.py" and path.parent != PACKAGE / "protocol/messages"
-    }
-    named = set(map_of_files(text))
-    assert not modules - named, f"say in docs/ARCHITECTURE.md what these are for: {_listed(modules - named)}"
-    assert not named - modules, f"docs/ARCHITECTURE.md names what is not there: {_listed(named - modules)}"
+    described = described_folders(text)
+    folders = [path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.glob("*/**/__init__.py")]
+    expected = {*folders, SPARK_PACKAGE.name}
+    assert not expected - set(described), f"describe in docs/ARCHITECTURE.md: {expected - set(described)}"
+    assert not set(described) - expected, f"docs/ARCHITECTURE.md: not there: {set(described) - expected}"
+    tops = [folder for folder in described if "/" not in folder]
+    assert tops == [folder for folder in FOLDERS if folder in tops], "keep the order of FOLDERS"
+    gone = [name for name in named_files(text) if not any((root / name).exists() for root in ROOTS)]
+    assert not gone, f"docs/ARCHITECTURE.md names files that are not there: {gone}"
 
 
-def map_of_files(text: str) -> Iterator[Path]:
-    """The modules that the map names: in the first cells of the tables, below the heading of their folder."""
-    folder = Path()
-    for line in text.partition("<!-- map -->")[2].splitlines():
-        if heading := re.match(r"### ([\w/]+)/: ", line):
-            folder = Path(heading[1])
-        elif line.startswith("| `"):
-            yield from (folder / name for name in re.findall(r"`([\w/]+\.py)`", line.split("|")[1]))
+ROOTS = (PACKAGE, PACKAGE.parent, REPOSITORY)
 
 
-def _listed(paths: set[Path]) -> str:
-    return ", ".join(sorted(path.as_posix() for path in paths))
+def described_folders(text: str) -> list[str]:
+    """The folders in the first cells of the table of folders, in its order."""
+    return re.findall(r"^\| `([\w/]+)/` \| \S", text, re.MULTILINE)
 
 
-def test_the_map_of_files_is_read_by_folder() -> None:
-    text = "| `w.py` | |\n<!-- map -->\n### a/b/: of it\n\n| file | what it is |\n|---|---|\n"
-    text += "| `x.py`, `y.py` | not `z.py` |\n"
-    assert list(map_of_files(text)) == [Path("a/b/x.py"), Path("a/b/y.py")]
+def named_files(text: str) -> list[str]:
+    return re.findall(r"`([\w/]+\.py)`", text)
+
+
+def test_the_architecture_is_read_as_it_is_written() -> None:
+    text = "see `b/x.py`, not `c/`\n\n| folder | what it is for |\n|---|---|\n| `a/` | of it |\n"
+    text += "| `a/b/` | `c/` |\n"
+    assert described_folders(text) == ["a", "a/b"]
+    assert named_files(text) == ["b/x.py"]
 
 
 FAULTS = [
