@@ -171,6 +171,18 @@ async def test_too_few_bytes_wake_nobody(tmp_path: Path) -> None:
     await asyncio.wait_for(future, 10)
 
 
+async def test_every_byte_of_a_batch_counts(tmp_path: Path) -> None:
+    """The bytes that are announced must be the bytes that are read, or a fetch that has enough waits on."""
+    example = open_partition(tmp_path, "example")
+    append(example, b"x" * 1000)
+    fetcher = Fetcher(tmp_path, min_bytes=2 * bytes_in(example))
+    future = fetcher.park()
+    append(fetcher.partitions[KEY], b"x" * 1000)
+    append(fetcher.partitions[OTHER], b"x" * 1000)
+    result = await asyncio.wait_for(future, 10)
+    assert result.byte_count == fetcher.min_bytes
+
+
 async def test_time_is_up(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path)
     result = await asyncio.wait_for(fetcher.park(max_wait_ms=10), 10)

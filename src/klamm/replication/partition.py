@@ -113,7 +113,7 @@ class Partition:
             self.high_watermark = result.last_offset + 1
             if self._watchers:
                 for watcher in tuple(self._watchers):
-                    watcher.on_progress(header.batch_length)
+                    watcher.on_progress(len(batch))
         return result
 
     def read(
