@@ -130,6 +130,7 @@ async def test_find_coordinator(version: int) -> None:
     found = await find(0)
     assert (found.error_code, found.node_id, found.host, found.port) == (0, 1, "example.org", 9092)
     assert OFFSETS_TOPIC in broker.cluster.image.topics
+    assert found.error_message == ("NONE" if 1 <= version <= 3 else "")
     if version >= 1:
         assert (await find(1)).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert (await find(2)).error_code == ErrorCode.INVALID_REQUEST

@@ -7,6 +7,9 @@ acks=all are the same promise: the record is in the log, and survives the death 
 
 Version 7 allows zstd; 8 adds the record that was refused and why; 10 the current leader; 13 names topics by
 id. Transactional produces are refused until there is a transaction coordinator.
+
+Clients may not write to internal topics (INVALID_TOPIC_EXCEPTION): a record there is state of the broker.
+As in Kafka, a client with the id of the brokers' own admin client may.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Awaitable
 from klamm.apis.broker import Broker
 from klamm.apis.produce_lane import ACKS_ALL, FIRST_VERSION_WITH_ZSTD, is_for_one_partition, make_lane
 from klamm.apis.registry import NO_RESPONSE, CloseConnection, NoResponse, Request, api
+from klamm.cluster.image import INTERNAL_TOPICS
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k00_produce import (
@@ -35,6 +39,7 @@ from klamm.replication.partition import Partition
 from klamm.storage.log import AppendResult
 
 _FIRST_VERSION_WITH_TOPIC_IDS = 13
+_CLIENT_ID_OF_BROKERS = "__admin_client"
 
 Answer = ProduceResponse | NoResponse
 
@@ -134,6 +139,11 @@ class _Produce:
             partition = self.broker.partitions.get_by_id(topic.topic_id, index)
         else:
             partition = self.broker.partitions.get(topic.name, index)
+        if partition.topic in INTERNAL_TOPICS and self.request.client_id != _CLIENT_ID_OF_BROKERS:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{partition.topic} is an internal topic: only brokers write to it",
+            )
         if self.acks == ACKS_ALL:
             partition.check_enough_replicas()
         return partition

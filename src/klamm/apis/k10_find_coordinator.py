@@ -2,7 +2,8 @@
 
 The coordinator of a group is the leader of its partition of __consumer_offsets. The topic is made when it is
 first needed, and where the group is coordinated here the answer waits a moment for it to be loaded.
-Up to version 3 a request has one key, from 4 on many. Transactional ids are refused with
+Up to version 3 a request has one key, from 4 on many. On success the error message of versions 1 to 3 is
+"NONE", as Kafka writes it. Transactional ids are refused with
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED until there are transactions, because any code that can be retried
 would make clients wait for ever; share groups are not served, which is INVALID_REQUEST.
 """
@@ -35,7 +36,7 @@ async def handle(broker: Broker, request: Request[FindCoordinatorRequest]) -> Fi
     found = await _find(broker, request, message.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,
-        error_message=found.error_message,
+        error_message=found.error_message or ErrorCode(found.error_code).name,
         node_id=found.node_id,
         host=found.host,
         port=found.port,
