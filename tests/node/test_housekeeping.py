@@ -11,7 +11,7 @@ import pytest
 
 from klamm.testing.broker import Broker
 from klamm.testing.wire import WireConnection
-from tests.replication.test_replicas import create, produce
+from tests.replication.test_partitions import create, produce
 from tests.waiting import wait_until
 
 

@@ -11,7 +11,7 @@ from klamm.model.ids import TopicPartition
 from klamm.records.batch import LOG_OVERHEAD, parse_header
 from klamm.records.builder import build_batch
 from klamm.records.reader import Record, iter_records
-from klamm.storage.cleaner import CleanerSettings, LogCleaner
+from klamm.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.open_files import OpenFiles

@@ -12,16 +12,15 @@ from klamm.records.batch import DELETE_HORIZON_FLAG, BatchHeader, CorruptBatch, 
 from klamm.records.builder import build_batch
 from klamm.records.compression import Codec
 from klamm.records.reader import Record, iter_records, iter_spans, open_payload
-from klamm.storage.compaction import (
+from klamm.storage.compaction.batch_filter import BatchFilter, Retention
+from klamm.storage.compaction.offset_map import (
     MAP_ENTRY_BYTES,
     SHORT_KEY_BYTES,
-    BatchFilter,
     OffsetMap,
-    Retention,
     build_offset_map,
     key_identity,
-    scan_records,
 )
+from klamm.storage.compaction.record_scan import scan_records
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000

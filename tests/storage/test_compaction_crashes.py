@@ -21,9 +21,9 @@ from tests.storage.compaction_logs import (
     roll,
 )
 
-from klamm.storage.cleaner import put_in_place
-from klamm.storage.cleaner_pass import clean
-from klamm.storage.cleaner_schedule import examine, plan_for
+from klamm.storage.compaction.cleaner import put_in_place
+from klamm.storage.compaction.rewriting import clean
+from klamm.storage.compaction.schedule import examine, plan_for
 from klamm.storage.log import Log
 from klamm.storage.segment import CLEANED_SUFFIX
 

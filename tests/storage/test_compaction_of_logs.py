@@ -30,7 +30,7 @@ from klamm.records.batch import parse_header
 from klamm.records.builder import build_batch
 from klamm.records.compression import Codec
 from klamm.records.reader import Record
-from klamm.storage.cleaner import CLEANER_OFFSET_FILE
+from klamm.storage.compaction.cleaner import CLEANER_OFFSET_FILE
 from klamm.storage.log import Log, WouldBlock
 from klamm.storage.recovery import SWAP_SUFFIX
 from klamm.storage.segment import CLEANED_SUFFIX

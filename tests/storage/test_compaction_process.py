@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from tests.storage.compaction_logs import T0, Cleaning, append, compacted, contents, fill, open_log, until
 
-from klamm.storage.cleaner import FIRST_RETRY_MS
-from klamm.storage.cleaner_pass import CleanedSegment, CleanPlan
-from klamm.storage.cleaner_process import WORKER_MODULE, CleanerFailure, CleanerProcess
-from klamm.storage.cleaner_schedule import examine, plan_for
+from klamm.storage.compaction.cleaner import FIRST_RETRY_MS
+from klamm.storage.compaction.process import WORKER_MODULE, CleanerFailure, CleanerProcess
+from klamm.storage.compaction.rewriting import CleanedSegment, CleanPlan
+from klamm.storage.compaction.schedule import examine, plan_for
 from klamm.storage.files import LogDirFailure
 from klamm.storage.log import Log
 from klamm.storage.segment import CLEANED_SUFFIX
@@ -237,8 +237,8 @@ def worker_environment() -> dict[str, str]:
 
 HANGING_BROKER = """
 import asyncio, json, sys
-from klamm.storage.cleaner_pass import CleanPlan
-from klamm.storage.cleaner_process import CleanerProcess
+from klamm.storage.compaction.rewriting import CleanPlan
+from klamm.storage.compaction.process import CleanerProcess
 
 async def main():
     process = CleanerProcess()

@@ -19,8 +19,8 @@ from tests.storage.compaction_logs import (
 )
 
 from klamm.config.broker_config import BrokerConfig
-from klamm.storage.cleaner import CLEANER_OFFSET_FILE, CleanerSettings
-from klamm.storage.cleaner_schedule import choose, examine
+from klamm.storage.compaction.cleaner import CLEANER_OFFSET_FILE, CleanerSettings
+from klamm.storage.compaction.schedule import choose, examine
 from klamm.storage.log import Log
 
 NOW = T0 + DAY_MS

@@ -27,7 +27,7 @@ from klamm.replication.fetch_sessions import FetchSessions
 from klamm.replication.partitions import Partitions, TopicSettings
 from klamm.server.dispatch import Dispatcher
 from klamm.server.listener import CannotListen, Server
-from klamm.storage.cleaner import CleanerSettings, LogCleaner
+from klamm.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirError, LogDirs
 from klamm.storage.open_files import OpenFiles

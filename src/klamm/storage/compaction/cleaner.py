@@ -1,7 +1,7 @@
 """Keeps compacted logs compact: one task beside the broker's others, one log at a time.
 
-Each round looks for the dirtiest log that is due and has it compacted by the process of cleaner_process;
-when none is due, the process is ended and the task rests for `log.cleaner.backoff.ms`. How far each log
+Each round looks for the dirtiest log that is due and has it compacted by a child process (`process`); when
+none is due, the process is ended and the task rests for `log.cleaner.backoff.ms`. How far each log
 is clean is remembered over restarts in Kafka's `cleaner-offset-checkpoint`, one per log directory.
 
 A compaction that fails is dropped, said, and tried again later, each time after a longer rest. A log that
@@ -20,9 +20,9 @@ from typing import NamedTuple
 from klamm.config.broker_config import BrokerConfig
 from klamm.model.ids import TopicPartition
 from klamm.storage.checkpoints import CorruptCheckpoint, read_offsets, write_offsets
-from klamm.storage.cleaner_pass import CleanedSegment, CleanSummary
-from klamm.storage.cleaner_process import CleanerFailure, CleanerProcess
-from klamm.storage.cleaner_schedule import Cleanable, choose, examine, plan_for
+from klamm.storage.compaction.process import CleanerFailure, CleanerProcess
+from klamm.storage.compaction.rewriting import CleanedSegment, CleanSummary
+from klamm.storage.compaction.schedule import Cleanable, choose, examine, plan_for
 from klamm.storage.files import LogDirFailure, remove_if_there
 from klamm.storage.log import Log
 from klamm.storage.segment import CLEANED_SUFFIX, Segment

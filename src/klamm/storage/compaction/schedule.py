@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from klamm.records.batch import NO_TIMESTAMP
-from klamm.storage.cleaner_pass import CleanPlan
+from klamm.storage.compaction.rewriting import CleanPlan
 from klamm.storage.log import Log
 from klamm.storage.segment import Segment
 

@@ -15,7 +15,9 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 from klamm.records.batch import parse_header
-from klamm.storage.compaction import BatchFilter, BatchOnDisk, OffsetMap, Retention, build_offset_map
+from klamm.storage.compaction.batch_filter import BatchFilter, Retention
+from klamm.storage.compaction.offset_map import OffsetMap, build_offset_map
+from klamm.storage.compaction.record_scan import BatchOnDisk
 from klamm.storage.files import remove_if_there
 from klamm.storage.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
 from klamm.storage.open_files import OpenFiles

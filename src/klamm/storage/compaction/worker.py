@@ -1,4 +1,4 @@
-"""The process that compacts: `python -m klamm.storage.cleaner_worker`, a child of the broker.
+"""The process that compacts: `python -m klamm.storage.compaction.worker`, a child of the broker.
 
 Compaction is pure computing, and in a thread of the broker it would hold the interpreter's lock for most
 of the time. So it runs here, at low priority.
@@ -19,7 +19,7 @@ import select
 import sys
 from typing import Any, BinaryIO
 
-from klamm.storage.cleaner_pass import CleanPlan, Stopped, clean
+from klamm.storage.compaction.rewriting import CleanPlan, Stopped, clean
 from klamm.storage.files import LogDirFailure
 
 _NICENESS = 10

@@ -1,4 +1,4 @@
-"""The broker's side of the process that compacts, see cleaner_worker.
+"""The broker's side of the process that compacts; `worker` is the other side.
 
 The process is started when there is work and lives until `close`. Whatever goes wrong (it dies, falls
 silent, the caller is cancelled) ends it, and the next compaction starts a new one: no state survives.
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import klamm
-from klamm.storage.cleaner_pass import CleanedSegment, CleanPlan, CleanSummary
+from klamm.storage.compaction.rewriting import CleanedSegment, CleanPlan, CleanSummary
 from klamm.storage.files import LogDirFailure
 
-WORKER_MODULE = "klamm.storage.cleaner_worker"
+WORKER_MODULE = "klamm.storage.compaction.worker"
 SILENCE_LIMIT_S = 300.0
 """The process shows a sign of life every few seconds; only the fsync of a large segment may take longer."""
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
