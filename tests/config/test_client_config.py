@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from klamm.config import reference
 from klamm.config.client_config import KEYS_BY_KIND, ClientConfig
 from klamm.config.foreign_keys import RENAMED
 from klamm.config.rows import ConfigError
+from scripts import config_reference
 
 ADDRESS = "localhost:9092"
 
@@ -239,6 +239,6 @@ def test_underscores_and_dots_never_mean_two_keys():
 
 def test_the_document_of_clients_is_what_the_rows_say():
     document = Path(__file__).parents[2] / "docs" / "CLIENT_CONFIGURATION.md"
-    assert document.read_text() == reference.render_client(), (
-        "run: python -m klamm.config.reference client > docs/CLIENT_CONFIGURATION.md"
+    assert document.read_text() == config_reference.render_client(), (
+        "run: .venv/bin/python scripts/config_reference.py client > docs/CLIENT_CONFIGURATION.md"
     )

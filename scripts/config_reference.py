@@ -1,4 +1,6 @@
-"""Writes docs/CONFIGURATION.md from the rows: `python -m klamm.config.reference > docs/CONFIGURATION.md`.
+"""Writes docs/CONFIGURATION.md from the rows of src/klamm/config.
+
+    .venv/bin/python scripts/config_reference.py > docs/CONFIGURATION.md
 
 With the argument `client` it writes docs/CLIENT_CONFIGURATION.md: the keys of producers, consumers, admins.
 A test compares each file with what this makes, so the documents cannot fall behind.
@@ -18,7 +20,7 @@ from klamm.config.topic_keys import TOPIC_KEYS
 _INTRODUCTION = """\
 # Configuration
 
-This file is made from the rows in `src/klamm/config/` by `python -m klamm.config.reference`.
+This file is made from the rows in `src/klamm/config/` by `scripts/config_reference.py`.
 
 Names, types and defaults are Kafka's. A broker reads them, the later winning, from
 
@@ -38,7 +40,7 @@ _CLIENT_INTRODUCTION = """\
 # Configuration of clients
 
 This file is made from the rows in `src/klamm/config/client_keys.py` by
-`python -m klamm.config.reference client`.
+`scripts/config_reference.py client`.
 
 Names and bounds are those of Kafka's own clients; a default that differs says so. A client takes settings,
 the later winning, from
