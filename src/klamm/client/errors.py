@@ -16,12 +16,12 @@
     ├── BatchFailed                some items of a call about several failed; has .results and .errors
     ├── ClaimRevoked               a claim's partition was taken away (plain sessions, on_revoke="cancel")
     ├── ClientClosed  ClientForked ClientMisused
-    └── (ConfigError is config.rows')
+    └── ConfigError                a wrong setting; shared with the broker, so it lies in config/rows.py
     PollOverdue                    a warning: the consumer did not poll in time, and left its group
 
-`code` is the wire's code, or None when no broker was involved. `retriable` says whether the same call may
-succeed later without the user changing anything. `advice` says what to do; it is part of the text.
-Errors of the world are raised as these at the edge of the client; the cores use them too, as values.
+TimedOut is also a TimeoutError, ConnectionFailed a ConnectionError, NotSerializable a TypeError, ConfigError a
+ValueError. All of them can be pickled and copied. What fails outside of the client (sockets, TLS) is raised as
+one of these at the edge of the client; the cores use them too, as values.
 """
 
 from __future__ import annotations
@@ -29,20 +29,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from klamm.model.errors import ClientError as ClientError
 from klamm.model.errors import ErrorCode
-
-
-class ClientError(Exception):
-    """What the client raises. Its text says what happened, to what, and what to do."""
-
-    retriable: bool = False
-
-    def __init__(self, message: str, *, code: ErrorCode | None = None, advice: str = "") -> None:
-        super().__init__(f"{message}. {advice}" if advice else message)
-        self.message = message
-        self.code = code
-        self.advice = advice
-
 
 # ---- a broker said no
 
@@ -180,7 +168,7 @@ _ADVICE = {
 # ---- no answer
 
 
-class ConnectionFailed(ClientError):
+class ConnectionFailed(ClientError, ConnectionError):
     """A connection could not be made, or ended while an answer was awaited."""
 
     retriable = True
@@ -206,7 +194,7 @@ class AuthenticationFailed(ClientError):
     """The broker did not take our credentials, or does not know the mechanism."""
 
 
-class TimedOut(ClientError):
+class TimedOut(ClientError, TimeoutError):
     """Something took longer than it may. The text names what, where, how long it was waited for, and the last
     cause. `seconds` is what passed, which may differ a little from what was allowed."""
 

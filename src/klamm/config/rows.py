@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
+from klamm.model.errors import ClientError
+
 ConfigValue = bool | int | float | str | tuple[str, ...] | None
 
 INT_MAX = 2**31 - 1
@@ -84,7 +86,7 @@ class Synonym(NamedTuple):
     factor: int = 1
 
 
-class ConfigError(ValueError):
+class ConfigError(ClientError, ValueError):
     """A key or a value that cannot be taken. The text is one sentence that a user can act on."""
 
     def __init__(self, problem: str, *, key: str, origin: str | None = None) -> None:

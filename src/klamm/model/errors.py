@@ -1,12 +1,15 @@
-"""The error codes of Kafka's wire protocol, and the one exception that carries one.
+"""The error codes of Kafka's wire protocol, and the roots of the two trees of exceptions.
 
-Code below the edge raises `KafkaError`; the edge (an API handler) turns it into the error fields of a
-response. `retriable` is what clients do with a code, not what we wish they did.
+Code of the broker below the edge raises `KafkaError`; the edge (an API handler) turns it into the error
+fields of a response. `ClientError` is what users of the client catch. It lies here because `ConfigError`, which the
+client shares with the broker, is one of its subclasses; all others are in client/errors.py. `retriable` is
+what clients do with a code, not what we wish they did.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -202,3 +205,30 @@ class KafkaError(Exception):
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None
+
+
+class ClientError(Exception):
+    """Everything that the client raises. The text says what happened, to what, and what to do.
+
+    `code` is the wire's code, or None when no broker was involved. `retriable` says whether the same call may
+    succeed later without the user changing anything. `advice` says what to do; it is part of the text.
+    """
+
+    retriable: bool = False
+
+    def __init__(self, message: str, *, code: ErrorCode | None = None, advice: str = "") -> None:
+        super().__init__(f"{message}. {advice}" if advice else message)
+        self.message = message
+        self.code = code
+        self.advice = advice
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own way calls the class with the text alone, which few of the subclasses take.
+        return _restored, (type(self), self.args), dict(self.__dict__)
+
+
+def _restored(kind: type[ClientError], args: tuple[Any, ...]) -> ClientError:
+    """An error that was pickled or copied; its attributes are set afterwards."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 
+from klamm.client.errors import ClientError
 from klamm.pipelines import frames
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.compactor import Compactor
@@ -161,6 +162,8 @@ class _Run:
             finally:
                 self._stop()
         except (Py4JNetworkError, ConnectionError) as error:
+            if isinstance(error, ClientError):  # the connection to a broker, not that to the JVM
+                raise
             self._lose_the_jvm(error)
         if self._compactor is not None and self._once and not stop.is_set():
             self._compactor.compact_all()

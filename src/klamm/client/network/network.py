@@ -199,13 +199,13 @@ class Network:
                 try:
                     async with asyncio.timeout_at(deadline + DEADLINE_GRACE_SECONDS):
                         return await attempt()
-                except TimeoutError:
-                    cause = last or self._refresher.last_error or self._silence(loop.time())
-                    raise TimedOut(what, loop.time() - began, cause=cause) from last
-                except ClientError as error:
+                except ClientError as error:  # before TimeoutError, which TimedOut is as well
                     if not error.retriable:
                         raise
                     last = error
+                except TimeoutError:
+                    cause = last or self._refresher.last_error or self._silence(loop.time())
+                    raise TimedOut(what, loop.time() - began, cause=cause) from last
                 failures += 1
                 self.counters.retries += 1
                 pause = self._retry_backoff.pause(failures, random.random())

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from klamm.client.counters import ClientCounters
-from klamm.client.errors import BrokerError, ConnectionFailed, TimedOut, TlsFailed
+from klamm.client.errors import BrokerError, ConnectionFailed, TlsFailed
 from klamm.client.network.addresses import BrokerAddress
 from klamm.client.network.authentication import authenticate, keep_authenticated
 from klamm.client.network.connection import BrokerConnection
@@ -72,7 +72,7 @@ async def open_connection(
     except BaseException as error:
         connection.abort()
         counters.connections_failed += 1
-        if isinstance(error, TimeoutError | TimedOut):
+        if isinstance(error, TimeoutError):  # as TimedOut is
             raise ConnectionFailed(
                 f"{address} did not {step.name} within {settings.setup_seconds:g} s",
                 advice="Look whether the broker runs, and whether the address is its Kafka listener",
