@@ -19,9 +19,9 @@
     └── ConfigError                a wrong setting; shared with the broker, so it lies in config/rows.py
     PollOverdue                    a warning: the consumer did not poll in time, and left its group
 
-TimedOut is also a TimeoutError, ConnectionFailed a ConnectionError, NotSerializable a TypeError, ConfigError a
-ValueError. All of them can be pickled and copied. What fails outside of the client (sockets, TLS) is raised as
-one of these at the edge of the client; the cores use them too, as values.
+TimedOut is also a TimeoutError, ConnectionFailed a ConnectionError, NotSerializable a TypeError, ConfigError
+a ValueError. All of them can be pickled and copied. What fails outside of the client (sockets, TLS) is raised
+as one of these at the edge of the client; the cores use them too, as values.
 """
 
 from __future__ import annotations

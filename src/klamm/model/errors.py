@@ -1,9 +1,9 @@
 """The error codes of Kafka's wire protocol, and the roots of the two trees of exceptions.
 
 Code of the broker below the edge raises `KafkaError`; the edge (an API handler) turns it into the error
-fields of a response. `ClientError` is what users of the client catch. It lies here because `ConfigError`, which the
-client shares with the broker, is one of its subclasses; all others are in client/errors.py. `retriable` is
-what clients do with a code, not what we wish they did.
+fields of a response. `ClientError` is what users of the client catch. It lies here because `ConfigError`,
+which the client shares with the broker, is one of its subclasses; all others are in client/errors.py.
+`retriable` is what clients do with a code, not what we wish they did.
 """
 
 from __future__ import annotations

@@ -291,6 +291,35 @@ def test_parts_stand_before_what_came_later() -> None:
     assert order == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        None,
+    ],
+    ids=lambda code: code.name if code else "connection lost",
+)
+def test_a_batch_that_may_be_written_is_not_split(first: ErrorCode | None) -> None:
+    """The halves of a batch that the broker has would be written once more."""
+    cores = Cores(1)
+    deliveries = [cores.send(bytes([number])) for number in range(4)]
+    (batch,) = cores.drain()
+    if first is None:
+        cores.lose(batch, CUT)
+    else:
+        cores.answer(batch, first)
+    (again,) = cores.drain()
+    assert again is batch
+    cores.answer(batch, ErrorCode.MESSAGE_TOO_LARGE)
+    assert cores.drain() == []
+    for delivery in deliveries:
+        error = delivery.error()
+        assert isinstance(error, RecordTooLarge) and "an earlier attempt may have written" in str(error)
+        assert "has the records before you send them again" in error.advice
+
+
 # ---- whom it concerns
 
 

@@ -5,8 +5,9 @@ Rules, as in Kafka's own producer:
   is over or `retries` are used up. Where the answer names the new leader there is no pause.
 - No answer at all is treated the same way: with idempotence the broker recognises a batch that it has.
 - DUPLICATE_SEQUENCE_NUMBER says just that, so it is a success, if without an offset.
-- MESSAGE_TOO_LARGE has a batch of several records sent as two halves, which get the numbers of the whole; a
-  single record fails for it. So does a batch that may be written already: its halves would not be recognised.
+- MESSAGE_TOO_LARGE has a batch of several records sent as two halves, which get the numbers of the whole. A
+  single record fails. So does a batch that an earlier attempt may have written: a broker that has the whole
+  would not recognise the halves, and would write the records twice.
 - Errors about the sequence are sorted out in sequences.py.
 - A batch whose time is up is settled at once, even while it is under way; its memory is given back when the
   request has ended.
@@ -18,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any, NamedTuple
 
-from klamm.client.errors import BrokerError, ClientError, DeliveryTimedOut, TimedOut
+from klamm.client.errors import BrokerError, ClientError, DeliveryTimedOut, RecordTooLarge, TimedOut
 from klamm.client.producer.accumulator import Accumulator
 from klamm.client.producer.batches import Batch, Outcome
 from klamm.client.producer.queues import HeldBatch, PartitionQueue
@@ -41,6 +42,18 @@ STALE_METADATA = frozenset(
     }
 )
 """Answers that say that we ask the wrong broker, or for a topic that was made anew."""
+
+_MAYBE_WRITTEN = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+"""Answers that a leader may give after it has written a batch: it waited for its followers in vain, or lost
+the leadership meanwhile. The next leader may have the batch."""
 
 
 class Answer(NamedTuple):
@@ -79,6 +92,9 @@ class Settling:
             what = f"producing {batch.count} records to {batch.topic}-{batch.partition} on {broker}"
             error = BrokerError.of(code, what, answer.message)
             batch.last_error = error
+            if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
+                error = _not_split(error, batch)
+            batch.may_be_written = batch.may_be_written or code in _MAYBE_WRITTEN
             if self._may_retry(batch, now) and self._helps(queue, batch, error):
                 self._retry(queue, batch, now, chance, at_once=moved)
             else:
@@ -236,3 +252,13 @@ class Settling:
             cause=batch.last_error,
             advice=advice,
         )
+
+
+def _not_split(error: BrokerError, batch: Batch) -> BrokerError:
+    """MESSAGE_TOO_LARGE for a batch of several records that an earlier attempt may have written."""
+    return RecordTooLarge(
+        f"{error.message}; an earlier attempt may have written the batch, so it is not split and sent again",
+        code=error.code,
+        advice=f"Look whether {batch.topic}-{batch.partition} has the records before you send them again. To "
+        "avoid it, send less at once, or raise max.message.bytes of the topic",
+    )
