@@ -11,7 +11,7 @@ from klamm.replication.fetch_sessions import FetchPosition, PartitionKey
 from klamm.replication.partition import Partition
 from klamm.storage.log import AppendResult, Log
 from klamm.storage.log_config import LogConfig
-from klamm.storage.open_files import OpenFiles
+from klamm.storage.segments.open_files import OpenFiles
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = TopicId(bytes(range(16)))

@@ -15,7 +15,7 @@ from klamm.protocol.messages.k19_create_topics import CreatableTopic, CreateTopi
 from klamm.protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest
 from klamm.records.builder import build_batch, number_records
 from klamm.storage.checkpoints import CLEAN_SHUTDOWN_FILE, RECOVERY_POINT_FILE
-from klamm.storage.segment import Segment
+from klamm.storage.segments.segment import Segment
 from klamm.testing.broker import Broker
 from klamm.testing.wire import WireConnection
 

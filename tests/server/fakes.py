@@ -13,7 +13,7 @@ from klamm.apis.registry import NO_RESPONSE, CloseConnection, ConnectionHandle
 from klamm.protocol.errors import MalformedMessage
 from klamm.server.connection import Connection
 from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
-from klamm.storage.segment import FileSlice
+from klamm.storage.segments.segment import FileSlice
 
 MAX_REQUEST_BYTES = 10_000_000
 

@@ -15,8 +15,8 @@ from klamm.server import connection as connection_module
 from klamm.server import sending
 from klamm.server.connection import MAX_REQUESTS_IN_FLIGHT, MAX_UNSENT_BYTES
 from klamm.server.receiving import LARGE_FRAME_BYTES, SHARED_BUFFER_BYTES
-from klamm.storage.open_files import FileHandle
-from klamm.storage.segment import FileSlice
+from klamm.storage.segments.open_files import FileHandle
+from klamm.storage.segments.segment import FileSlice
 from tests.server.fakes import MAX_REQUEST_BYTES, eventually, fake_server, frame
 
 

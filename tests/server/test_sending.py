@@ -11,8 +11,8 @@ import pytest
 
 from klamm.server import sending
 from klamm.server.sending import RESUMED_MAX_BYTES, SENDFILE_MIN_BYTES, ColdRange, Outbox, PeerGone
-from klamm.storage.open_files import FileHandle
-from klamm.storage.segment import FileSlice
+from klamm.storage.segments.open_files import FileHandle
+from klamm.storage.segments.segment import FileSlice
 
 
 class Pair:

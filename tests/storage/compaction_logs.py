@@ -14,8 +14,8 @@ from klamm.records.reader import Record, iter_records
 from klamm.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
-from klamm.storage.open_files import OpenFiles
-from klamm.storage.page_cache import WouldBlock
+from klamm.storage.segments.open_files import OpenFiles
+from klamm.storage.segments.page_cache import WouldBlock
 
 T0 = 1_700_000_000_000
 HOUR_MS = 3_600_000

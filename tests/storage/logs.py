@@ -13,7 +13,7 @@ from klamm.records.builder import build_batch
 from klamm.records.reader import Record, iter_records
 from klamm.storage.log import AppendResult, Log
 from klamm.storage.log_config import LogConfig
-from klamm.storage.open_files import OpenFiles
+from klamm.storage.segments.open_files import OpenFiles
 
 NOW_MS = 1_700_000_000_000
 TOPIC_PARTITION = TopicPartition("events", 0)

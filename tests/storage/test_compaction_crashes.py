@@ -25,7 +25,7 @@ from klamm.storage.compaction.cleaner import put_in_place
 from klamm.storage.compaction.rewriting import clean
 from klamm.storage.compaction.schedule import examine, plan_for
 from klamm.storage.log import Log
-from klamm.storage.segment import CLEANED_SUFFIX
+from klamm.storage.segments.segment import CLEANED_SUFFIX
 
 OPERATIONS = ("open", "rename", "unlink", "fsync", "pwrite", "ftruncate", "utime")
 

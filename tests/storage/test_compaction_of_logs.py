@@ -33,7 +33,7 @@ from klamm.records.reader import Record
 from klamm.storage.compaction.cleaner import CLEANER_OFFSET_FILE
 from klamm.storage.log import Log, WouldBlock
 from klamm.storage.recovery import SWAP_SUFFIX
-from klamm.storage.segment import CLEANED_SUFFIX
+from klamm.storage.segments.segment import CLEANED_SUFFIX
 
 
 async def clean(log: Log, now_ms: int = T0) -> None:

@@ -20,7 +20,7 @@ from klamm.storage.compaction.rewriting import CleanedSegment, CleanPlan
 from klamm.storage.compaction.schedule import examine, plan_for
 from klamm.storage.files import LogDirFailure
 from klamm.storage.log import Log
-from klamm.storage.segment import CLEANED_SUFFIX
+from klamm.storage.segments.segment import CLEANED_SUFFIX
 
 
 def plan(log: Log) -> CleanPlan:

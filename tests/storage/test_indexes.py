@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from klamm.storage import offset_index
-from klamm.storage.offset_index import OffsetIndex
-from klamm.storage.page_cache import WouldBlock
-from klamm.storage.time_index import TimeIndex
+from klamm.storage.segments import offset_index
+from klamm.storage.segments.offset_index import OffsetIndex
+from klamm.storage.segments.page_cache import WouldBlock
+from klamm.storage.segments.time_index import TimeIndex
 
 OPERATIONS = st.lists(
     st.one_of(

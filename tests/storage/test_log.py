@@ -15,8 +15,8 @@ from klamm.records.reader import iter_records
 from klamm.storage import log as log_module
 from klamm.storage.files import LogDirFailure
 from klamm.storage.log import WouldBlock
-from klamm.storage.open_files import OpenFiles
-from klamm.storage.segment import INLINE_BYTES
+from klamm.storage.segments.open_files import OpenFiles
+from klamm.storage.segments.segment import INLINE_BYTES
 from klamm.storage.verify import verify_log_directory
 
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.storage.logs import NOW_MS, Harness, append, read, split_batches
 
 from klamm.records.batch import parse_header
-from klamm.storage.segment import LOG_SUFFIX
+from klamm.storage.segments.segment import LOG_SUFFIX
 from klamm.storage.verify import verify_log_directory
 
 PRODUCERS = st.none() | st.integers(1, 3)

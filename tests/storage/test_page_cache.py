@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from klamm.storage import page_cache
-from klamm.storage.page_cache import WouldBlock, is_resident, read_nowait, warm
+from klamm.storage.segments import page_cache
+from klamm.storage.segments.page_cache import WouldBlock, is_resident, read_nowait, warm
 
 SIZE = 4 * 1024 * 1024
 

@@ -10,7 +10,7 @@ from tests.storage.logs import NOW_MS, Harness
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import MAX_SEQUENCE
 from klamm.storage.log import AppendResult
-from klamm.storage.producer_state import CorruptSnapshot, ProducerStates
+from klamm.storage.producers.state import CorruptSnapshot, ProducerStates
 
 DAY_MS = 24 * 3600 * 1000
 

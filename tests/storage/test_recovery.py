@@ -10,7 +10,7 @@ from tests.storage.logs import NOW_MS, Harness, all_batches, all_records
 
 from klamm.records.batch import parse_header
 from klamm.storage.recovery import DELETED_SUFFIX, SWAP_SUFFIX
-from klamm.storage.segment import (
+from klamm.storage.segments.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,

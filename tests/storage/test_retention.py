@@ -13,9 +13,9 @@ from tests.storage.logs import NOW_MS, Harness, all_records, read
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.storage import log as log_module
-from klamm.storage import segment_exchange, time_index
 from klamm.storage.log import Log
 from klamm.storage.retention import count_expired
+from klamm.storage.segments import exchange, time_index
 from klamm.storage.verify import verify_log_directory
 
 
@@ -119,7 +119,7 @@ def test_appends_go_on_while_files_are_looked_at_and_renamed(
             rename(source, target)
 
         monkeypatch.setattr(time_index, "read_at", slow_read_at)
-        monkeypatch.setattr(segment_exchange.os, "rename", slow_rename)
+        monkeypatch.setattr(exchange.os, "rename", slow_rename)
         assert harness.log.delete_expired(NOW_MS + 12_001) == 3
     monkeypatch.undo()
     assert offsets == list(range(5, 5 + len(offsets))) and len(offsets) >= 3 * 3

@@ -30,7 +30,7 @@ from klamm.server.listener import CannotListen, Server
 from klamm.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirError, LogDirs
-from klamm.storage.open_files import OpenFiles
+from klamm.storage.segments.open_files import OpenFiles
 
 logger = logging.getLogger("klamm.node")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 
-from klamm.storage.open_files import OPEN_FILES_LIMIT
+from klamm.storage.segments.open_files import OPEN_FILES_LIMIT
 
 logger = logging.getLogger("klamm.node")
 

@@ -11,7 +11,7 @@ from klamm.records.builder import build_batch, number_records
 from klamm.records.reader import Record, iter_records
 from klamm.replication.partition import Partition
 from klamm.replication.partitions import Partitions
-from klamm.storage.scanning import iter_batches
+from klamm.storage.segments.scanning import iter_batches
 
 TOPIC = "__consumer_offsets"
 

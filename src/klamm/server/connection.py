@@ -30,7 +30,7 @@ from klamm.server.receiving import (
 )
 from klamm.server.sending import ColdRange, Outbox, PeerGone
 from klamm.storage.log import FileSlice
-from klamm.storage.page_cache import warm
+from klamm.storage.segments.page_cache import warm
 
 logger = logging.getLogger("klamm.server")
 

@@ -17,7 +17,7 @@ import time
 from collections import deque
 
 from klamm.storage.log import FileSlice
-from klamm.storage.page_cache import is_resident
+from klamm.storage.segments.page_cache import is_resident
 
 SENDFILE_MIN_BYTES = 64 * 1024
 """Below this, reading the range into the response is as fast as sendfile (measured), and simpler."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from klamm.storage.page_cache import read_blocking
+from klamm.storage.segments.page_cache import read_blocking
 
 _READ_BYTES = 1 << 20
 

@@ -37,15 +37,15 @@ from klamm.storage.files import LogDirFailure as LogDirFailure
 from klamm.storage.files import remove_if_there, sync_directory, sync_file
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_loading import LoadedLog, LogLoader
-from klamm.storage.open_files import OpenFiles
-from klamm.storage.page_cache import WouldBlock as WouldBlock
+from klamm.storage.producers.snapshots import Snapshots
 from klamm.storage.retention import count_expired
 from klamm.storage.rolling import choose_jitter_ms, has_room, is_old
-from klamm.storage.scanning import BrokenChain
-from klamm.storage.segment import SEGMENT_SUFFIXES, Segment, segment_file
-from klamm.storage.segment import FileSlice as FileSlice
-from klamm.storage.segment_exchange import DeletedFiles, put_in_place, stage, unstage
-from klamm.storage.snapshots import Snapshots
+from klamm.storage.segments.exchange import DeletedFiles, put_in_place, stage, unstage
+from klamm.storage.segments.open_files import OpenFiles
+from klamm.storage.segments.page_cache import WouldBlock as WouldBlock
+from klamm.storage.segments.scanning import BrokenChain
+from klamm.storage.segments.segment import SEGMENT_SUFFIXES, Segment, segment_file
+from klamm.storage.segments.segment import FileSlice as FileSlice
 from klamm.storage.time_lookup import TimestampOffset, find_first_at_or_after, find_max_timestamp
 
 _BASE_OFFSET = attrgetter("base_offset")

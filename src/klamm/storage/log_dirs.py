@@ -34,7 +34,7 @@ from klamm.storage.directory_names import DELETE_SUFFIX, STRAY_SUFFIX, parse_dir
 from klamm.storage.files import read_small_file, sync_directory, write_atomically
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
-from klamm.storage.open_files import OpenFiles
+from klamm.storage.segments.open_files import OpenFiles
 
 META_FILE = "meta.properties"
 LOCK_FILE = ".lock"

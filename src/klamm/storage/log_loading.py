@@ -11,9 +11,8 @@ from klamm.storage.checkpoints import LEADER_EPOCH_FILE
 from klamm.storage.files import remove_if_there
 from klamm.storage.leader_epochs import LeaderEpochs
 from klamm.storage.log_config import LogConfig
-from klamm.storage.open_files import OpenFiles
-from klamm.storage.producer_state import ProducerStates
-from klamm.storage.producer_windows import LATELY_MS, fill_windows
+from klamm.storage.producers.state import ProducerStates
+from klamm.storage.producers.windows import LATELY_MS, fill_windows
 from klamm.storage.recovery import (
     Listing,
     Report,
@@ -27,7 +26,8 @@ from klamm.storage.recovery import (
     rebuild_indexes,
     recover_segment,
 )
-from klamm.storage.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
+from klamm.storage.segments.open_files import OpenFiles
+from klamm.storage.segments.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
 
 
 @dataclass

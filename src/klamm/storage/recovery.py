@@ -20,15 +20,15 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from klamm.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, compute_crc
-from klamm.storage import offset_index, time_index
 from klamm.storage.checkpoints import CorruptCheckpoint
 from klamm.storage.files import remove_if_there
 from klamm.storage.leader_epochs import LeaderEpochs
 from klamm.storage.log_config import LogConfig
-from klamm.storage.open_files import OpenFiles
-from klamm.storage.producer_state import CorruptSnapshot, ProducerStates
-from klamm.storage.scanning import BrokenChain, iter_batches, iter_headers
-from klamm.storage.segment import (
+from klamm.storage.producers.state import CorruptSnapshot, ProducerStates
+from klamm.storage.segments import offset_index, time_index
+from klamm.storage.segments.open_files import OpenFiles
+from klamm.storage.segments.scanning import BrokenChain, iter_batches, iter_headers
+from klamm.storage.segments.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,

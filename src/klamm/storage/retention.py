@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from klamm.records.batch import NO_TIMESTAMP
 from klamm.storage.log_config import LogConfig
-from klamm.storage.segment import Segment
+from klamm.storage.segments.segment import Segment
 
 
 def count_expired(

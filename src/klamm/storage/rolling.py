@@ -5,7 +5,7 @@ from __future__ import annotations
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.crc import crc32c
 from klamm.storage.log_config import LogConfig
-from klamm.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from klamm.storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 
 
 def has_room(

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from klamm.records.batch import NO_TIMESTAMP, BatchHeader
 from klamm.records.reader import iter_records
-from klamm.storage.page_cache import read_blocking
-from klamm.storage.scanning import iter_headers
-from klamm.storage.segment import Segment
+from klamm.storage.segments.page_cache import read_blocking
+from klamm.storage.segments.scanning import iter_headers
+from klamm.storage.segments.segment import Segment
 
 
 class TimestampOffset(NamedTuple):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from klamm.records.batch import NO_TIMESTAMP, compute_crc
 from klamm.storage.checkpoints import LEADER_EPOCH_FILE, CorruptCheckpoint, read_epochs
-from klamm.storage.producer_state import CorruptSnapshot, ProducerStates
-from klamm.storage.scanning import BrokenChain, iter_batches
+from klamm.storage.producers.state import CorruptSnapshot, ProducerStates
+from klamm.storage.segments.scanning import BrokenChain, iter_batches
 
 _INDEX_ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")

@@ -14,7 +14,7 @@ from klamm.client.producer.settling import Answer, Settling
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import parse_header
 from klamm.records.reader import Record, iter_records
-from klamm.storage.producer_state import ProducerStates
+from klamm.storage.producers.state import ProducerStates
 
 NODE = 1
 NOW_MS = 1_700_000_000_000

@@ -25,7 +25,7 @@ from klamm.storage.compaction.rewriting import CleanedSegment, CleanSummary
 from klamm.storage.compaction.schedule import Cleanable, choose, examine, plan_for
 from klamm.storage.files import LogDirFailure, remove_if_there
 from klamm.storage.log import Log
-from klamm.storage.segment import CLEANED_SUFFIX, Segment
+from klamm.storage.segments.segment import CLEANED_SUFFIX, Segment
 
 logger = logging.getLogger("klamm.storage")
 

@@ -19,10 +19,10 @@ from klamm.storage.compaction.batch_filter import BatchFilter, Retention
 from klamm.storage.compaction.offset_map import OffsetMap, build_offset_map
 from klamm.storage.compaction.record_scan import BatchOnDisk
 from klamm.storage.files import remove_if_there
-from klamm.storage.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
-from klamm.storage.open_files import OpenFiles
-from klamm.storage.scanning import BATCH_SCAN_BYTES, iter_batches
-from klamm.storage.segment import (
+from klamm.storage.segments.offset_index import ENTRY_BYTES as INDEX_ENTRY_BYTES
+from klamm.storage.segments.open_files import OpenFiles
+from klamm.storage.segments.scanning import BATCH_SCAN_BYTES, iter_batches
+from klamm.storage.segments.segment import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
     MAX_RELATIVE_OFFSET,
@@ -30,7 +30,7 @@ from klamm.storage.segment import (
     Segment,
     segment_file,
 )
-from klamm.storage.time_index import ENTRY_BYTES as TIME_INDEX_ENTRY_BYTES
+from klamm.storage.segments.time_index import ENTRY_BYTES as TIME_INDEX_ENTRY_BYTES
 
 _ENTRY_BYTES = max(INDEX_ENTRY_BYTES, TIME_INDEX_ENTRY_BYTES)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from klamm.records.batch import NO_TIMESTAMP
 from klamm.storage.compaction.rewriting import CleanPlan
 from klamm.storage.log import Log
-from klamm.storage.segment import Segment
+from klamm.storage.segments.segment import Segment
 
 
 class Cleanable(NamedTuple):

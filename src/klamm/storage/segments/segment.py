@@ -15,12 +15,12 @@ import struct
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, parse_header
-from klamm.storage import offset_index, time_index
 from klamm.storage.files import remove_if_there, sync_fd
-from klamm.storage.offset_index import OffsetIndex
-from klamm.storage.open_files import FileHandle, OpenFiles
-from klamm.storage.page_cache import WouldBlock, is_resident, read_blocking, read_nowait, warm
-from klamm.storage.time_index import TimeIndex
+from klamm.storage.segments import offset_index, time_index
+from klamm.storage.segments.offset_index import OffsetIndex
+from klamm.storage.segments.open_files import FileHandle, OpenFiles
+from klamm.storage.segments.page_cache import WouldBlock, is_resident, read_blocking, read_nowait, warm
+from klamm.storage.segments.time_index import TimeIndex
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from klamm.storage.producer_state import WINDOW_BATCHES, ProducerEntry, ProducerStates
-from klamm.storage.scanning import BrokenChain, iter_headers
-from klamm.storage.segment import Segment
+from klamm.storage.producers.state import WINDOW_BATCHES, ProducerEntry, ProducerStates
+from klamm.storage.segments.scanning import BrokenChain, iter_headers
+from klamm.storage.segments.segment import Segment
 
 LATELY_MS = 10 * 60 * 1000
 """Who has been silent for longer sends nothing again: clients give up after minutes."""

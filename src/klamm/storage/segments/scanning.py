@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from klamm.records.batch import HEADER_SIZE, MAGIC, BatchHeader, parse_header
-from klamm.storage.page_cache import read_blocking
+from klamm.storage.segments.page_cache import read_blocking
 
 HEADER_SCAN_BYTES = 16 * 1024
 BATCH_SCAN_BYTES = 1024 * 1024

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Iterable
 
 from klamm.storage.files import remove_if_there, sync_file
-from klamm.storage.producer_state import ProducerStates
-from klamm.storage.segment import SNAPSHOT_SUFFIX, segment_file
+from klamm.storage.producers.state import ProducerStates
+from klamm.storage.segments.segment import SNAPSHOT_SUFFIX, segment_file
 
 
 class Snapshots:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 
 from klamm.storage.files import read_at, sync_file, truncate_file, write_at
-from klamm.storage.offset_index import PENDING_LIMIT
+from klamm.storage.segments.offset_index import PENDING_LIMIT
 
 ENTRY_BYTES = 12
 _ENTRY = struct.Struct(">qI")

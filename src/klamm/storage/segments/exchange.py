@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from klamm.storage.files import remove_if_there, sync_directory
 from klamm.storage.recovery import DELETED_SUFFIX, SWAP_SUFFIX
-from klamm.storage.segment import (
+from klamm.storage.segments.segment import (
     CLEANED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,

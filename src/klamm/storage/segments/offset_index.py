@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from klamm.storage.files import read_at, sync_file, truncate_file, write_at
-from klamm.storage.page_cache import WouldBlock
+from klamm.storage.segments.page_cache import WouldBlock
 
 ENTRY_BYTES = 8
 PENDING_LIMIT = 512
