@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from klamm.cluster import controller
 from klamm.cluster.config_changes import alter_config
-from klamm.cluster.controller import Controller, NewPartitions, NewTopic
+from klamm.cluster.controller import NewPartitions, NewTopic
 from klamm.cluster.image import ALL_BROKERS, ClusterImage
 from klamm.cluster.placement import place_replicas
 from klamm.cluster.topic_names import check_topic_name, colliding_name
@@ -34,11 +35,15 @@ def image_of(*brokers):
 
 
 THREE = image_of(broker(1), broker(2), broker(3))
-CONTROLLER = Controller(BrokerConfig({"num.partitions": "2"}), controller_epoch=5)
+CONFIG = BrokerConfig({"num.partitions": "2"})
+EPOCH = 5
 
 
 def create(image, *args, **kwargs):
-    return CONTROLLER.create_topic(image, NewTopic(*args, **kwargs), topic_id=new_topic_id(), start=0)
+    new = NewTopic(*args, **kwargs)
+    return controller.create_topic(
+        image, CONFIG, new, controller_epoch=EPOCH, topic_id=new_topic_id(), start=0
+    )
 
 
 def test_a_topic_gets_the_defaults_and_one_node_for_everything():
@@ -99,7 +104,7 @@ def test_replicas_go_where_the_client_says():
 
 def test_partitions_are_added_behind_the_old_ones():
     image = create(THREE, "t", assignment=[(0, [1, 2])]).image
-    change = CONTROLLER.create_partitions(image, NewPartitions("t", 3), start=0)
+    change = controller.create_partitions(image, NewPartitions("t", 3), controller_epoch=EPOCH, start=0)
     grown = change.image.topics["t"]
     assert grown.partitions[0] is image.topics["t"].partitions[0]
     assert [len(each.replicas) for each in grown.partitions] == [2, 2, 2]
@@ -110,7 +115,9 @@ def test_partitions_are_added_behind_the_old_ones():
         "/brokers/topics/t/partitions/2",
         "/brokers/topics/t/partitions/2/state",
     ]
-    manual = CONTROLLER.create_partitions(image, NewPartitions("t", 2, [[3, 2]]), start=0)
+    manual = controller.create_partitions(
+        image, NewPartitions("t", 2, [[3, 2]]), controller_epoch=EPOCH, start=0
+    )
     assert manual.image.topics["t"].partitions[1].replicas == (3, 2)
 
 
@@ -129,26 +136,26 @@ def test_partitions_are_added_behind_the_old_ones():
 def test_partitions_that_cannot_be_added_are_refused(wanted, code):
     image = create(THREE, "t").image
     with pytest.raises(KafkaError) as caught:
-        CONTROLLER.create_partitions(image, wanted, start=0)
+        controller.create_partitions(image, wanted, controller_epoch=EPOCH, start=0)
     assert caught.value.code is code
 
 
 def test_deleting_undoes_creating_and_leaves_a_mark():
     created = create(image_of(), "t", config={"retention.ms": "5"})
-    deleted = CONTROLLER.delete_topic(created.image, "t", is_marked=False)
+    deleted = controller.delete_topic(created.image, "t", is_marked=False)
     assert deleted.image == image_of()
     paths = {operation.path for operation in created.operations}
     assert {each.path for each in deleted.operations if isinstance(each, Delete)} == paths
     assert isinstance(deleted.operations[-1], Create)
     assert deleted.operations[-1].path == "/admin/delete_topics/t"
     with pytest.raises(KafkaError) as caught:
-        CONTROLLER.delete_topic(image_of(), "t", is_marked=False)
+        controller.delete_topic(image_of(), "t", is_marked=False)
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_leader_epochs_rise_only_where_asked():
     image = create(create(image_of(), "a").image, "b").image
-    change = CONTROLLER.raise_leader_epochs(image, [TopicPartition("a", 1)])
+    change = controller.raise_leader_epochs(image, [TopicPartition("a", 1)], controller_epoch=EPOCH)
     assert [each.leader_epoch for each in change.image.topics["a"].partitions] == [0, 1]
     assert change.image.topics["b"] is image.topics["b"]
     assert [(each.path, each.version) for each in change.operations] == [

@@ -1,8 +1,9 @@
 """The controller: what a command does to the cluster, worked out without doing it.
 
-Each method takes the image and a command and returns a Change: the operations for the store and the image
-that results once they are applied. Or it raises the KafkaError that the client shall see. Nothing here waits,
-reads a clock or throws dice; the service that applies changes brings topic ids and random numbers.
+Each function takes the image and a command and returns a Change: the operations for the store and the image
+that results once they are applied; or it raises the KafkaError that the client is to see. Nothing here waits,
+reads a clock or draws a random number: `service`, which applies the changes, passes topic ids and random
+numbers in.
 """
 
 from __future__ import annotations
@@ -53,144 +54,152 @@ class Change:
     image: ClusterImage
 
 
-class Controller:
-    """The rules, under one configuration and one controller epoch."""
-
-    def __init__(self, config: BrokerConfig, controller_epoch: int) -> None:
-        self.config = config
-        self._controller_epoch = controller_epoch
-
-    def create_topic(self, image: ClusterImage, new: NewTopic, *, topic_id: TopicId, start: int) -> Change:
-        """`start` is any number; it says at which broker the placement of replicas begins."""
-        check_topic_name(new.name)
-        if new.name in image.topics:
-            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {new.name} exists already")
-        collision = colliding_name(new.name, image.topics)
-        if collision is not None:
-            raise KafkaError(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"the topic name {new.name!r} is refused: "
-                f"it differs from {collision!r} only in '.' against '_'",
-            )
-        placed = _manual_placement(image, new) if new.assignment else self._placement(image, new, start)
-        try:
-            validate_topic_config(self.config, new.config)
-        except ConfigError as error:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
-        partitions = tuple(_new_partition(replicas) for replicas in placed)
-        topic = TopicImage(new.name, topic_id, partitions, dict(new.config))
-        operations = (
-            Create(layout.topic_path(topic.name), layout.encode_topic(topic)),
-            Create(layout.partitions_path(topic.name)),
-            *self._create_partitions(topic, 0),
-            Create(layout.topic_config_path(topic.name), layout.encode_config(topic.config)),
+def create_topic(
+    image: ClusterImage,
+    config: BrokerConfig,
+    new: NewTopic,
+    *,
+    controller_epoch: int,
+    topic_id: TopicId,
+    start: int,
+) -> Change:
+    """`start` is any number; it says at which broker the placement of replicas begins."""
+    check_topic_name(new.name)
+    if new.name in image.topics:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {new.name} exists already")
+    collision = colliding_name(new.name, image.topics)
+    if collision is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"the topic name {new.name!r} is refused: it differs from {collision!r} only in '.' against '_'",
         )
-        return Change(operations, image.with_topic(topic))
+    placed = _manual_placement(image, new) if new.assignment else _placement(image, config, new, start)
+    try:
+        validate_topic_config(config, new.config)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    partitions = tuple(_new_partition(replicas) for replicas in placed)
+    topic = TopicImage(new.name, topic_id, partitions, dict(new.config))
+    operations = (
+        Create(layout.topic_path(topic.name), layout.encode_topic(topic)),
+        Create(layout.partitions_path(topic.name)),
+        *_new_partition_operations(topic, 0, controller_epoch),
+        Create(layout.topic_config_path(topic.name), layout.encode_config(topic.config)),
+    )
+    return Change(operations, image.with_topic(topic))
 
-    def _placement(self, image: ClusterImage, new: NewTopic, start: int) -> list[tuple[int, ...]]:
-        factor, count = new.replication_factor, new.partition_count
-        if factor == USE_DEFAULT:
-            factor = self.config.int_("default.replication.factor")
-        if count == USE_DEFAULT:
-            count = self.config.int_("num.partitions")
-        if factor < 1:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"the replication factor {factor} of {new.name} is refused: it must be at least 1, "
-                "or -1 for the default",
-            )
-        if count < 1:
-            raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"{count} partitions for {new.name} are refused: there must be at least 1, "
-                "or -1 for the default",
-            )
+
+def _placement(image: ClusterImage, config: BrokerConfig, new: NewTopic, start: int) -> list[tuple[int, ...]]:
+    factor, count = new.replication_factor, new.partition_count
+    if factor == USE_DEFAULT:
+        factor = config.int_("default.replication.factor")
+    if count == USE_DEFAULT:
+        count = config.int_("num.partitions")
+    if factor < 1:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"the replication factor {factor} of {new.name} is refused: it must be at least 1, "
+            "or -1 for the default",
+        )
+    if count < 1:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{count} partitions for {new.name} are refused: there must be at least 1, or -1 for the default",
+        )
+    if factor > len(image.brokers):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"the replication factor {factor} of {new.name} is refused: "
+            f"the cluster has no more brokers than {len(image.brokers)}",
+        )
+    return place_replicas(_racks(image), count, factor, start=start)
+
+
+def create_partitions(
+    image: ClusterImage, new: NewPartitions, *, controller_epoch: int, start: int
+) -> Change:
+    topic = find_topic(image, new.topic)
+    before = len(topic.partitions)
+    if new.partition_count <= before:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"the topic {topic.name} has {before} partitions; {new.partition_count} would not be more",
+        )
+    added = new.partition_count - before
+    if new.assignment is None:
+        factor = topic.replication_factor
         if factor > len(image.brokers):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"the replication factor {factor} of {new.name} is refused: "
+                f"each partition of {topic.name} has {factor} replicas: "
                 f"the cluster has no more brokers than {len(image.brokers)}",
             )
-        return place_replicas(_racks(image), count, factor, start=start)
-
-    def create_partitions(self, image: ClusterImage, new: NewPartitions, *, start: int) -> Change:
-        topic = find_topic(image, new.topic)
-        before = len(topic.partitions)
-        if new.partition_count <= before:
+        placed = place_replicas(_racks(image), added, factor, start=start, first_partition=before)
+    else:
+        if len(new.assignment) != added:
             raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"the topic {topic.name} has {before} partitions; {new.partition_count} would not be more",
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"replicas are given for {len(new.assignment)} partitions, but {added} are to be added",
             )
-        added = new.partition_count - before
-        if new.assignment is None:
-            factor = topic.replication_factor
-            if factor > len(image.brokers):
-                raise KafkaError(
-                    ErrorCode.INVALID_REPLICATION_FACTOR,
-                    f"each partition of {topic.name} has {factor} replicas: "
-                    f"the cluster has no more brokers than {len(image.brokers)}",
-                )
-            placed = place_replicas(_racks(image), added, factor, start=start, first_partition=before)
-        else:
-            if len(new.assignment) != added:
-                raise KafkaError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"replicas are given for {len(new.assignment)} partitions, but {added} are to be added",
-                )
-            placed = [
-                _checked_replicas(image, before + index, replicas, topic.replication_factor)
-                for index, replicas in enumerate(new.assignment)
-            ]
-        partitions = topic.partitions + tuple(_new_partition(replicas) for replicas in placed)
-        grown = replace(topic, partitions=partitions)
-        operations = (
-            Set(layout.topic_path(topic.name), layout.encode_topic(grown)),
-            *self._create_partitions(grown, before),
-        )
-        return Change(operations, image.with_topic(grown))
-
-    def _create_partitions(self, topic: TopicImage, first: int) -> Iterable[Operation]:
-        for index in range(first, len(topic.partitions)):
-            state = layout.encode_state(topic.partitions[index], self._controller_epoch)
-            yield Create(layout.partition_path(topic.name, index))
-            yield Create(layout.state_path(topic.name, index), state)
-
-    def delete_topic(self, image: ClusterImage, name: str, *, is_marked: bool) -> Change:
-        """The topic is gone at once; a mark stays until its files are gone too.
-
-        `is_marked` says that a mark of an earlier topic of that name is still there.
-        """
-        topic = find_topic(image, name)
-        mark = layout.deleted_topic_path(name)
-        operations: list[Operation] = [Delete(mark)] if is_marked else []
-        for index in range(len(topic.partitions)):
-            operations.append(Delete(layout.state_path(name, index)))
-            operations.append(Delete(layout.partition_path(name, index)))
-        operations += [
-            Delete(layout.partitions_path(name)),
-            Delete(layout.topic_path(name)),
-            Delete(layout.topic_config_path(name)),
-            Create(mark, layout.encode_topic(topic)),
+        placed = [
+            _checked_replicas(image, before + index, replicas, topic.replication_factor)
+            for index, replicas in enumerate(new.assignment)
         ]
-        return Change(tuple(operations), image.without_topic(name))
+    partitions = topic.partitions + tuple(_new_partition(replicas) for replicas in placed)
+    grown = replace(topic, partitions=partitions)
+    operations = (
+        Set(layout.topic_path(topic.name), layout.encode_topic(grown)),
+        *_new_partition_operations(grown, before, controller_epoch),
+    )
+    return Change(operations, image.with_topic(grown))
 
-    def raise_leader_epochs(self, image: ClusterImage, which: Iterable[TopicPartition]) -> Change:
-        """The same leaders in new epochs, so that clients check whether their offsets still hold."""
-        changed: dict[str, list[PartitionImage]] = {}
-        operations: list[Operation] = []
-        for name, index in which:
-            partitions = changed.setdefault(name, list(find_topic(image, name).partitions))
-            before = partitions[index]
-            after = before._replace(
-                leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1
-            )
-            partitions[index] = after
-            state = layout.encode_state(after, self._controller_epoch)
-            operations.append(Set(layout.state_path(name, index), state, before.partition_epoch))
-        topics = dict(image.topics)
-        for name, partitions in changed.items():
-            topics[name] = replace(topics[name], partitions=tuple(partitions))
-        return Change(tuple(operations), replace(image, topics=topics))
+
+def _new_partition_operations(topic: TopicImage, first: int, controller_epoch: int) -> Iterable[Operation]:
+    for index in range(first, len(topic.partitions)):
+        state = layout.encode_state(topic.partitions[index], controller_epoch)
+        yield Create(layout.partition_path(topic.name, index))
+        yield Create(layout.state_path(topic.name, index), state)
+
+
+def delete_topic(image: ClusterImage, name: str, *, is_marked: bool) -> Change:
+    """The topic is gone at once; a mark stays until its files are gone too.
+
+    `is_marked` says that a mark of an earlier topic of that name is still there.
+    """
+    topic = find_topic(image, name)
+    mark = layout.deleted_topic_path(name)
+    operations: list[Operation] = [Delete(mark)] if is_marked else []
+    for index in range(len(topic.partitions)):
+        operations.append(Delete(layout.state_path(name, index)))
+        operations.append(Delete(layout.partition_path(name, index)))
+    operations += [
+        Delete(layout.partitions_path(name)),
+        Delete(layout.topic_path(name)),
+        Delete(layout.topic_config_path(name)),
+        Create(mark, layout.encode_topic(topic)),
+    ]
+    return Change(tuple(operations), image.without_topic(name))
+
+
+def raise_leader_epochs(
+    image: ClusterImage, which: Iterable[TopicPartition], *, controller_epoch: int
+) -> Change:
+    """The same leaders in new epochs, so that clients check whether their offsets still hold."""
+    changed: dict[str, list[PartitionImage]] = {}
+    operations: list[Operation] = []
+    for name, index in which:
+        partitions = changed.setdefault(name, list(find_topic(image, name).partitions))
+        before = partitions[index]
+        after = before._replace(
+            leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1
+        )
+        partitions[index] = after
+        state = layout.encode_state(after, controller_epoch)
+        operations.append(Set(layout.state_path(name, index), state, before.partition_epoch))
+    topics = dict(image.topics)
+    for name, partitions in changed.items():
+        topics[name] = replace(topics[name], partitions=tuple(partitions))
+    return Change(tuple(operations), replace(image, topics=topics))
 
 
 def find_topic(image: ClusterImage, name: str) -> TopicImage:

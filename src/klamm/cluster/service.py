@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from klamm.cluster import layout
+from klamm.cluster import controller, layout
 from klamm.cluster.committing import Committer, Subscriber
 from klamm.cluster.config_changes import alter_config, current_config, replacement
 from klamm.cluster.controller import (
     MAX_NEW_PARTITIONS,
     USE_DEFAULT,
     Change,
-    Controller,
     NewPartitions,
     NewTopic,
 )
@@ -86,7 +85,14 @@ class ClusterService:
 
         def change(image: ClusterImage, topic: NewTopic) -> tuple[Change, TopicImage]:
             start = random.randrange(_MAX_START)
-            made = self._controller.create_topic(image, topic, topic_id=new_topic_id(), start=start)
+            made = controller.create_topic(
+                image,
+                self.config,
+                topic,
+                controller_epoch=self._controller_epoch,
+                topic_id=new_topic_id(),
+                start=start,
+            )
             return made, made.image.topics[topic.name]
 
         error = _too_many(self._new_partition_count(topic) for topic in topics)
@@ -102,7 +108,9 @@ class ClusterService:
         """The grown topic or an error for each, in order."""
 
         def change(image: ClusterImage, each: NewPartitions) -> tuple[Change, TopicImage]:
-            made = self._controller.create_partitions(image, each, start=random.randrange(_MAX_START))
+            made = controller.create_partitions(
+                image, each, controller_epoch=self._controller_epoch, start=random.randrange(_MAX_START)
+            )
             return made, made.image.topics[each.topic]
 
         error = _too_many(each.partition_count - self._partition_count(each.topic) for each in wanted)
@@ -116,7 +124,7 @@ class ClusterService:
         """The topic that was, or an error, for each. When this returns their files are gone too."""
 
         def change(image: ClusterImage, name: str) -> tuple[Change, TopicImage]:
-            made = self._controller.delete_topic(image, name, is_marked=name in self._committer.marked)
+            made = controller.delete_topic(image, name, is_marked=name in self._committer.marked)
             return made, image.topics[name]
 
         async def delete() -> list[TopicImage | KafkaError]:
@@ -195,7 +203,10 @@ class ClusterService:
 
         async def raise_epochs() -> None:
             if which:
-                await self._committer.commit([self._controller.raise_leader_epochs(self.image, which)])
+                change = controller.raise_leader_epochs(
+                    self.image, which, controller_epoch=self._controller_epoch
+                )
+                await self._committer.commit([change])
 
         await self._committer.in_turn(raise_epochs)
 
@@ -225,8 +236,8 @@ class ClusterService:
         )
 
     @property
-    def _controller(self) -> Controller:
-        return Controller(self.config, self._committer.controller_epoch)
+    def _controller_epoch(self) -> int:
+        return self._committer.controller_epoch
 
     def _partition_count(self, topic: str) -> int:
         return len(self.image.topics[topic].partitions) if topic in self.image.topics else 0
