@@ -1,12 +1,13 @@
 """Produce (key 0), versions 3 to 13; 0 to 2 are advertised, as Kafka does, and refused.
 
 Each partition gets exactly one batch. The first stage checks its header and CRC and appends it; nothing is
-opened unless the topic is compacted or has a codec of its own (replication/opening.py). The answer waits
-for a second stage only where the topic's flush settings ask for an fsync. With one replica, acks=1 and
-acks=all are the same promise: the record is in the log, and survives the death of the process.
+opened except where the topic's settings ask for it (replication/opening.py). The answer waits for a second
+stage only where the topic's flush settings ask for an fsync. With one replica, acks=1 and acks=all are the
+same promise: the record is in the log, and survives the death of the process.
 
-Version 7 allows zstd; 8 adds the record that was refused and why; 10 the current leader; 13 names topics by
-id. Transactional produces are refused until there is a transaction coordinator.
+Version 5 tells the log start offset, in most refusals too; 7 allows zstd; 8 names every record that was
+refused and why; 10 the current leader; 13 names topics by id. Transactional produces are refused until there
+is a transaction coordinator.
 
 Clients may not write to internal topics (INVALID_TOPIC_EXCEPTION): a record there is state of the broker.
 As in Kafka, a client with the id of the brokers' own admin client may.
@@ -34,12 +35,16 @@ from klamm.protocol.messages.k00_produce import (
 )
 from klamm.records.batch import TRANSACTIONAL_FLAG, BatchHeader
 from klamm.records.validation import validate_produced
-from klamm.replication.opening import NullKey, must_open
+from klamm.replication.opening import InvalidRecords, must_open
 from klamm.replication.partition import Partition
 from klamm.storage.log import AppendResult
 
 _FIRST_VERSION_WITH_TOPIC_IDS = 13
 _CLIENT_ID_OF_BROKERS = "__admin_client"
+_CODES_WITHOUT_LOG_START = frozenset(
+    {ErrorCode.CORRUPT_MESSAGE, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.KAFKA_STORAGE_ERROR}
+)
+"""Refusals in which Kafka does not tell where the log starts, although it knows the partition."""
 
 Answer = ProduceResponse | NoResponse
 
@@ -105,6 +110,7 @@ class _Produce:
 
     def _append(self, topic: TopicProduceData, data: PartitionProduceData) -> PartitionProduceResponse:
         response = PartitionProduceResponse(index=data.index, base_offset=-1)
+        partition = None
         try:
             partition = self._find_partition(topic, data.index)
             config = partition.log.config
@@ -118,13 +124,13 @@ class _Produce:
                 raise KafkaError(
                     ErrorCode.INVALID_TXN_STATE, "there is no transaction to write this batch to"
                 )
-            if must_open(header, config):
+            if must_open(header, config, self.now_ms):
                 # The receive buffer is not ours any more once this function returns: keep a copy.
                 self.unopened.append((partition, bytearray(records), response))
             else:
                 self._append_batch(partition, records, header, response)
         except KafkaError as error:
-            _refuse(response, error)
+            _refuse(response, error, partition)
         return response
 
     def _find_partition(self, topic: TopicProduceData, index: int) -> Partition:
@@ -167,12 +173,12 @@ class _Produce:
         for partition, batch, response in self.unopened:
             try:
                 config = partition.log.config
-                rewritten = await self.broker.partitions.open_batch(batch, config)
+                rewritten = await self.broker.partitions.open_batch(batch, config, self.now_ms)
                 view = memoryview(rewritten)
                 header = validate_produced(view, max_message_bytes=config.max_message_bytes)
                 self._append_batch(partition, view, header, response)
             except KafkaError as error:
-                _refuse(response, error)
+                _refuse(response, error, partition)
         return await self.finish_after_flush()
 
     async def finish_after_flush(self) -> Answer:
@@ -180,7 +186,7 @@ class _Produce:
             try:
                 await flush
             except KafkaError as error:
-                _refuse(response, error)
+                _refuse(response, error, None)
         return self.answer()
 
     def answer(self) -> Answer:
@@ -197,11 +203,16 @@ class _Produce:
         return NO_RESPONSE
 
 
-def _refuse(response: PartitionProduceResponse, error: KafkaError) -> None:
+def _refuse(response: PartitionProduceResponse, error: KafkaError, partition: Partition | None) -> None:
+    """Answer with `error`; `partition` is the one whose log refused the batch, if it came that far."""
     response.error_code = error.code
     response.error_message = error.message
     response.base_offset = -1
-    if isinstance(error, NullKey):
+    response.log_start_offset = -1
+    if partition is not None and error.code not in _CODES_WITHOUT_LOG_START:
+        response.log_start_offset = partition.log.log_start_offset
+    if isinstance(error, InvalidRecords):
         response.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=error.record_index, batch_index_error_message=error.message)
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+            for index, message in error.record_errors
         ]

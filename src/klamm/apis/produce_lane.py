@@ -27,6 +27,7 @@ from klamm.protocol.messages.k00_produce import (
 from klamm.protocol.primitives import encode_uvarint, read_uvarint
 from klamm.records.batch import TRANSACTIONAL_FLAG
 from klamm.records.validation import validate_produced
+from klamm.replication.opening import opens_every_batch
 from klamm.replication.partition import Partition
 
 _FIRST_VERSION_WITH_LOG_START = 5
@@ -151,7 +152,7 @@ def make_lane(request: Request[ProduceRequest], partition: Partition, clock: Clo
         or request.message.acks == 0
         or config.uses_log_append_time
         or config.flushes_by_itself
-        or config.cleanup_compact
+        or opens_every_batch(config)
         or config.compression_type != "producer"
         or records is None
     ):

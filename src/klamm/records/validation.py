@@ -70,9 +70,10 @@ def validate_produced(
 
 
 def check_timestamps(header: BatchHeader, now_ms: int, before_max_ms: int, after_max_ms: int) -> None:
-    """Refuse a batch whose times lie too far from the broker's clock.
+    """Refuse a batch whose header shows a time that is too far from the broker's clock.
 
-    The first record stands for the oldest one: the header does not know better.
+    The header has the time of the first record and the newest time. A topic that refuses old records has its
+    batches opened before (replication/opening.py), because an older record may follow the first.
     """
     if header.max_timestamp - now_ms > after_max_ms:
         raise KafkaError(

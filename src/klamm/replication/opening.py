@@ -1,32 +1,74 @@
-"""The two cases in which a produced batch must be opened before it may enter the log.
+"""The cases in which a produced batch must be opened before it may enter the log.
 
-A compacted topic refuses records without a key, and a topic whose `compression.type` is not `producer`
-stores its own codec. Both take time that grows with the batch, so `open_and_rewrite` runs in a thread, on a
-copy; everything else passes as it came.
+* A compacted topic refuses records without a key.
+* A topic with `message.timestamp.before.max.ms` refuses records that are too old; the header of a batch does
+  not tell the time of the oldest.
+* If the header says that a record is too new, the answer names all records that are.
+* A topic whose `compression.type` is not `producer` stores its own codec.
+
+Opening takes time that grows with the batch, so `open_and_rewrite` runs in a thread, on a copy. All other
+batches are stored as they came.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.records.batch import COMPRESSION_MASK, BatchHeader, parse_header
+from klamm.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, BatchHeader, parse_header
 from klamm.records.builder import assemble_batch
 from klamm.records.compression import CODEC_NAMES
 from klamm.records.reader import iter_spans, open_payload
 from klamm.storage.log_config import LogConfig
 
+MAX_RECORD_ERRORS = 10_000
+"""Refused records that one answer names. This is how many librdkafka puts into a batch; a compressed batch
+may hold millions, and the answer must not grow far beyond its request."""
 
-def must_open(header: BatchHeader, config: LogConfig) -> bool:
-    return config.cleanup_compact or (
-        config.compression_type != "producer" and _stored_codec(header, config) != header.compression
+_NO_KEY = "the record has no key, which a compacted topic needs"
+
+
+class RecordError(NamedTuple):
+    """The place of a refused record in its batch, and what is wrong with the record."""
+
+    batch_index: int
+    message: str
+
+
+class InvalidRecords(KafkaError):
+    """A batch that is refused because of some of its records, which `record_errors` names."""
+
+    def __init__(self, code: ErrorCode, record_errors: list[RecordError]) -> None:
+        first = record_errors[0]
+        more = len(record_errors) - 1
+        super().__init__(
+            code,
+            f"record {first.batch_index} of the batch is refused"
+            + (f", and so are {more} others" if more else "")
+            + f": {first.message}",
+        )
+        self.record_errors = record_errors
+
+
+def opens_every_batch(config: LogConfig) -> bool:
+    """True if no batch can be judged by its header alone."""
+    return config.cleanup_compact or config.limits_old_timestamps
+
+
+def must_open(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
+    return (
+        opens_every_batch(config)
+        or (config.compression_type != "producer" and _stored_codec(header, config) != header.compression)
+        or _has_new_timestamp(header, config, now_ms)
     )
 
 
-def open_and_rewrite(batch: bytearray, config: LogConfig) -> bytearray:
-    """Check the keys of `batch` and give it the topic's codec; returns the batch to append."""
+def open_and_rewrite(batch: bytearray, config: LogConfig, now_ms: int) -> bytearray:
+    """Check the records of `batch` and give it the topic's codec; returns the batch to append."""
     header = parse_header(batch)
     payload = open_payload(batch)
-    if config.cleanup_compact:
-        _check_records(payload, header.records_count)
+    if opens_every_batch(config) or _has_new_timestamp(header, config, now_ms):
+        _check_records(payload, header, config, now_ms)
     codec = _stored_codec(header, config)
     if codec == header.compression:
         return batch
@@ -46,30 +88,42 @@ def open_and_rewrite(batch: bytearray, config: LogConfig) -> bytearray:
     )
 
 
-def _check_records(payload: memoryview, records_count: int) -> None:
-    """What compaction relies on: every record has a key, and the records are what the header says."""
+def _check_records(payload: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    """Refuse a batch whose records break a rule of the topic, or are not what the header says."""
+    record_errors: list[RecordError] = []
+    code = ErrorCode.INVALID_RECORD
+    needs_keys = config.cleanup_compact
+    checks_timestamps = not config.uses_log_append_time
+    oldest_ms = now_ms - config.message_timestamp_before_max_ms
+    newest_ms = now_ms + config.message_timestamp_after_max_ms
     end = 0
-    for index, span in enumerate(iter_spans(payload, records_count)):
-        if span.key is None:
-            raise NullKey(index)
+    for index, span in enumerate(iter_spans(payload, header.records_count)):
         if span.offset_delta != index:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD, f"record {index} of the batch says that it is {span.offset_delta}"
             )
         end = span.end
+        timestamp = header.base_timestamp + span.timestamp_delta
+        if needs_keys and span.key is None:
+            record_errors.append(RecordError(index, _NO_KEY))
+        elif checks_timestamps and not oldest_ms <= timestamp <= newest_ms and timestamp != NO_TIMESTAMP:
+            code = ErrorCode.INVALID_TIMESTAMP
+            message = f"timestamp {timestamp} is not between {oldest_ms} and {newest_ms}"
+            record_errors.append(RecordError(index, message))
+        if len(record_errors) == MAX_RECORD_ERRORS:
+            break
+    if record_errors:
+        raise InvalidRecords(code, record_errors)
     if end != len(payload):
         raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(payload) - end} bytes follow the last record")
 
 
-class NullKey(KafkaError):
-    """A record without a key on a compacted topic; `record_index` is its place in the batch."""
-
-    def __init__(self, record_index: int) -> None:
-        super().__init__(
-            ErrorCode.INVALID_RECORD,
-            f"record {record_index} of the batch has no key, which a compacted topic needs",
-        )
-        self.record_index = record_index
+def _has_new_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
+    """True if the header says that a record is further ahead of the broker's clock than the topic allows."""
+    return (
+        header.max_timestamp - now_ms > config.message_timestamp_after_max_ms
+        and not config.uses_log_append_time
+    )
 
 
 def _stored_codec(header: BatchHeader, config: LogConfig) -> int:

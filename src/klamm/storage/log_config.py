@@ -43,6 +43,11 @@ class LogConfig:
         return self.message_timestamp_type == "LogAppendTime"
 
     @cached_property
+    def limits_old_timestamps(self) -> bool:
+        """True if a record can be too old for this log."""
+        return self.message_timestamp_before_max_ms < _FOREVER_MS and not self.uses_log_append_time
+
+    @cached_property
     def flushes_by_itself(self) -> bool:
         """Does an acknowledgement ever wait for an fsync?"""
         return self.flush_messages < _FOREVER_MS or self.flush_ms < _FOREVER_MS
