@@ -1,8 +1,11 @@
 """The command: `python -m bench [--only SECTION ...] [--quick] [--peer none|kafka] [--output FILE]`.
 
-Sections that load a running broker share one pair, Klamm and Apache Kafka side by side, both up all the time
-and loaded in turn; those that compare clients do so on it. Sections about starting, about many
-partitions or about Spark start their own.
+Most sections share one Klamm broker and one Apache Kafka, which both run all the time and are loaded in turn.
+The sections about starting, about many partitions and about Spark start brokers of their own.
+
+At its end a run publishes its figures: docs/benchmarks/figures.json gets the sections that were measured, and
+the pages and the picture of docs/ are made from it. A run that is quick or has no Apache Kafka beside it
+publishes nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ from bench import (
     latency,
     librdkafka,
     machine,
+    markdown,
     partitions,
     processes,
+    published,
     python_clients,
     raw_fetch,
     raw_produce,
@@ -74,7 +79,7 @@ ROUNDS = 5
 QUICK_ROUNDS = 2
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=sys.modules["bench"].__doc__)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, metavar="SECTION",
                         help="only these sections: " + ", ".join(SECTIONS))  # fmt: skip
@@ -90,6 +95,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"), metavar="FILE",
                         help="where the JSON goes (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--publish",
+        action=argparse.BooleanOptionalAction,
+        help="put the figures into docs/ (default: yes, unless the run is quick or has no Apache Kafka)",
+    )
     parser.add_argument("--work-dir", type=Path, default=Path(tempfile.gettempdir()), metavar="DIR",
                         help="where the brokers keep their data (default: %(default)s)")  # fmt: skip
     parser.add_argument(
@@ -98,7 +108,7 @@ def parse_arguments() -> argparse.Namespace:
         default=processes.placement.value,
         help="free: the kernel places everything; split: Klamm on the first core, the raw load on the last",
     )
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def available_kinds(console: Console, peer: str) -> list[BrokerKind]:
@@ -172,8 +182,15 @@ def show_progress(console: Console, bench: Bench, chosen: list[str]) -> Progress
     return progress
 
 
+def is_published(arguments: argparse.Namespace, bench: Bench) -> bool:
+    """Whether the figures of this run go into docs/: as the command says, else if they are comparable."""
+    if arguments.publish is not None:
+        return bool(arguments.publish)
+    return not bench.is_quick and KafkaBroker in bench.kinds
+
+
 def main() -> int:
-    arguments = parse_arguments()
+    arguments = parse_arguments(sys.argv[1:])
     processes.placement = processes.Placement(arguments.placement)
     console = Console()
     if not console.is_terminal:
@@ -189,8 +206,11 @@ def main() -> int:
                 bench.results.failures.append("interrupted: the figures are those taken so far")
     seconds = time.perf_counter() - started
     report.print_report(console, bench.results)
-    report.write_json(arguments.output, bench.results, arguments.quick, seconds)
+    report.write_json(arguments.output, bench.results, arguments.only, arguments.quick, seconds)
     console.print(f"{seconds:.0f} s; every round is in {arguments.output}", highlight=False)
+    if is_published(arguments, bench):
+        markdown.main([str(arguments.output)])
+        console.print(f"published in {markdown.PAGE} and {published.FILE.parent}", highlight=False)
     return 1 if bench.results.failures else 0
 
 

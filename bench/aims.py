@@ -1,7 +1,8 @@
-"""What Klamm aims at, as rows: a figure of the broker (on one core) or of the client, what it is compared
-with, a bound.
+"""The aims, as rows: a figure of the broker (on one core), of the client or of Spark pipelines, what the
+figure is compared with, and a bound.
 
-Each row is judged from the medians of one run. A row whose figures were not taken in a run is not judged.
+`evaluate` takes the medians of the rounds. An aim whose figures were not measured is neither reached nor
+missed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bench.spark import section as spark
 
 
 class Compared(enum.Enum):
-    """How a row's number is made from ours."""
+    """With what an aim compares our figure."""
 
     TO_KAFKA = "× Apache Kafka"
     TO_MACHINE = "× machine"
@@ -30,7 +31,7 @@ class Compared(enum.Enum):
 
     @property
     def reference(self) -> str | None:
-        """Whose figure ours is held against."""
+        """The contestant whose figure ours is divided by, or from which it is subtracted."""
         return _REFERENCES.get(self)
 
 
@@ -55,8 +56,12 @@ class Aim(NamedTuple):
     contestant: str = KLAMM
 
 
-class Verdict(NamedTuple):
-    aim: Aim
+class Evaluation(NamedTuple):
+    """What was measured for an aim, and whether that reaches it.
+
+    Both are None if nothing was measured; a row without a bound is neither reached nor missed.
+    """
+
     measured: float | None
     is_reached: bool | None
 
@@ -69,23 +74,25 @@ RECEIVED = "received records/s"
 
 BROKER_AIMS = (
     Aim(
-        "small produce requests, 16 deep on one connection",
+        "produce requests of 100 B, 16 deep",
         "produce",
         "1 × 100 B, 16 deep",
         "requests/s",
         RATIO,
         5,
     ),
-    Aim("the same, 64 deep", "produce", "1 × 100 B, 64 deep", "requests/s", RATIO, 5),
-    Aim("the same, 1 KB, 16 deep", "produce", "1 × 1 KB, 16 deep", "requests/s", RATIO, 5),
-    Aim("one at a time over 100 connections", "connections", HUNDRED, "requests/s", RATIO, 1),
+    Aim("produce requests of 100 B, 64 deep", "produce", "1 × 100 B, 64 deep", "requests/s", RATIO, 5),
+    Aim("produce requests of 1 KB, 16 deep", "produce", "1 × 1 KB, 16 deep", "requests/s", RATIO, 5),
+    Aim("100 connections, one request at a time each", "connections", HUNDRED, "requests/s", RATIO, 1),
     Aim(
-        "one at a time over one connection, against a bare ping-pong of the same bytes",
+        "one request at a time: p50 µs above a bare ping-pong of the same bytes",
         *("produce", "1 × 100 B, one at a time", "round trip p50 µs", OVER, None, 40),
     ),
-    Aim("16 KB batches, 16 deep", "produce", "16 × 1 KB, 16 deep", "MB/s", RATIO, 2),
-    Aim("1 MB batches, pipelined", "produce", ONE_MB, "MB/s", RATIO, 1.5),
-    Aim("the same, against a loopback copy appended to a file", "produce", ONE_MB, "MB/s", LIMIT, 0.6),
+    Aim("produce batches of 16 KB, 16 deep", "produce", "16 × 1 KB, 16 deep", "MB/s", RATIO, 2),
+    Aim("produce batches of 1 MB, 4 deep", "produce", ONE_MB, "MB/s", RATIO, 1.5),
+    Aim(
+        "produce batches of 1 MB, against a loopback copy into a file", "produce", ONE_MB, "MB/s", LIMIT, 0.6
+    ),
     Aim("cached fetch, 1 MB answers", "fetch", "cached, 1 MB answers", "MB/s", RATIO, 0.95),
     Aim("cached fetch, 4 MB answers", "fetch", "cached, 4 MB answers", "MB/s", RATIO, 1),
     *(
@@ -99,8 +106,8 @@ BROKER_AIMS = (
         )
         for size in ("100 B", "1 KB")
     ),
-    Aim("8,000 × 100 B batches, pipelined", "produce", BIG, "records/s", RATIO, 1.5),
-    Aim("the same: millions of records a second", "produce", BIG, "records/s", ALONE, 2_000_000),
+    Aim("produce batches of 8,000 × 100 B, 4 deep", "produce", BIG, "records/s", RATIO, 1.5),
+    Aim("produce batches of 8,000 × 100 B, records/s", "produce", BIG, "records/s", ALONE, 2_000_000),
     Aim(
         "produce to consume at 1,000/s, p99",
         "latency",
@@ -111,7 +118,7 @@ BROKER_AIMS = (
         0.5,
     ),
     Aim(
-        "at 5,000/s without linger, p99 ms",
+        "produce to consume at 5,000/s, p99 ms",
         "latency",
         "5,000 records/s, linger 0 ms",
         "p99 ms",
@@ -119,11 +126,34 @@ BROKER_AIMS = (
         None,
         5,
     ),
-    Aim("the same, not saturated", "latency", "5,000 records/s, linger 0 ms", RECEIVED, ALONE, 4_750),
-    Aim("start to first answer", "start", "start, then idle", "start to first answer s", RATIO, None, 0.1),
-    Aim("the same, in seconds", "start", "start, then idle", "start to first answer s", ALONE, None, 0.3),
+    Aim(
+        "produce to consume at 5,000/s, received records/s",
+        "latency",
+        "5,000 records/s, linger 0 ms",
+        RECEIVED,
+        ALONE,
+        4_750,
+    ),
+    Aim(
+        "time from start to first answer",
+        "start",
+        "start, then idle",
+        "start to first answer s",
+        RATIO,
+        None,
+        0.1,
+    ),
+    Aim(
+        "time from start to first answer, s",
+        "start",
+        "start, then idle",
+        "start to first answer s",
+        ALONE,
+        None,
+        0.3,
+    ),
     Aim("resident memory, idle", "start", "start, then idle", "resident MB", RATIO, None, 0.15),
-    Aim("the same, in MB", "start", "start, then idle", "resident MB", ALONE, None, 60),
+    Aim("resident memory, idle, MB", "start", "start, then idle", "resident MB", ALONE, None, 60),
     *(
         Aim(
             f"throughput kept beside 4,000 idle partitions, {load}, %",
@@ -179,7 +209,7 @@ CLIENT_AIMS = (
         for face in FACES
         for size in SIZES
     ),
-    _polling("poll_arrow, 100 B: millions of records a second", 100, ALONE, 5_000_000, COLUMNS),
+    _polling("poll_arrow, 100 B, records/s", 100, ALONE, 5_000_000, COLUMNS),
     *(
         _round_trip(f"{face}: one record, {metric}", metric, face)
         for face in FACES
@@ -192,10 +222,16 @@ CLIENT_AIMS = (
         for size in client_memory.RECORD_SIZES
         for aim in (
             _memory(
-                f"{face}: memory that a slow broker costs, {size_text(size)} records, MB",
+                f"{face}: memory used while the broker is slow, {size_text(size)} records, MB",
                 *(size, client_memory.GROWTH, BUFFER_MB + client_memory.ALLOWANCE_MB, face),
             ),
-            _memory("the same, counted by the producer, MB", size, client_memory.COUNTED, BUFFER_MB, face),
+            _memory(
+                f"{face}: the same, counted by the producer, {size_text(size)} records, MB",
+                size,
+                client_memory.COUNTED,
+                BUFFER_MB,
+                face,
+            ),
         )
     ),
 )
@@ -206,7 +242,14 @@ def _rows(text: str, case: str, at_least: float) -> Aim:
 
 
 PIPELINE_AIMS = (
-    Aim("decode, one core, 100 B", spark.SECTION, spark.DECODE_CASE, "records/s", ALONE, 5_000_000),
+    Aim(
+        "decode on one core, 100 B, records/s",
+        spark.SECTION,
+        spark.DECODE_CASE,
+        "records/s",
+        ALONE,
+        5_000_000,
+    ),
     *(
         _rows(f"topic to {spark.SINKS[sink]}, {size_text(size)}", spark.read_case(sink, size), at_least)
         for sink, size, at_least in (
@@ -220,12 +263,12 @@ PIPELINE_AIMS = (
     _rows("topic to Parquet, 1 KB, both on Apache Kafka", spark.read_case("parquet", 1024, KAFKA), 2),
     _rows("rows to a topic, 1 KB, both on Apache Kafka", spark.write_case(1024, KAFKA), 2),
     Aim(
-        "small streaming batch, ms a trigger",
+        "small streaming batch, one partition, ms",
         *(spark.SECTION, spark.trigger_case(1, spark.TUNED), spark.TRIGGER_METRICS["batch_ms"]),
         *(ALONE, None, 120),
     ),
     Aim(
-        "the same, records in all of six partitions",
+        "small streaming batch, six partitions, ms",
         *(spark.SECTION, spark.trigger_case(spark.PARTITION_COUNT, spark.TUNED)),
         *(spark.TRIGGER_METRICS["batch_ms"], ALONE, None, 120),
     ),
@@ -234,15 +277,31 @@ PIPELINE_AIMS = (
 
 AIMS = (*BROKER_AIMS, *CLIENT_AIMS, *PIPELINE_AIMS)
 
+SHOWN_WITHOUT_AIM = (
+    Aim("cached fetch, 64 KB answers", "fetch", "cached, 64 KB answers", "MB/s", RATIO),
+    Aim("live records to 32 consumers", "fan-out", "live, 32 consumers", "deliveries/s", RATIO),
+    *(
+        Aim(
+            f"{face}: {verb}, {size_text(size)}",
+            *(python_clients.SECTION, python_clients.case(verb, size, KLAMM), "records/s"),
+            *(Compared.TO_CONFLUENT, None, None, face),
+        )
+        for face in FACES
+        for verb in ("send", "poll")
+        for size in SIZES
+    ),
+)
+"""Comparisons that the picture shows beside those of the aims. In most of them the other is faster."""
 
-def judge(results: Results, aim: Aim) -> Verdict:
+
+def evaluate(results: Results, aim: Aim) -> Evaluation:
     measured = _measured(results, aim)
-    if measured is None:
-        return Verdict(aim, None, None)
+    if measured is None or (aim.at_least is None and aim.at_most is None):
+        return Evaluation(measured, None)
     is_reached = (aim.at_least is None or measured >= aim.at_least) and (
         aim.at_most is None or measured <= aim.at_most
     )
-    return Verdict(aim, measured, is_reached)
+    return Evaluation(measured, is_reached)
 
 
 def _measured(results: Results, aim: Aim) -> float | None:

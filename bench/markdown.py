@@ -1,85 +1,116 @@
-"""Puts the tables of a run into docs/BENCHMARKS.md: `python -m bench.markdown build/bench.json`.
+"""Makes the pages and the picture of docs/ from the published figures.
 
-The page has one part for brokers and one for clients. A run fills those parts that it has figures for, so
-that the clients can be measured again without the brokers.
+`python -m bench` does this at the end of a run. `python -m bench.markdown` does it again without a run, and
+`python -m bench.markdown RUN.json` publishes the figures of an earlier run first.
+
+docs/BENCHMARKS.md is written by people, but for its tables of aims, which stand between two comments each.
+docs/benchmarks/figures.md and docs/benchmarks/ratios.svg are written here as a whole.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from bench.layouts import LAYOUTS, ONLY_IN_JSON, Layout, Ratio, layout_of
-from bench.report import format_number
+from bench import picture, published
+from bench.aims import Aim, Evaluation, evaluate
+from bench.layouts import LAYOUTS, ONLY_IN_JSON, Layout, layout_of
+from bench.published import Measured, Published
+from bench.report import format_bound, format_measured, format_number, format_ratio
+from bench.runner import Results
 
 PAGE = Path("docs/BENCHMARKS.md")
+FIGURES_PAGE = Path("docs/benchmarks/figures.md")
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python -m bench.markdown RUN.json", file=sys.stderr)
+    if len(arguments) > 1:
+        print("usage: python -m bench.markdown [RUN.json]", file=sys.stderr)
         return 2
-    document = json.loads(Path(arguments[0]).read_text())
-    text = PAGE.read_text()
-    for layout in LAYOUTS:
-        figures = _figures(document, layout)
-        if figures:
-            text = fill(text, layout, tables(document, layout, figures))
-    PAGE.write_text(text)
+    figures = published.load()
+    for path in arguments:
+        figures = published.merge(figures, *read_run(Path(path)))
+    published.save(figures)
+    write_pages(figures)
     return 0
 
 
-def fill(text: str, layout: Layout, tables_text: str) -> str:
-    begin, end = f"<!-- tables of the {layout.name} -->", f"<!-- end of the tables of the {layout.name} -->"
-    before, found, rest = text.partition(begin)
-    _, found_end, after = rest.partition(end)
-    if not (found and found_end):
-        raise SystemExit(f"{PAGE} has no place for tables: {begin} … {end}")
-    return f"{before}{begin}\n\n{tables_text}\n{end}{after}"
+def read_run(path: Path) -> tuple[Results, Measured, set[str]]:
+    """The figures that a run wrote as JSON, when they were taken, and of which sections."""
+    document = json.loads(path.read_text())
+    results = Results(failures=document["failures"])
+    for figure in document["figures"]:
+        results.rounds[figure["section"], figure["case"], figure["metric"]] = figure["rounds"]
+    return results, Measured(document["taken_at"], document["machine"]), set(document["sections"])
 
 
-def _figures(document: dict[str, Any], layout: Layout) -> list[dict[str, Any]]:
-    return [
-        figure
-        for figure in document["figures"]
-        if layout_of(figure["section"]) is layout and figure["metric"] not in ONLY_IN_JSON
-    ]
+def write_pages(figures: Published) -> None:
+    PAGE.write_text(filled(PAGE.read_text(), figures))
+    FIGURES_PAGE.write_text(figures_page(figures))
+    picture.FILE.write_text(picture.draw(figures.results))
 
 
-def tables(document: dict[str, Any], layout: Layout, figures: list[dict[str, Any]]) -> str:
-    machine = document["machine"]
-    lines = [
-        f"Taken {document['taken_at']} in {document['seconds'] / 60:.0f} minutes on {machine['cores']} cores "
-        f"({machine['cpu']}), {machine['memory_gb']} GB, Linux {machine['kernel']}, "
-        f"Python {machine['python']}; {machine['placement']}.",
-        "",
-        f"## {layout.aims_title.partition(',')[0]}",
-        "",
-        "| aim | bound | measured | reached |",
-        "|---|---|---|---|",
-    ]
-    texts = {(aim.section, aim.text, aim.case) for aim in layout.aims}
-    lines += [
-        _aim_row(aim) for aim in document["aims"] if (aim["section"], aim["text"], aim["case"]) in texts
-    ]
-    section = None
-    for figure in sorted(figures, key=_section_order(document)):
-        if figure["section"] != section:
-            section = figure["section"]
-            columns = len(layout.contestants) + len(layout.ratios)
-            lines += ["", f"## {section}", "", _heading(layout), "|---|---|" + "---:|" * columns]
-        lines.append(_figure_row(figure, layout))
-    for failure in document["failures"]:
-        if layout_of(failure.partition(":")[0]) is layout:
-            lines += ["", f"Failed: {failure}"]
+def filled(text: str, figures: Published) -> str:
+    """The page `text` with its tables of aims made anew."""
+    for layout in LAYOUTS:
+        begin, end = f"<!-- aims of the {layout.name} -->", f"<!-- end of the aims of the {layout.name} -->"
+        before, found, rest = text.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not (found and found_end):
+            raise SystemExit(f"{PAGE} has no place for a table of aims: {begin} … {end}")
+        text = f"{before}{begin}\n\n{aims_text(figures, layout)}\n{end}{after}"
+    return text
+
+
+def aims_text(figures: Published, layout: Layout) -> str:
+    lines = [*_when(figures, layout), "| aim | bound | measured | reached |", "|---|---|---:|---|"]
+    lines += [_aim_row(aim, evaluate(figures.results, aim)) for aim in layout.aims]
     return "\n".join(lines) + "\n"
 
 
-def _section_order(document: dict[str, Any]) -> Any:
-    sections = list(dict.fromkeys(figure["section"] for figure in document["figures"]))
-    return lambda figure: sections.index(figure["section"])
+def _aim_row(aim: Aim, evaluation: Evaluation) -> str:
+    reached = {True: "yes", False: "**no**", None: "not measured"}[evaluation.is_reached]
+    return f"| {aim.text} | {format_bound(aim)} | {format_measured(aim, evaluation)} | {reached} |"
+
+
+def _when(figures: Published, layout: Layout) -> Iterator[str]:
+    """A sentence for each run that the sections of `layout` are from."""
+    runs: dict[str, list[str]] = {}
+    for section, measured in figures.measured.items():
+        if layout_of(section) is layout:
+            machine = measured.machine
+            text = (
+                f"{measured.taken_at} on {machine['cores']} cores ({machine['cpu']}), "
+                f"{machine['memory_gb']} GB, Linux {machine['kernel']}, Python {machine['python']}; "
+                f"{machine['placement']}."
+            )
+            runs.setdefault(text, []).append(section)
+    for text, sections in runs.items():
+        yield f"Taken {text}" if len(runs) == 1 else f"{', '.join(sections)}: taken {text}"
+        yield ""
+
+
+def figures_page(figures: Published) -> str:
+    lines = [
+        "# All figures of the bench",
+        "",
+        "Made by `python -m bench` from [figures.json](figures.json). A cell is the median of the rounds,",
+        "with the least and the most of them in brackets. What the figures mean is in",
+        "[BENCHMARKS.md](../BENCHMARKS.md).",
+    ]
+    for layout in LAYOUTS:
+        columns = len(layout.contestants) + len(layout.ratios)
+        for section in figures.measured:
+            if layout_of(section) is layout:
+                lines += ["", f"## {section}", "", _heading(layout), "|---|---|" + "---:|" * columns]
+                lines += [
+                    _figure_row(figures.results, key, layout)
+                    for key in figures.results.rounds
+                    if key[0] == section and key[2] not in ONLY_IN_JSON
+                ]
+    return "\n".join(lines) + "\n"
 
 
 def _heading(layout: Layout) -> str:
@@ -87,34 +118,19 @@ def _heading(layout: Layout) -> str:
     return f"| case | figure | {' | '.join(headings)} |"
 
 
-def _aim_row(aim: dict[str, Any]) -> str:
-    sign, bound = ("≥", aim["at_least"]) if aim["at_least"] is not None else ("≤", aim["at_most"])
-    measured = format_number(aim["measured"])
-    if aim["compared"].startswith("×") and aim["measured"] is not None:
-        measured = f"{aim['measured']:.2f}×"
-    reached = {True: "yes", False: "**no**", None: "not measured"}[aim["reached"]]
-    number = f"{bound:,.0f}" if bound >= 100 else f"{bound:g}"
-    return f"| {aim['text']} | {sign} {number} {aim['compared']} | {measured} | {reached} |"
+def _figure_row(results: Results, key: tuple[str, str, str], layout: Layout) -> str:
+    cells = [_cell(results, key, name) for name in layout.contestants]
+    cells += [format_ratio(results, key, ratio) for ratio in layout.ratios]
+    return f"| {key[1]} | {key[2]} | {' | '.join(cells)} |"
 
 
-def _figure_row(figure: dict[str, Any], layout: Layout) -> str:
-    cells = [_cell(figure, name) for name in layout.contestants]
-    cells += [_ratio(figure["medians"], ratio) for ratio in layout.ratios]
-    return f"| {figure['case']} | {figure['metric']} | {' | '.join(cells)} |"
-
-
-def _ratio(medians: dict[str, float], ratio: Ratio) -> str:
-    ours, reference = medians.get(ratio.ours), medians.get(ratio.reference)
-    return f"{ours / reference:.2f}×" if ours is not None and reference else "–"
-
-
-def _cell(figure: dict[str, Any], name: str) -> str:
-    rounds = figure["rounds"].get(name)
-    if not rounds:
+def _cell(results: Results, key: tuple[str, str, str], name: str) -> str:
+    values = results.rounds[key].get(name)
+    if not values:
         return "–"
-    text = format_number(figure["medians"][name])
-    if len(rounds) > 1:
-        text += f" ({format_number(min(rounds))}…{format_number(max(rounds))})"
+    text = format_number(results.median(*key, name))
+    if len(values) > 1:
+        text += f" ({format_number(min(values))}…{format_number(max(values))})"
     return text
 
 

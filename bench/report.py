@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.aims import AIMS, Aim, Verdict, judge
+from bench.aims import AIMS, Aim, Evaluation, evaluate
 from bench.layouts import LAYOUTS, ONLY_IN_JSON, Layout, Ratio, layout_of
 from bench.processes import CORES, describe_placement
 from bench.runner import Results
@@ -74,23 +74,23 @@ def format_bound(aim: Aim) -> str:
     return f"{sign} {number} {aim.compared.value}".strip()
 
 
-def format_measured(verdict: Verdict) -> str:
-    is_ratio = verdict.aim.compared.value.startswith("×")
-    if verdict.measured is None or not is_ratio:
-        return format_number(verdict.measured)
-    return f"{verdict.measured:.2f}×"
+def format_measured(aim: Aim, evaluation: Evaluation) -> str:
+    is_ratio = aim.compared.value.startswith("×")
+    if evaluation.measured is None or not is_ratio:
+        return format_number(evaluation.measured)
+    return f"{evaluation.measured:.2f}×"
 
 
-def aims_table(title: str, verdicts: list[Verdict]) -> Table:
+def aims_table(title: str, evaluations: dict[Aim, Evaluation]) -> Table:
     table = Table(title=title, title_justify="left")
     for heading in ("aim", "bound", "measured", "reached"):
         table.add_column(heading)
-    for verdict in verdicts:
-        if verdict.is_reached is None:
+    for aim, evaluation in evaluations.items():
+        if evaluation.is_reached is None:
             reached = "[dim]not measured[/dim]"
         else:
-            reached = "[green]yes[/green]" if verdict.is_reached else "[red]no[/red]"
-        table.add_row(verdict.aim.text, format_bound(verdict.aim), format_measured(verdict), reached)
+            reached = "[green]yes[/green]" if evaluation.is_reached else "[red]no[/red]"
+        table.add_row(aim.text, format_bound(aim), format_measured(aim, evaluation), reached)
     return table
 
 
@@ -98,9 +98,9 @@ def print_report(console: Console, results: Results) -> None:
     for layout in LAYOUTS:
         if any(layout_of(section) is layout for section, _, _ in results.rounds):
             console.print(figures_table(results, layout))
-            verdicts = [judge(results, aim) for aim in layout.aims]
-            if any(verdict.measured is not None for verdict in verdicts):
-                console.print(aims_table(layout.aims_title, verdicts))
+            evaluations = {aim: evaluate(results, aim) for aim in layout.aims}
+            if any(evaluation.measured is not None for evaluation in evaluations.values()):
+                console.print(aims_table(layout.aims_title, evaluations))
     console.print(f"Placement: {describe_placement()}. MB are 10^6 bytes.", highlight=False)
     for failure in results.failures:
         console.print("failed: " + failure.replace("[", r"\["), style="red", highlight=False)
@@ -122,7 +122,7 @@ def machine_description() -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, results: Results, is_quick: bool, seconds: float) -> None:
+def write_json(path: Path, results: Results, sections: list[str], is_quick: bool, seconds: float) -> None:
     figures = [
         {
             "section": section,
@@ -133,21 +133,22 @@ def write_json(path: Path, results: Results, is_quick: bool, seconds: float) -> 
         }
         for (section, case, metric), rounds in results.rounds.items()
     ]
-    verdicts = [judge(results, aim) for aim in AIMS]
+    evaluations = [(aim, evaluate(results, aim)) for aim in AIMS]
     document = {
         "taken_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "quick": is_quick,
+        "sections": sections,
         "seconds": round(seconds, 1),
         "machine": machine_description(),
         "figures": figures,
         "aims": [
             {
-                **verdict.aim._asdict(),
-                "compared": verdict.aim.compared.value,
-                "measured": verdict.measured,
-                "reached": verdict.is_reached,
+                **aim._asdict(),
+                "compared": aim.compared.value,
+                "measured": evaluation.measured,
+                "reached": evaluation.is_reached,
             }
-            for verdict in verdicts
+            for aim, evaluation in evaluations
         ],
         "failures": results.failures,
     }
