@@ -258,7 +258,7 @@ class Producer(PlainFace):
     def drain(self) -> None:
         self._guard.check()
         if not self._client.has_room():
-            self._run(self._client.room())
+            self._run(self._client.drain())
             self._guard.check()
 
     def flush(self, timeout: float | None = None) -> None:

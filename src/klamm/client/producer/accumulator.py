@@ -88,6 +88,8 @@ class Accumulator(Generic[DeliveryT]):
         self._first_partition = first_partition
         self._user_partitioner = partitioner
         self._key_partitioner = KEY_PARTITIONERS[settings.partitioner]
+        self.largest_refused = 0
+        """The most bytes that a record needed which found no room, so that the next wait is for as many."""
         self._closed: ClientError | None = None
         self._batch_bytes = settings.batch_bytes
         self._memory = settings.buffer_bytes
@@ -219,6 +221,7 @@ class Accumulator(Generic[DeliveryT]):
         if self._closed is not None:
             return self._closed
         if size <= self._max_record_bytes:
+            self.largest_refused = max(self.largest_refused, size + RECORD_MEMORY_BYTES)
             return self._buffer_full(topic)
         is_request = size > self.settings.max_request_bytes - HEADER_SIZE
         limit = "max_request_size" if is_request else "buffer_memory"

@@ -11,6 +11,7 @@ import asyncio
 import random
 import ssl
 import time
+from collections import deque
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -35,8 +36,8 @@ if TYPE_CHECKING:  # they need klamm[arrow]
     from klamm.records.arrow_encoding import EncodedRecords
 
 ROOM_SHARE = 8
-"""Who waits for room waits until this part of the memory is free: so there is a wait once in a while and not
-one for every record."""
+"""A sender that found the memory full waits until one part in so many is free: so senders wait once in a while
+and not for every record."""
 
 MOST_FEEDS = 8
 """How many sets of columns may wait for their turn: the rows of all of them are in memory."""
@@ -77,9 +78,12 @@ class Engine(Generic[DeliveryT]):
         self.accumulator.ledger.on_unseen = self._unseen.add
         self.sender = Sender(self._network, self._settling, lock, self._errands, self._logger)
         memory = self.settings.buffer_bytes
-        self._room_until = memory - min(self.settings.max_request_bytes + RECORD_MEMORY_BYTES, memory // 2)
-        self._room_from = min(self._room_until, memory - memory // ROOM_SHARE)
-        """Those who wait for room go on when no more bytes than these are in use."""
+        self._record_room = min(self.settings.max_request_bytes + RECORD_MEMORY_BYTES, memory // 2)
+        """Bytes that are kept for one record of a sender that waited for room."""
+        self._room_queue: deque[tuple[int, Wakeable]] = deque()
+        """Coroutines that wait for room, first come first served, with the bytes that each needs."""
+        self._awaits_room = False
+        """Whether the ledger will call `_room_came` for the first of them."""
         self._feeding = asyncio.Lock()
         """Columns are fed one after the other, so that their rows stay in order."""
         self._feeds = 0
@@ -161,29 +165,65 @@ class Engine(Generic[DeliveryT]):
                 ledger.drop_flush_waiter(waiter)
 
     def has_room(self) -> bool:
-        """Whether a record of any size that is allowed would be taken."""
-        return self.accumulator.ledger.memory_used <= self._room_until
+        """True if a record of any size would be taken now: of `max_request_size`, or of half the memory if
+        that is less, or as large as the largest that found no room so far."""
+        return self.accumulator.ledger.memory_used + self._room_for(0) <= self.settings.buffer_bytes
 
     def make_room(self, waiter: Waiter, size: int = 0) -> None:
-        """Have `waiter` called when there is room, for `size` bytes at least if so many fit at all.
+        """Have `waiter` called when there is room for a record, and for `size` bytes if so many fit at all.
 
         Under the lock; a turn must follow.
         """
         self.accumulator.flush()  # nothing may linger while others wait for its place
-        most_used = max(min(self._room_from, self.settings.buffer_bytes - size), 0)
+        memory = self.settings.buffer_bytes
+        most_used = max(memory - max(self._room_for(size), memory // ROOM_SHARE), 0)
         self.accumulator.ledger.add_room_waiter(most_used, waiter)
 
+    async def drain(self) -> None:
+        """Wait until there is room for a record, behind all who wait already."""
+        if self._room_queue or not self.has_room():
+            await self.room()
+
     async def room(self, size: int = 0) -> None:
-        """Wait until there is room, as `make_room` says."""
-        waiter = Wakeable(asyncio.get_running_loop())
-        with self._lock:
-            self.make_room(waiter, size)
-        self.sender.pump()
+        """Wait until there is room, as `make_room` says. Coroutines go on in the order in which they came,
+        and only as many at once as have room for a record each. So whoever goes on can send."""
+        loop = asyncio.get_running_loop()
+        place = (size, Wakeable(loop))
+        self._room_queue.append(place)
+        self._serve_room_queue()
         try:
-            await waiter.future
+            await place[1].future
         finally:
+            if place in self._room_queue:  # cancelled
+                self._room_queue.remove(place)
+            # The caller sends before the loop takes its next turn; then there may be room for others.
+            loop.call_soon(self._serve_room_queue)
+
+    def _serve_room_queue(self) -> None:
+        """Let those go on for whom there is room now; the next one waits for the ledger to tell of more."""
+        if self._awaits_room:
+            return
+        free = self.settings.buffer_bytes - self.accumulator.ledger.memory_used
+        is_served = False
+        while self._room_queue and free >= self._room_for(self._room_queue[0][0]):
+            size, waiter = self._room_queue.popleft()
+            free -= self._room_for(size)
+            waiter()
+            is_served = True
+        if self._room_queue and not is_served:
+            self._awaits_room = True
             with self._lock:
-                self.accumulator.ledger.drop_room_waiter(waiter)
+                self.make_room(self._room_came, self._room_queue[0][0])
+            self.sender.pump()
+
+    def _room_came(self) -> None:
+        self._awaits_room = False
+        self._serve_room_queue()
+
+    def _room_for(self, size: int) -> int:
+        """The bytes that are free before a record is let in, or `size` bytes of encoded records."""
+        wanted = max(self._record_room, self.accumulator.largest_refused, size)
+        return min(wanted, self.settings.buffer_bytes)
 
     # ---- columns
 

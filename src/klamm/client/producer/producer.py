@@ -221,12 +221,17 @@ class Producer:
         return delivery
 
     async def drain(self) -> None:
-        """Wait until there is room for records: at once, unless `buffer_memory` is nearly used up."""
+        """Wait until there is room for a record: at once, unless `buffer_memory` is nearly used up.
+
+        Tasks that wait go on in the order in which they came, as many at once as have room for a record
+        each: a `send` right after `await drain()` has its room, however many tasks do the same. Room for a
+        record is `max_request_size`; with a `buffer_memory` of less than twice that, half of
+        `buffer_memory`, or what the largest record needed that was refused.
+        """
         self._guard.check_on_loop()
         await self._engine.fed()
-        if not self._engine.has_room():
-            await self._engine.room()
-            self._guard.check()
+        await self._engine.drain()
+        self._guard.check()
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send all that is here without lingering, and wait until each record succeeded or failed.
