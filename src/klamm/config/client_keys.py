@@ -248,6 +248,14 @@ PRODUCER_KEYS = CLIENT_KEYS | table(
             minimum=0,
         ),
         ConfigRow(
+            "metadata.max.idle.ms",
+            ConfigType.LONG,
+            300_000,
+            "How long a topic that nobody sends to is still asked for when metadata is refreshed. The next "
+            "send to it looks it up again.",
+            minimum=5000,
+        ),
+        ConfigRow(
             "partitioner",
             ConfigType.STRING,
             "murmur2",

@@ -8,6 +8,7 @@ from klamm.client.errors import (
     BufferFull,
     ClientClosed,
     ClientMisused,
+    ConnectionFailed,
     LocalRecordTooLarge,
     NotSerializable,
     TimedOut,
@@ -201,7 +202,7 @@ def test_a_leaderless_partition_waits() -> None:
     cores.send(b"waits", partition=1)
     cores.send(b"goes", partition=0)
     assert values(cores.drain()) == [b"goes"]
-    assert cores.schedule.has_leaderless
+    assert cores.schedule.leaderless == {cores.topic}
     cores.leaderless = set()
     assert values(cores.drain()) == [b"waits"]
 
@@ -451,3 +452,52 @@ def test_one_delivery_is_asked_by_several_threads() -> None:
     before = asked._batch, asked._index
     assert asked.sent().offset == 200
     assert (asked._batch, asked._index) == before, "nothing that another thread could see half done"
+
+
+# ---- topics that nobody sends to
+
+
+def test_a_topic_that_nobody_sends_to_is_looked_up_again_and_goes_on_counting() -> None:
+    cores = Cores(1, topic_idle=300.0)
+    first = cores.send(b"first")
+    (batch,) = cores.drain()
+    assert cores.accumulator.retire_unused_topics(set()) == [], "a batch is under way"
+    cores.answer(batch)
+    cores.now += 299.0
+    assert cores.accumulator.retire_unused_topics(set()) == []
+    cores.now += 1.0
+    assert cores.accumulator.retire_unused_topics(set()) == [cores.topic]
+    again = cores.send(b"again")
+    assert cores.accumulator.lookups == {cores.topic} and cores.drain() == []
+    cores.know(2, looked_up=True)
+    (batch,) = cores.drain()
+    assert (batch.partition, batch.sequence) == (0, 1), "the broker has counted the first record"
+    cores.answer(batch, base_offset=1)
+    assert (first.sent().offset, again.sent().offset) == (0, 1)
+
+
+def test_a_deleted_topic_is_retired_at_once_unless_records_wait_for_it() -> None:
+    cores = Cores(1)
+    cores.send(b"first")
+    (batch,) = cores.drain()
+    cores.answer(batch)
+    cores.send(b"second")
+    assert cores.accumulator.retire_unused_topics({cores.topic}) == []
+    (batch,) = cores.drain()
+    cores.answer(batch)
+    assert cores.accumulator.retire_unused_topics({cores.topic}) == [cores.topic]
+
+
+def test_a_retired_topic_that_cannot_be_found_goes_on_counting_all_the_same() -> None:
+    cores = Cores(1)
+    cores.send(b"first")
+    (batch,) = cores.drain()
+    cores.answer(batch)
+    cores.accumulator.retire_unused_topics({cores.topic})
+    lost = cores.send(b"lost")
+    cores.accumulator.topic_failed(cores.topic, ConnectionFailed("nobody there"))
+    assert isinstance(lost.error(), ConnectionFailed)
+    cores.send(b"again")
+    cores.know(1, looked_up=True)
+    (batch,) = cores.drain()
+    assert batch.sequence == 1

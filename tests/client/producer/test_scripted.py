@@ -245,6 +245,56 @@ async def test_a_topic_made_anew() -> None:
         assert topic.brokers[0].requests[-1][2].topic_data[0].topic_id == b"n" * 16  # type: ignore[attr-defined]
 
 
+async def test_only_a_send_creates_a_topic_and_refreshes_bring_no_deleted_one_back() -> None:
+    async with ScriptedTopic() as topic, producer_of(topic) as producer:
+        broker = topic.brokers[0]
+        exists = True
+
+        def metadata(request: Any, version: int) -> Any:
+            nonlocal exists
+            asked = [each.name for each in request.topics]
+            exists = exists or (request.allow_auto_topic_creation and TOPIC in asked)
+            error = 0 if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            found = topic_of(TOPIC, [1] if exists else [], topic_id=topic.topic_id, error=error)
+            return broker.metadata(*([found] if asked else []))
+
+        broker.answers[ApiKey.METADATA] = metadata
+        await send_all(producer, 2)
+        exists = False
+        asked_before = broker.count(ApiKey.METADATA)
+        network = producer._engine._network
+        async with asyncio.timeout(LIMIT_S):
+            for _ in range(3):
+                await network.request_refresh()
+        assert not exists, "a refresh created it"
+        assert broker.count(ApiKey.METADATA) == asked_before + 3
+        last = [each[2] for each in broker.requests if each[0] == ApiKey.METADATA][-1]
+        assert last.topics == [], "nobody needs a topic that is gone"  # type: ignore[attr-defined]
+        async with asyncio.timeout(LIMIT_S):
+            sent = await producer.send(TOPIC, b"again")
+        assert exists and sent.offset == 2
+
+
+async def test_a_topic_that_is_deleted_while_records_wait_for_it_is_created_again() -> None:
+    async with ScriptedTopic() as topic, producer_of(topic) as producer:
+        broker = topic.brokers[0]
+        await send_all(producer, 1)
+        created: list[list[str]] = []
+
+        def metadata(request: Any, version: int) -> Any:
+            if request.allow_auto_topic_creation:
+                created.append([each.name for each in request.topics])
+            error = 0 if created else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return broker.metadata(topic_of(TOPIC, [1] if created else [], topic_id=b"n" * 16, error=error))
+
+        broker.answers[ApiKey.METADATA] = metadata
+        topic.script = [answer_with(ErrorCode.UNKNOWN_TOPIC_ID)]
+        topic.topic_id = b"n" * 16
+        async with asyncio.timeout(LIMIT_S):
+            await producer.send(TOPIC, b"v")
+        assert created == [[TOPIC]]
+
+
 async def test_new_partitions_are_found() -> None:
     async with ScriptedTopic() as topic, producer_of(topic) as producer:
         await send_all(producer, 1)

@@ -99,7 +99,7 @@ class Network:
             self._ask_metadata,
             backoff=self._retry_backoff,
             max_age_seconds=config.seconds("metadata.max.age.ms"),
-            create_topics=_creates_topics(config),
+            always_creates=config.kind == "consumer" and config.bool_("allow.auto.create.topics"),
             logger=self._logger,
         )
         self._refresher.on_change(self._brokers_changed)
@@ -268,16 +268,19 @@ class Network:
         """Nobody needs these topics any more."""
         self._refresher.drop(names)
 
-    def request_refresh(self) -> asyncio.Future[None]:
-        """Ask soon; the future is done after the next answer, or fails when no retry can bring one."""
-        return self._refresher.request()
+    def request_refresh(self, create: Iterable[str] = ()) -> asyncio.Future[None]:
+        """Ask soon; the future is done after the next answer, or fails when no retry can bring one.
+
+        A producer may have wanted topics created that are not there, as far as brokers do that.
+        """
+        return self._refresher.request(create if self.config.kind == "producer" else ())
 
     def on_metadata(self, callback: Callable[[MetadataChange], None]) -> None:
         """Call `callback` after every refresh; what it is given is false when nothing changed."""
         self._refresher.on_change(callback)
 
     async def topic(self, name: str, timeout: float) -> TopicMetadata:
-        """A topic, once it is known and a partition of it can be used.
+        """A topic, once it is known and a partition of it can be used. A producer's look-up creates it.
 
         Partitions may be without a leader for long, because their brokers are down; the others are of use.
         """
@@ -288,7 +291,7 @@ class Network:
         return await self.retrying(f"waiting for topic {name!r}", timeout, lambda: self._look_up(name))
 
     async def _look_up(self, name: str) -> TopicMetadata:
-        await self.request_refresh()
+        await self.request_refresh(create=[name])
         known = self.metadata.topics.get(name)
         what = f"looking for topic {name!r}"
         if known is None:
@@ -419,13 +422,6 @@ def _credentials(config: ClientConfig) -> SaslCredentials:
         raise ConfigError(
             f"sasl.username or sasl.password is refused: {error}", key="sasl.username"
         ) from None
-
-
-def _creates_topics(config: ClientConfig) -> bool:
-    """Whether asking for a topic may create it: a producer's, a consumer's if it is told so."""
-    if config.kind == "consumer":
-        return config.bool_("allow.auto.create.topics")
-    return config.kind == "producer"
 
 
 def _no_broker(failures: list[ClientError], candidates: list[BrokerAddress]) -> ClientError:

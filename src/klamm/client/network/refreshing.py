@@ -1,5 +1,9 @@
 """Keeps the metadata fresh: one task that asks when somebody needs to know, and once in a while anyway.
 
+A question creates the topics that it names only where it was told so (`request(create=...)`), because records
+wait for them; or always, for a consumer that may create what it subscribes to. A mere refresh creates
+nothing: it would bring back topics that were deleted.
+
 What always holds: at most one question is under way; all who asked before it began are answered by it; who
 asks while it is under way is answered by the next. Questions that bring no news come ever less often. An
 error that no retry can heal (a wrong password, a server that is no broker) ends the waiting of all who wait.
@@ -37,14 +41,16 @@ class MetadataRefresher:
         *,
         backoff: Backoff,
         max_age_seconds: float,
-        create_topics: bool,
+        always_creates: bool,
         logger: ClientLogger,
     ) -> None:
         self._metadata = metadata
         self._ask = ask
         self._backoff = backoff
         self._max_age_seconds = max_age_seconds
-        self._create_topics = create_topics
+        self._always_creates = always_creates
+        self._to_create: set[str] = set()
+        """Topics that the next question creates if they are not there."""
         self._logger = logger
         self._wanted: set[str] = set()
         self._wants_all = False
@@ -104,8 +110,12 @@ class MetadataRefresher:
     def on_change(self, callback: Callable[[MetadataChange], None]) -> None:
         self._callbacks.append(callback)
 
-    def request(self) -> asyncio.Future[None]:
-        """A future of the caller's own that is done after the next question that begins and succeeds."""
+    def request(self, create: Iterable[str] = ()) -> asyncio.Future[None]:
+        """A future of the caller's own that is done after the next question that begins and succeeds.
+
+        That question creates the topics of `create` if they are not there and the broker does so at all.
+        """
+        self._to_create.update(create)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
         if self._is_closed:
@@ -176,11 +186,27 @@ class MetadataRefresher:
 
     async def _refresh(self, clock: Callable[[], float]) -> None:
         wants_all = self._wants_all
-        names = None if wants_all else sorted(self._wanted)
+        created = self._to_create & self._wanted
+        self._to_create = set()
+        has_news = False
+        try:
+            if created:
+                has_news = await self._ask_about(sorted(created), clock, creates=True)
+            others = None if wants_all else sorted(self._wanted - created)
+            if others or not created:
+                has_news = await self._ask_about(others, clock, creates=self._always_creates) or has_news
+        except ClientError:
+            self._to_create |= created
+            raise
+        self._note_missing(clock())
+        self._fruitless = 0 if has_news else self._fruitless + 1
+
+    async def _ask_about(self, names: list[str] | None, clock: Callable[[], float], *, creates: bool) -> bool:
+        """Ask about these topics, or about all, and take over the answer; whether it brought news."""
         response = await self._ask(
             MetadataRequest(
                 topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
-                allow_auto_topic_creation=self._create_topics,
+                allow_auto_topic_creation=creates,
             )
         )
         if response.error_code != ErrorCode.NONE:
@@ -190,15 +216,14 @@ class MetadataRefresher:
                 error.retriable = True  # from the addresses that the user gave
             raise error
         cluster_id = self._metadata.cluster_id
-        change = self._metadata.apply(response, clock(), all_topics=wants_all)
+        change = self._metadata.apply(response, clock(), all_topics=names is None)
         if cluster_id is not None and self._metadata.cluster_id != cluster_id:
             self._logger.warning("the cluster was %s and is %s now", cluster_id, self._metadata.cluster_id)
-        self._note_missing(clock())
-        self._fruitless = 0 if change else self._fruitless + 1
         if change:
             self._logger.debug("the cluster changed: %s", change)
         for callback in self._callbacks:
             callback(change)
+        return bool(change)
 
     def _note_missing(self, now: float) -> None:
         """Which wanted topics are not there. One that stays away is told once: nothing else would show it."""

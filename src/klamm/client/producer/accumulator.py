@@ -15,7 +15,7 @@ of records. What happens to batches afterwards is in settling.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from math import inf
 from typing import Generic, TypeVar
 
@@ -82,6 +82,8 @@ class Accumulator(Generic[DeliveryT]):
         """Those whose partitions are known."""
         self.holding: dict[str, TopicBuffer] = {}
         """Those, known or not, that records are held for."""
+        self._retired: dict[str, TopicBuffer] = {}
+        """Those that nobody has sent to for long. They are kept because brokers go on counting sequences."""
         self._delivery = delivery_class
         self._clock = clock
         self._now_ms = now_ms
@@ -298,7 +300,7 @@ class Accumulator(Generic[DeliveryT]):
         """
         buffer = self.topics.get(topic) or self.holding.get(topic)
         if buffer is None and is_wanted:
-            buffer = TopicBuffer(topic, self._batch_bytes)
+            buffer = self._retired.pop(topic, None) or TopicBuffer(topic, self._batch_bytes)
         if buffer is None or not has_leader:
             return
         is_new = not buffer.queues
@@ -313,13 +315,33 @@ class Accumulator(Generic[DeliveryT]):
             self._place_held(buffer, looked_up)
         self.wake_wanted = True
 
+    def retire_unused_topics(self, deleted: Set[str]) -> list[str]:
+        """Take topics out of use that were deleted while nothing waits for them, or that nobody has sent to
+        for metadata.max.idle.ms; returns their names. The next record to one is held until it is looked up.
+        """
+        now = self._clock()
+        unused = [
+            name
+            for name, buffer in self.topics.items()
+            if buffer.is_unused(now, 0.0 if name in deleted else self.settings.topic_idle)
+        ]
+        for name in unused:
+            self._retired[name] = self.topics.pop(name)
+        return unused
+
     def topic_failed(self, topic: str, error: ClientError, until: float = inf) -> None:
         """The topic cannot be had: what has been held for it since `until` or longer has failed."""
         buffer = self.holding.get(topic)
         while buffer is not None and buffer.held and buffer.held[0].created <= until:
             self.ledger.settle(buffer.held.popleft(), Outcome(error=error))
         if buffer is not None and not buffer.held:
-            del self.holding[topic]
+            self.stop_holding(buffer)
+
+    def stop_holding(self, buffer: TopicBuffer) -> None:
+        """No record is held for a topic any more."""
+        del self.holding[buffer.name]
+        if buffer.queues and buffer.name not in self.topics:
+            self._retired[buffer.name] = buffer
 
     def _fit_queues(self, buffer: TopicBuffer, count: int) -> None:
         queues = buffer.queues
@@ -338,7 +360,8 @@ class Accumulator(Generic[DeliveryT]):
         """Where to keep a record until its partition can be told."""
         buffer = self.holding.get(topic) or self.topics.get(topic)
         if buffer is None:
-            buffer = TopicBuffer(as_name(topic, "topic"), self._batch_bytes)
+            name = as_name(topic, "topic")
+            buffer = self._retired.pop(name, None) or TopicBuffer(name, self._batch_bytes)
         self.holding[topic] = buffer
         now = self._clock()
         last = buffer.held[-1] if buffer.held else None

@@ -23,6 +23,7 @@ from klamm.client.producer.accumulator import Accumulator, DeliveryT
 from klamm.client.producer.batches import RECORD_MEMORY_BYTES, Batch, Waiter
 from klamm.client.producer.delivery import RangesDelivery
 from klamm.client.producer.errands import Errands
+from klamm.client.producer.lookups import FEED
 from klamm.client.producer.partitioners import Partitioner
 from klamm.client.producer.sender import Sender
 from klamm.client.producer.settings import ProducerSettings
@@ -36,13 +37,11 @@ if TYPE_CHECKING:  # they need klamm[arrow]
     from klamm.records.arrow_encoding import EncodedRecords
 
 ROOM_SHARE = 8
-"""A sender that found the memory full waits until one part in so many is free: so senders wait once in a while
+"""A sender that found the memory full waits until one part in so many is free: senders wait once in a while
 and not for every record."""
 
-MOST_FEEDS = 8
+MOSTFEEDS = 8
 """How many sets of columns may wait for their turn: the rows of all of them are in memory."""
-
-_FEED = "feed columns"
 
 
 class Engine(Generic[DeliveryT]):
@@ -228,19 +227,19 @@ class Engine(Generic[DeliveryT]):
     # ---- columns
 
     def feed_soon(self, feed: ColumnFeed, delivery: RangesDelivery) -> None:
-        """Feed in a task. When MOST_FEEDS wait already, BufferFull."""
-        if len(self._errands.under_way(_FEED)) >= MOST_FEEDS:
+        """Feed in a task. When MOSTFEEDS wait already, BufferFull."""
+        if len(self._errands.under_way(FEED)) >= MOSTFEEDS:
             raise BufferFull(
-                f"{MOST_FEEDS} sets of columns wait to be sent already",
+                f"{MOSTFEEDS} sets of columns wait to be sent already",
                 advice="Wait with `await producer.drain()`",
             )
         self._feeds += 1
         self._guard.started = True
-        self._errands.start(f"{_FEED} {self._feeds}", self.feed(feed, delivery))
+        self._errands.start(f"{FEED} {self._feeds}", self.feed(feed, delivery))
 
     async def fed(self) -> None:
         """Wait until all columns that were given so far are in batches."""
-        feeds = self._errands.under_way(_FEED)
+        feeds = self._errands.under_way(FEED)
         if feeds:
             await asyncio.wait(feeds)
 

@@ -1,7 +1,8 @@
 """Finding out what the sender must know: topics that records wait for, and the producer's id.
 
 A look-up that fails settles the records that waited for it. Metadata that comes for other reasons is taken
-over, too: partitions that were added, leaders that moved.
+over, too: partitions that were added, leaders that moved. A topic that nobody has sent to for
+metadata.max.idle.ms, or that was deleted, is not asked for any more until somebody sends to it again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ its error says more than theirs."""
 
 LEAST_MARGIN_S = 0.25
 """And by so much at least: the network itself takes a bit longer than it was told."""
+
+FEED = "feed columns"
+"""How the names of tasks begin that feed columns."""
 
 _TRANSACTION_TIMEOUT_MS = 2**31 - 1
 """Brokers want one even of producers without transactions, and take no notice of it."""
@@ -87,12 +91,16 @@ class Lookups:
             self._take_topic(topic, is_wanted=True)
 
     def _metadata_changed(self, change: MetadataChange) -> None:
-        """After every refresh: partitions may have come, leaders may have moved."""
+        """After every refresh: partitions may have come, leaders may have moved, topics may be out of use."""
         names = change.added | change.grown | change.recreated | {each.topic for each in change.leaders}
         with self._lock:
             for name in names:
                 self._take_topic(name)
-        if names or self._accumulator.schedule.has_leaderless:
+            unused: list[str] = []
+            if not self._errands.under_way(FEED):  # which relies on its topic
+                unused = self._accumulator.retire_unused_topics(change.removed)
+        self._network.drop_topics(unused)
+        if names or self._accumulator.schedule.leaderless:
             self._wake()
 
     def _take_topic(self, name: str, *, looked_up: bool = False, is_wanted: bool = False) -> None:

@@ -20,4 +20,5 @@ class ProducerOptions(ClientOptions, total=False):
     max_block_ms: int
     max_in_flight_requests_per_connection: int
     max_request_size: int
+    metadata_max_idle_ms: int
     retries: int

@@ -101,7 +101,7 @@ class HeldBatch(Batch):
 class TopicBuffer:
     """The partitions of one topic. It has none until they are known."""
 
-    __slots__ = ("has_leader", "held", "name", "queues", "sticky")
+    __slots__ = ("batches_seen", "has_leader", "held", "name", "queues", "sticky", "used_at")
 
     def __init__(self, name: str, switch_bytes: int) -> None:
         self.name = name
@@ -109,6 +109,19 @@ class TopicBuffer:
         self.has_leader: list[bool] = []
         self.held: deque[HeldBatch] = deque()
         self.sticky = StickyPartition(switch_bytes, 0)
+        self.batches_seen = -1
+        """How many batches had been begun when `is_unused` last looked."""
+        self.used_at = 0.0
+
+    def is_unused(self, now: float, idle_seconds: float) -> bool:
+        """True if nothing waits or is under way, and no batch was begun for `idle_seconds`, as far as earlier
+        calls could see."""
+        batches = sum(queue.next_order for queue in self.queues)
+        is_busy = bool(self.held) or any(queue.waiting or queue.on_wire for queue in self.queues)
+        if is_busy or batches != self.batches_seen:
+            self.batches_seen = batches
+            self.used_at = now
+        return not is_busy and now - self.used_at >= idle_seconds
 
     def rotation(self) -> list[int]:
         """The partitions that records without a key go round, beginning with the sticky one."""

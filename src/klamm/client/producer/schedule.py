@@ -28,8 +28,8 @@ class Schedule:
         self._ready: dict[PartitionQueue, None] = {}
         self._due: list[tuple[float, int, PartitionQueue]] = []
         self._entries = 0
-        self.has_leaderless = False
-        """Whether the latest `drain` found ready batches for partitions without a known leader."""
+        self.leaderless: set[str] = set()
+        """Topics for which the latest `drain` found ready batches of partitions without a known leader."""
         self._without_id: set[PartitionQueue] = set()
         """Those that wait for a producer id."""
 
@@ -115,13 +115,13 @@ class Schedule:
 
         They are numbered and count as under way.
         """
-        self.has_leaderless = False
+        self.leaderless = set()
         taken: dict[int, list[Batch]] = {}
         room: dict[int, int] = {}
         for queue in list(self._ready):
             leader = leader_of(queue.topic, queue.index)
             if leader is None:
-                self.has_leaderless = True
+                self.leaderless.add(queue.topic)
                 continue
             node = leader[0]
             if node not in room:

@@ -216,8 +216,9 @@ class Sender:
             self._send(broker, batches)
         for topic in lookups:
             self.lookups.look_up(topic)
-        if schedule.has_ready and schedule.has_leaderless:
-            self._network.request_refresh()
+        if schedule.has_ready and schedule.leaderless:
+            # Records wait for these topics, so one that was deleted is created again.
+            self._network.request_refresh(create=schedule.leaderless)
         if self._settings.idempotent and accumulator.identity.is_wanted and accumulator.ledger.has_unsettled:
             self.lookups.get_producer_id()
         self._arm(next_at, now)

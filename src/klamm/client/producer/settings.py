@@ -34,6 +34,7 @@ class ProducerSettings:
     partitioner: str = "murmur2"
     retries: int = 2**31 - 1
     request_timeout: float = 30.0
+    topic_idle: float = 300.0
     backoff: Backoff = Backoff(0.1, 1.0)  # noqa: RUF009  it has no state
 
     @classmethod
@@ -57,6 +58,7 @@ class ProducerSettings:
             partitioner=config.str_("partitioner"),
             retries=config.int_("retries"),
             request_timeout=config.seconds("request.timeout.ms"),
+            topic_idle=config.seconds("metadata.max.idle.ms"),
             backoff=Backoff(config.seconds("retry.backoff.ms"), config.seconds("retry.backoff.max.ms")),
         )
 

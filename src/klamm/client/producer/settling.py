@@ -144,7 +144,7 @@ class Settling:
                 late = TimedOut(f"waiting for topic {buffer.name}", now - held.created)
                 self._ledger.settle(held, Outcome(error=late))
             if not buffer.held:
-                del self.accumulator.holding[buffer.name]
+                self.accumulator.stop_holding(buffer)
         for batch in self._ledger.unsettled():
             if isinstance(batch, HeldBatch):
                 continue
