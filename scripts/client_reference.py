@@ -1,4 +1,6 @@
-"""Writes the reference from docstrings: `python -m klamm.client.reference > docs/CLIENT_REFERENCE.md`.
+"""Writes docs/CLIENT_REFERENCE.md from the docstrings of src/klamm/client.
+
+    .venv/bin/python scripts/client_reference.py > docs/CLIENT_REFERENCE.md
 
 A test compares the file with what this makes, so the document cannot fall behind the code.
 """
@@ -25,7 +27,7 @@ from klamm.client.producer import delivery, producer
 _INTRODUCTION = """\
 # Reference of the client
 
-This file is made from docstrings by `python -m klamm.client.reference`. The guide is [CLIENT.md](CLIENT.md);
+This file is made from docstrings by `scripts/client_reference.py`. The guide is [CLIENT.md](CLIENT.md);
 settings are in [CLIENT_CONFIGURATION.md](CLIENT_CONFIGURATION.md).
 
 `klamm` has the plain clients, whose methods block and may be called from any thread; `klamm.aio` has clients
@@ -190,7 +192,7 @@ def _errors() -> Iterator[str]:
 
     def rows(cls: type[errors.ClientError], depth: int) -> Iterator[str]:
         for one in sorted(cls.__subclasses__(), key=lambda each: each.__name__):
-            if one.__module__ != errors.__name__ or one.__name__ not in klamm.__all__:
+            if one.__name__ not in klamm.__all__:
                 continue
             retries = (
                 "by its code" if issubclass(one, errors.BrokerError) else "yes" if one.retriable else "no"
@@ -200,9 +202,8 @@ def _errors() -> Iterator[str]:
             yield f"| {indent}`{one.__name__}` | {(inspect.getdoc(one) or '').splitlines()[0]} | {retries} |"
             yield from rows(one, depth + 1)
 
-    yield f"| `ClientError` | {inspect.getdoc(errors.ClientError)} | |"
+    yield f"| `ClientError` | {(inspect.getdoc(errors.ClientError) or '').splitlines()[0]} | |"
     yield from rows(errors.ClientError, 1)
-    yield f"| `ConfigError` | {(inspect.getdoc(klamm.ConfigError) or '').splitlines()[0]} | no |"
 
 
 if __name__ == "__main__":
