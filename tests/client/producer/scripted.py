@@ -10,9 +10,11 @@ Each Produce request takes the next step of the script; without one it is writte
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from klamm.aio import Producer
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k00_produce import (
@@ -31,6 +33,9 @@ TOPIC = "scripted"
 PRODUCER_ID = 4000
 
 Step = Callable[["ScriptedTopic", ProduceRequest], Any]
+
+QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "reconnect_backoff_ms": 5}
+LIMIT_S = 20.0
 
 
 class ScriptedTopic:
@@ -162,3 +167,24 @@ def moved_to(node_id: int, epoch: int) -> Step:
         return response
 
     return refuse
+
+
+# ---- producers
+
+
+def producer_of(topic: ScriptedTopic, **options: Any) -> Producer:
+    return Producer(topic.bootstrap, **{**QUICK, **options})
+
+
+async def send_all(producer: Producer, count: int, **more: Any) -> list[Any]:
+    """Numbers as values, all of them awaited. With batch_size=0 each has a request of its own."""
+    deliveries = []
+    for number in range(count):
+        deliveries.append(producer.send(TOPIC, b"%d" % number, **more))
+        await asyncio.sleep(0)
+    async with asyncio.timeout(LIMIT_S):
+        return [await delivery for delivery in deliveries]
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]

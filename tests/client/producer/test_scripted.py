@@ -10,17 +10,14 @@ from typing import Any
 import pytest
 
 import klamm
-from klamm.aio import Producer
 from klamm.client.errors import (
     AuthorizationFailed,
     BrokerError,
-    BufferFull,
     ClientClosed,
     ClientError,
     DeliveryTimedOut,
     RecordRefused,
     TimedOut,
-    UnknownTopic,
     UnsupportedRequest,
 )
 from klamm.client.producer.unseen import MOST_LINES
@@ -30,42 +27,23 @@ from klamm.protocol.messages.k22_init_producer_id import InitProducerIdResponse
 from klamm.records.batch import parse_header
 from klamm.records.reader import iter_records
 from tests.client.network.fake_broker import SILENCE, topic_of
-from tests.client.producer.cores import PartitionLog
 from tests.client.producer.scripted import (
+    LIMIT_S,
     PRODUCER_ID,
     TOPIC,
     ScriptedTopic,
     answer_with,
     cut,
     moved_to,
+    numbers,
+    producer_of,
+    send_all,
     unnamed,
     written,
     written_but_cut,
     written_but_silent,
 )
 from tests.waiting import until
-
-QUICK = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "reconnect_backoff_ms": 5}
-LIMIT_S = 20.0
-
-
-def producer_of(topic: ScriptedTopic, **options: Any) -> Producer:
-    return Producer(topic.bootstrap, **{**QUICK, **options})
-
-
-async def send_all(producer: Producer, count: int, **more: Any) -> list[Any]:
-    """Numbers as values, all of them awaited. With batch_size=0 each has a request of its own."""
-    deliveries = []
-    for number in range(count):
-        deliveries.append(producer.send(TOPIC, b"%d" % number, **more))
-        await asyncio.sleep(0)
-    async with asyncio.timeout(LIMIT_S):
-        return [await delivery for delivery in deliveries]
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
-
 
 # ---- sent again, and written once
 
@@ -175,135 +153,6 @@ async def test_what_is_refused_is_told_and_the_rest_goes_on() -> None:
         assert (await producer.send(TOPIC, b"good")).offset == 1
         last = parse_header(topic.brokers[0].requests[-1][2].topic_data[0].partition_data[0].records)  # type: ignore[attr-defined]
         assert (last.producer_id, last.producer_epoch, last.base_sequence) == (PRODUCER_ID, 1, 0)
-
-
-# ---- leaders, topics and partitions that change
-
-
-async def test_the_answer_names_the_new_leader() -> None:
-    async with ScriptedTopic(brokers=2) as topic:
-        async with producer_of(topic, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer:
-            await send_all(producer, 1)
-            topic.script = [moved_to(2, epoch=5)]
-            started = time.monotonic()
-            async with asyncio.timeout(LIMIT_S):
-                await producer.send(TOPIC, b"moved")
-            assert time.monotonic() - started < LIMIT_S / 2, "there is nothing to wait for"
-        assert topic.brokers[1].count(ApiKey.PRODUCE) == 1
-
-
-async def test_metadata_names_the_new_leader() -> None:
-    patient = {"retry_backoff_ms": 300, "retry_backoff_max_ms": 300}  # the old leader would take it, if asked
-    async with ScriptedTopic(brokers=2) as topic, producer_of(topic, **patient) as producer:
-        await send_all(producer, 1)
-
-        def move(script: ScriptedTopic, request: Any) -> Any:
-            script.leaders, script.epoch = [2], 1
-            return answer_with(ErrorCode.NOT_LEADER_OR_FOLLOWER)(script, request)
-
-        topic.script = [move]
-        async with asyncio.timeout(LIMIT_S):
-            assert (await producer.send(TOPIC, b"moved")).offset == 1
-        assert topic.brokers[1].count(ApiKey.PRODUCE) == 1
-
-
-async def test_a_leader_that_is_gone_for_a_while() -> None:
-    async with ScriptedTopic(partitions=2) as topic, producer_of(topic) as producer:
-        topic.leaders = [1, -1]
-        waiting = producer.send(TOPIC, b"waits", partition=1)
-        async with asyncio.timeout(LIMIT_S):
-            await producer.send(TOPIC, b"goes", partition=0)
-        assert not waiting.done()
-        topic.leaders, topic.epoch = [1, 1], 1
-        async with asyncio.timeout(LIMIT_S):
-            assert (await waiting).partition == 1
-
-
-async def test_a_broker_that_is_gone_for_a_while() -> None:
-    async with ScriptedTopic() as topic, producer_of(topic) as producer:
-        await send_all(producer, 1)
-        await topic.brokers[0].stop()
-        delivery = producer.send(TOPIC, b"later")
-        await asyncio.sleep(0.05)
-        assert not delivery.done()
-        await topic.brokers[0].listen()
-        async with asyncio.timeout(LIMIT_S):
-            assert (await delivery).offset == 1
-
-
-async def test_a_topic_made_anew() -> None:
-    async with ScriptedTopic() as topic, producer_of(topic) as producer:
-        await send_all(producer, 3)
-
-        def recreate(script: ScriptedTopic, request: Any) -> Any:
-            script.topic_id, script.logs = b"n" * 16, [PartitionLog()]
-            return answer_with(ErrorCode.UNKNOWN_TOPIC_ID)(script, request)
-
-        topic.script = [recreate]
-        async with asyncio.timeout(LIMIT_S):
-            assert (await producer.send(TOPIC, b"anew")).offset == 0
-        assert topic.brokers[0].requests[-1][2].topic_data[0].topic_id == b"n" * 16  # type: ignore[attr-defined]
-
-
-async def test_only_a_send_creates_a_topic_and_refreshes_bring_no_deleted_one_back() -> None:
-    async with ScriptedTopic() as topic, producer_of(topic) as producer:
-        broker = topic.brokers[0]
-        exists = True
-
-        def metadata(request: Any, version: int) -> Any:
-            nonlocal exists
-            asked = [each.name for each in request.topics]
-            exists = exists or (request.allow_auto_topic_creation and TOPIC in asked)
-            error = 0 if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            found = topic_of(TOPIC, [1] if exists else [], topic_id=topic.topic_id, error=error)
-            return broker.metadata(*([found] if asked else []))
-
-        broker.answers[ApiKey.METADATA] = metadata
-        await send_all(producer, 2)
-        exists = False
-        asked_before = broker.count(ApiKey.METADATA)
-        network = producer._engine._network
-        async with asyncio.timeout(LIMIT_S):
-            for _ in range(3):
-                await network.request_refresh()
-        assert not exists, "a refresh created it"
-        assert broker.count(ApiKey.METADATA) == asked_before + 3
-        last = [each[2] for each in broker.requests if each[0] == ApiKey.METADATA][-1]
-        assert last.topics == [], "nobody needs a topic that is gone"  # type: ignore[attr-defined]
-        async with asyncio.timeout(LIMIT_S):
-            sent = await producer.send(TOPIC, b"again")
-        assert exists and sent.offset == 2
-
-
-async def test_a_topic_that_is_deleted_while_records_wait_for_it_is_created_again() -> None:
-    async with ScriptedTopic() as topic, producer_of(topic) as producer:
-        broker = topic.brokers[0]
-        await send_all(producer, 1)
-        created: list[list[str]] = []
-
-        def metadata(request: Any, version: int) -> Any:
-            if request.allow_auto_topic_creation:
-                created.append([each.name for each in request.topics])
-            error = 0 if created else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return broker.metadata(topic_of(TOPIC, [1] if created else [], topic_id=b"n" * 16, error=error))
-
-        broker.answers[ApiKey.METADATA] = metadata
-        topic.script = [answer_with(ErrorCode.UNKNOWN_TOPIC_ID)]
-        topic.topic_id = b"n" * 16
-        async with asyncio.timeout(LIMIT_S):
-            await producer.send(TOPIC, b"v")
-        assert created == [[TOPIC]]
-
-
-async def test_new_partitions_are_found() -> None:
-    async with ScriptedTopic() as topic, producer_of(topic) as producer:
-        await send_all(producer, 1)
-        topic.leaders, topic.logs = [1, 1], [*topic.logs, PartitionLog()]
-        async with asyncio.timeout(LIMIT_S):
-            assert (await producer.send(TOPIC, b"new", partition=1)).partition == 1
-        with pytest.raises(UnknownTopic, match="2 partitions"):
-            async with asyncio.timeout(LIMIT_S):
-                await producer.send(TOPIC, b"none", partition=2)
 
 
 # ---- old brokers
@@ -483,99 +332,6 @@ async def test_codecs(codec: str) -> None:
             for record in iter_records(request.topic_data[0].partition_data[0].records)  # type: ignore[attr-defined]
         ]
         assert [record.value for record in records] == [b"%d " % number * 50 for number in range(100)]
-
-
-# ---- memory
-
-
-async def test_a_fast_loop_and_a_slow_broker_stay_within_memory() -> None:
-    async with ScriptedTopic() as topic:
-        memory = 200_000
-        async with producer_of(topic, buffer_memory=memory, batch_size=5000) as producer:
-
-            def slow(script: ScriptedTopic, request: Any) -> Any:
-                async def answer() -> Any:
-                    await asyncio.sleep(0.002)
-                    return script.write(request)
-
-                return answer()
-
-            topic.script = [slow] * 10_000
-            refused = 0
-            most = 0.0
-            for number in range(6000):
-                while True:
-                    try:
-                        producer.send(TOPIC, b"%d" % number)
-                        break
-                    except BufferFull:
-                        refused += 1
-                        most = max(most, producer.counters()["buffer_bytes"])
-                        await producer.drain()
-            await producer.flush()
-            assert refused > 1 and most <= memory
-            assert producer.counters()["buffer_bytes"] == 0
-        assert topic.values() == numbers(6000)
-
-
-async def test_nothing_lingers_while_others_wait_for_room() -> None:
-    lingering = {"buffer_memory": 20_000, "linger_ms": 60_000, "max_request_size": 5000}
-    async with ScriptedTopic() as topic, producer_of(topic, **lingering) as producer:
-        with pytest.raises(BufferFull):
-            while True:
-                producer.send(TOPIC, bytes(100))
-        async with asyncio.timeout(LIMIT_S):
-            await producer.drain()
-
-
-@pytest.mark.parametrize("size", [10, 900, 3000])
-async def test_many_tasks_that_drain_before_they_send_all_find_room(size: int) -> None:
-    """The last size is more than half of the memory: it is refused once, and waited for from then on."""
-    small = {"buffer_memory": 5000, "max_request_size": 4000, "batch_size": 1000}
-    async with ScriptedTopic() as topic, producer_of(topic, **small) as producer:
-        if size > small["buffer_memory"] / 2:
-            producer.send(TOPIC, bytes(size))
-            with pytest.raises(BufferFull):
-                producer.send(TOPIC, bytes(size))
-        order: list[int] = []
-
-        async def send(number: int) -> None:
-            await producer.drain()
-            producer.send(TOPIC, bytes(size))
-            order.append(number)
-
-        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as tasks:
-            for number in range(300):
-                tasks.create_task(send(number))
-        assert order == list(range(300)), "first come, first served"
-
-
-async def test_one_that_gives_up_draining_keeps_nobody_waiting() -> None:
-    small = {"buffer_memory": 2000, "max_request_size": 1000, "batch_size": 0}
-    async with ScriptedTopic() as topic, producer_of(topic, **small) as producer:
-        asked, go_on = asyncio.Event(), asyncio.Event()
-
-        def slow(script: ScriptedTopic, request: Any) -> Any:
-            async def answer() -> Any:
-                asked.set()
-                await go_on.wait()
-                return script.write(request)
-
-            return answer()
-
-        topic.script = [slow]
-        producer.send(TOPIC, bytes(800))
-        producer.send(TOPIC, bytes(800))
-        await asked.wait()
-        drains = [asyncio.create_task(producer.drain()) for _ in range(5)]
-        await asyncio.sleep(0)
-        for number in (0, 2):
-            drains[number].cancel()
-        await asyncio.sleep(0)
-        assert not drains[1].done()
-        go_on.set()
-        async with asyncio.timeout(LIMIT_S):
-            await asyncio.gather(*(drains[number] for number in (1, 3, 4)))
 
 
 # ---- callbacks, closing, and what nobody looks at
