@@ -9,6 +9,7 @@ def progress(batch: int, rows: int, **more: Any) -> dict[str, Any]:
     return {
         "batchId": batch,
         "numInputRows": rows,
+        "durationMs": {"addBatch": 7, "latestOffset": 1, "triggerExecution": 10},
         "sources": [
             {
                 "startOffset": {"orders": {"0": 0}},
@@ -24,12 +25,37 @@ def progress(batch: int, rows: int, **more: Any) -> dict[str, Any]:
 def test_counts_of_batches_add_up() -> None:
     tally = Tally("table", "parquet t", 0, sink_counts=True)
     tally.started(3, 10)
-    tally.wrote(8, 500)
+    tally.wrote(0, 8)
     tally.apply(progress(0, 10), 1000)
     tally.apply(progress(1, 20), 2000)
     status = tally.status
     assert (status.state, status.generation, status.batch) == ("running", 3, 1)
     assert (status.rows_in, status.rows_out, status.lag, status.rate) == (30, 8, 5, 15.0)
+
+
+def test_counts_of_a_status_are_those_of_the_same_batches() -> None:
+    tally = Tally("table", "parquet t", 0, sink_counts=True)
+    tally.wrote(0, 20)
+    tally.apply(progress(0, 20), 1000)
+    tally.wrote(1, 19)
+    status = tally.status
+    assert (status.batch, status.rows_in, status.rows_out) == (0, 20, 20), "batch 1 has not been told of"
+    # What a query tells while it waits: the number of the next batch, which it may be writing by now.
+    tally.apply(progress(1, 0, durationMs={"latestOffset": 1, "triggerExecution": 1}), 2000)
+    status = tally.status
+    assert (status.batch, status.rows_in, status.rows_out) == (0, 20, 20)
+    tally.apply(progress(1, 20), 3000)
+    status = tally.status
+    assert (status.batch, status.rows_in, status.rows_out) == (1, 40, 39)
+
+
+def test_a_batch_that_is_run_again_counts_once() -> None:
+    tally = Tally("table", "parquet t", 0, sink_counts=True)
+    tally.wrote(0, 20)
+    tally.started(1, 500)  # its query failed before it told of the batch, and was started again
+    tally.apply(progress(0, 20), 1000)
+    tally.apply(progress(1, 5), 2000)
+    assert (tally.status.rows_in, tally.status.rows_out) == (25, 20)
 
 
 def test_the_rate_falls_to_zero_when_nothing_comes() -> None:

@@ -182,7 +182,7 @@ def test_the_disk_has_what_a_batch_reads_before_it_is_published(
         Checkpoint(None, str(checkpoint)),
         generation=1,
         start={},
-        on_rows=lambda rows: None,
+        on_rows=lambda batch, rows: None,
     )
     frame: Any = None
     writer(frame, 0)

@@ -1,7 +1,8 @@
 """How a pipeline is doing, made of what Spark tells after each batch. A core.
 
-Spark's progress of one batch goes in as its JSON, a PipelineStatus comes out. Counts are those of the present
-run. `rate` is what came in over the last seconds, so that it falls to zero when nothing comes.
+Spark's progress of one batch goes in as its JSON, a PipelineStatus comes out. All counts of a status are
+those of the same batches: the ones that the present run has finished, up to `batch`. `rate` is what came in
+over the last seconds, so that the rate falls to zero when nothing comes.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ RATE_WINDOW_MS = 10_000
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """One line for a pipeline, on a terminal, a page, or in its status file."""
+    """How one pipeline is doing at one moment: for a terminal, a page, and a status file."""
 
     pipeline: str
     sink: str
     state: PipelineState = "starting"
     generation: int = 0
     batch: int | None = None
+    """The number of the last batch that was finished."""
     rows_in: int = 0
     rows_out: int = 0
     rate: float = 0.0
     """Records per second that came in."""
     lag: int | None = None
-    """Records that are in the topics and not in a finished batch; None as long as nobody knows."""
+    """Records that are in the topics and not in a finished batch; None until Spark has told the ends."""
     dead_letters: int = 0
     undecodable: int = 0
     rules: Mapping[str, int] = field(default_factory=dict)
     """Rows for which a rule did not hold, by `<node>: <rule>`."""
     unknown_fields: Mapping[str, str] = field(default_factory=dict)
-    """Of sources whose records have fields that their schema does not know: the name of one."""
+    """By source whose records have fields that its schema does not have: the name of one such field."""
     note: str = ""
     error: str = ""
     error_detail: str = ""
@@ -53,13 +55,17 @@ class PipelineStatus:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> PipelineStatus:
-        """The way back; what this version does not know is left out."""
+        """A status from its JSON; fields that this version does not know are left out."""
         known = {each.name for each in fields(cls)}
         return cls(**{name: part for name, part in value.items() if name in known})
 
 
 class Tally:
-    """Adds up the progress of one pipeline. `removing` are rules that take rows out: `<node>: <rule>`."""
+    """Adds up the progress of one pipeline.
+
+    `rules` says of each rule, by `<node>: <rule>`, what happens to rows for which the rule does not hold.
+    `sink_counts` says that the sink itself counts the rows it writes, and calls `wrote`.
+    """
 
     def __init__(
         self,
@@ -71,15 +77,20 @@ class Tally:
     ) -> None:
         self.status = PipelineStatus(pipeline, sink, started_ms=now_ms, updated_ms=now_ms)
         self._rules = rules or {}
-        self._sink_counts = sink_counts  # it tells itself how many rows it wrote
+        self._sink_counts = sink_counts
+        self._written_rows: dict[int, int] = {}  # by batch, of batches whose progress has not come yet
         self._recent: list[tuple[int, int]] = []
 
     def started(self, generation: int, now_ms: int) -> None:
         self._change(now_ms, state="running", generation=generation)
 
-    def wrote(self, rows: int, now_ms: int) -> None:
-        """A sink that counts its rows has written some."""
-        self._change(now_ms, rows_out=self.status.rows_out + rows)
+    def wrote(self, batch: int, rows: int) -> None:
+        """A sink that counts its rows has written those of a batch.
+
+        The status shows them together with what Spark tells of the batch, which comes a moment later: the
+        counts of a status are those of the same finished batches.
+        """
+        self._written_rows[batch] = rows
 
     def noted(self, note: str, now_ms: int) -> None:
         self._change(now_ms, note=note)
@@ -89,7 +100,11 @@ class Tally:
         self._change(now_ms, state=state, error=error, error_detail=detail, rate=0.0)
 
     def apply(self, progress: Mapping[str, Any], now_ms: int) -> None:
-        """One progress of the query, as its JSON."""
+        """Take in one progress of the query, as its JSON.
+
+        While a query waits for records, its progress has the number of a batch that is not done yet, and no
+        rows. Such a progress changes the lag and the rate alone.
+        """
         rows = max(0, int(progress.get("numInputRows") or 0))
         self._recent.append((now_ms, rows))
         old = self.status
@@ -104,7 +119,7 @@ class Tally:
                 unknown[node.node] = node.unknown_field
         self._change(
             now_ms,
-            batch=progress.get("batchId", old.batch),
+            batch=progress["batchId"] if was_executed(progress) else old.batch,
             rows_in=old.rows_in + rows,
             rows_out=old.rows_out + self._written(progress, counts),
             lag=lag_of(progress, old.lag),
@@ -116,14 +131,14 @@ class Tally:
         )
 
     def passed(self, now_ms: int) -> None:
-        """Time has passed, and nothing else has happened."""
+        """Bring the rate up to date when nothing was told for a while."""
         rate = self._rate(now_ms)
         if rate != self.status.rate:
             self._change(now_ms, rate=rate)
 
     def _written(self, progress: Mapping[str, Any], counts: list[NodeCounts]) -> int:
         if self._sink_counts:
-            return 0
+            return self._take_written(int(progress["batchId"])) if was_executed(progress) else 0
         told = int((progress.get("sink") or {}).get("numOutputRows", -1))
         if told >= 0:
             return told
@@ -136,6 +151,11 @@ class Tally:
                 )
                 return max(0, node.rows - removed)
         return 0
+
+    def _take_written(self, batch: int) -> int:
+        """Rows of the batch, and of batches before it whose progress never came."""
+        done = [number for number in self._written_rows if number <= batch]
+        return sum(self._written_rows.pop(number) for number in done)
 
     def _rate(self, now_ms: int) -> float:
         self._recent = [(at, rows) for at, rows in self._recent if at > now_ms - RATE_WINDOW_MS]
@@ -150,8 +170,14 @@ def rule_name(node: str, rule: str) -> str:
     return f"{node}: {rule}"
 
 
+def was_executed(progress: Mapping[str, Any]) -> bool:
+    """Whether a progress is that of a batch which was written, and not of a query that waits for records."""
+    return "addBatch" in (progress.get("durationMs") or {})
+
+
 def lag_of(progress: Mapping[str, Any], before: int | None) -> int | None:
-    """What lies between the end of a batch and the ends of its topics, over all sources that tell both."""
+    """How many records lie between the end of a batch and the ends of its topics, over all sources that tell
+    both. When none does, the lag is what it was before."""
     known = [
         records_between(end, latest)
         for end, latest in (

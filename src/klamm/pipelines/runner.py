@@ -194,7 +194,7 @@ class _Run:
                 self._state,
                 generation,
                 once=self._once,
-                on_rows=lambda rows: self._news.put(lambda: tally.wrote(rows, _now_ms())),
+                on_rows=lambda batch, rows: self._news.put(lambda: tally.wrote(batch, rows)),
                 again=again,
             )
         except PipelineError as error:
@@ -253,6 +253,8 @@ class _Run:
             new.append(json.loads(each.json()))
             if len(new) == 1:
                 self._seen[name] = mark
+        # After the progress was read: the rows of a batch are told before its progress is.
+        self._take_news()
         for progress in reversed(new):
             tally.apply(progress, _now_ms())
 
@@ -302,9 +304,8 @@ class _Run:
                 self._end(name, each, tally)
 
     def _tell(self) -> None:
-        """Write down and report what has changed."""
-        while not self._news.empty():
-            self._news.get()()
+        """Write the statuses that have changed into their files, and report all to `on_status`."""
+        self._take_news()
         statuses = {name: tally.status for name, tally in self._tallies.items()}
         changed = [status for name, status in statuses.items() if self._told.get(name) != status]
         for status in changed:
@@ -312,6 +313,11 @@ class _Run:
         self._told = statuses
         if changed and self._on_status is not None:
             self._on_status(list(statuses.values()))
+
+    def _take_news(self) -> None:
+        """Let the tallies hear what other threads have put into the queue."""
+        while not self._news.empty():
+            self._news.get()()
 
 
 def _stop_query(name: str, started: Started) -> None:

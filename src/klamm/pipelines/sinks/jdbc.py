@@ -51,7 +51,7 @@ class JdbcWriter:
         generation: int,
         mode: Mode,
         checkpoint: Checkpoint,
-        on_rows: Callable[[int], None],
+        on_rows: Callable[[int, int], None],
     ) -> None:
         self._sink = sink
         self._owner = _at_most(f"{project}.{pipeline}", _LONGEST_OWNER)
@@ -85,7 +85,7 @@ class JdbcWriter:
             self._move(connection, staging, frame.columns, batch, written)
             _run(connection, f"DROP TABLE {staging}")
             connection.commit()
-        self._on_rows(written)
+        self._on_rows(batch, written)
 
     def _write_counted(self, frame: DataFrame, table: str) -> int:
         from pyspark.sql import Observation

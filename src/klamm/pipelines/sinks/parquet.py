@@ -32,7 +32,10 @@ _WRITE_OPTIONS = {
 
 
 class ParquetWriter:
-    """What `foreachBatch` calls for one pipeline. `on_rows` is told how many rows each batch published."""
+    """What `foreachBatch` calls for one pipeline.
+
+    After each batch that it has published it calls `on_rows` with the batch's number and its count of rows.
+    """
 
     def __init__(
         self,
@@ -42,7 +45,7 @@ class ParquetWriter:
         checkpoint: Checkpoint,
         generation: int,
         start: Position,
-        on_rows: Callable[[int], None],
+        on_rows: Callable[[int, int], None],
     ) -> None:
         if sink.partition_by and table.kind is Kind.OBJECTS:
             raise TableError(
@@ -72,7 +75,7 @@ class ParquetWriter:
         finally:
             self._table.discard(staged)
         self._note(batch, start, end, rows)
-        self._on_rows(rows)
+        self._on_rows(batch, rows)
 
     def _write(self, frame: DataFrame, staged: str, records: int) -> int:
         from pyspark.sql import Observation

@@ -52,7 +52,7 @@ def start_query(
     generation: Generation,
     *,
     once: bool,
-    on_rows: Callable[[int], None],
+    on_rows: Callable[[int, int], None],
     again: Started | None = None,
 ) -> Started:
     """Start the query that writes `frame` to the pipeline's sink, from its checkpoint on.
@@ -105,7 +105,7 @@ def is_applied(
             log = BatchLog(state.batches_file(pipeline.name))
             return table.holds(generation.number, batch) or log.holds(generation.number, batch)
         case JdbcSink():
-            writer = _jdbc_writer(sink, pipeline, project, generation, checkpoint, lambda rows: None)
+            writer = _jdbc_writer(sink, pipeline, project, generation, checkpoint, lambda batch, rows: None)
             return writer.has(spark, batch)
         case _:
             return False
@@ -117,7 +117,7 @@ def _jdbc_writer(
     project: Project,
     generation: Generation,
     checkpoint: Checkpoint,
-    on_rows: Callable[[int], None],
+    on_rows: Callable[[int, int], None],
 ) -> JdbcWriter:
     return JdbcWriter(
         sink, project.name, pipeline.name, generation.number, pipeline.mode, checkpoint, on_rows
