@@ -7,6 +7,9 @@ import inspect
 from klamm.apis.registry import Request
 from klamm.protocol.apis import API_VERSIONS
 from klamm.protocol.codec import decode, encode
+from klamm.replication.partitions import Partitions, TopicSettings
+from klamm.storage.log_config import LogConfig
+from klamm.storage.log_dirs import LogDirs
 
 from .scenario import run
 
@@ -26,6 +29,8 @@ class FakeBroker:
     def __init__(self, cluster):
         self.cluster = cluster
         self.node_id = 1
+        no_logs = LogDirs((), now_ms=lambda: 0, report=print)
+        self.partitions = Partitions(self.node_id, no_logs, lambda topic: TopicSettings(LogConfig(), 1))
 
     @property
     def config(self):

@@ -140,9 +140,9 @@ def test_creating_and_deleting_wait_for_subscribers_in_order(tmp_path):
             assert service.image is new
             await gate.wait()
             seen.append((sorted(old.topics), sorted(new.topics)))
+            return {}
 
         service.subscribe(slow)
-        service.subscribe(lambda old, new: None)
         creation = asyncio.create_task(service.create_topics([NewTopic("a")]))
         other = asyncio.create_task(service.create_topics([NewTopic("b")]))
         while "a" not in service.image.topics:  # noqa: ASYNC110 (the store is in another thread)
@@ -177,8 +177,8 @@ def test_a_deletion_whose_files_could_not_be_removed_is_remembered(tmp_path):
         failing = True
 
         async def fail(old, new):
-            if failing and "t" not in new.topics:
-                raise OSError("the disk is gone")
+            is_deleted = failing and "t" not in new.topics
+            return {"t": KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")} if is_deleted else {}
 
         service.subscribe(fail)
         (result,) = await service.delete_topics(["t"])
@@ -242,7 +242,12 @@ def test_after_an_unknown_outcome_the_image_is_what_the_store_says(tmp_path, app
         assert result.code is ErrorCode.REQUEST_TIMED_OUT and result.code.retriable
         lossy.loses_answers = lossy.loses_requests = False
         seen = []
-        service.subscribe(lambda old, new: seen.append(sorted(new.topics)))
+
+        async def see(old, new):
+            seen.append(sorted(new.topics))
+            return {}
+
+        service.subscribe(see)
         (result,) = await service.create_topics([NewTopic("a")])
         assert isinstance(result, KafkaError) == applied
         assert seen == ([["a"]] if applied else [[], ["a"]])

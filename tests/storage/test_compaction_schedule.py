@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,7 @@ async def test_a_log_made_anew_under_an_old_name_is_dirty_from_its_start(tmp_pat
         assert await cleaning.cleaner.clean_dirtiest()
         assert cleaning.cleaner.first_dirty_offset(log) > 800
         log.rename_for_delete()
-        log.delete()
+        shutil.rmtree(log.directory)
         anew = open_log(tmp_path)
         fill(anew, 100)
         cleaning.logs[:] = [anew]

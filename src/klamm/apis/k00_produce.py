@@ -69,7 +69,7 @@ def handle(
 def _offer_lane(broker: Broker, request: Request[ProduceRequest], partition: Partition) -> None:
     """Two requests of the same shape in a row: the third may take the short way."""
     connection = request.connection
-    shape = (partition, request.version, request.message.acks)
+    shape = (partition.topic_id, partition.index, request.version, request.message.acks)
     if shape == connection.last_shape:
         connection.lane = make_lane(request, partition, broker.clock)
     connection.last_shape = shape

@@ -48,9 +48,7 @@ def handle(
     asked = request.message.topics
     if asked is None or (not asked and request.version < FIRST_VERSION_WITH_NULL_FOR_ALL):
         answers = _answers_of(broker.cluster)
-        return _response(
-            broker, request, answers.all_topics(broker.cluster.image, _operations(request.message))
-        )
+        return _response(broker, request, answers.all_topics(broker, _operations(request.message)))
     missing = _names_to_create(broker, request)
     if missing:
         return _create_and_answer(broker, request, asked, missing)
@@ -119,7 +117,7 @@ def _answer(
             name = image.topic_names_by_id.get(topic.topic_id)
         found = image.topics.get(name) if name is not None else None
         if found is not None:
-            topics[key] = answers.topic(image, found, operations)
+            topics[key] = answers.topic(broker, found, operations)
         elif by_id:
             topics[key] = _failed(None, topic.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
         else:
@@ -171,23 +169,24 @@ class TopicAnswers:
     """
 
     def __init__(self) -> None:
-        self._brokers: object = None
+        self._image: ClusterImage | None = None
+        self._offline_version = -1
         self._topics: dict[tuple[str, int], tuple[TopicImage, MetadataResponseTopic]] = {}
-        self._all: dict[int, tuple[ClusterImage, list[MetadataResponseTopic]]] = {}
+        self._all: dict[int, list[MetadataResponseTopic]] = {}
 
-    def all_topics(self, image: ClusterImage, operations: int) -> list[MetadataResponseTopic]:
-        kept = self._all.get(operations)
-        if kept is not None and kept[0] is image:
-            return kept[1]
-        self._forget_deleted(image)
-        topics = [self.topic(image, topic, operations) for topic in image.topics.values()]
-        self._all[operations] = (image, topics)
+    def all_topics(self, broker: Broker, operations: int) -> list[MetadataResponseTopic]:
+        self._forget_what_changed(broker)
+        topics = self._all.get(operations)
+        if topics is None:
+            each_topic = broker.cluster.image.topics.values()
+            topics = self._all[operations] = [self._topic(broker, topic, operations) for topic in each_topic]
         return topics
 
-    def topic(self, image: ClusterImage, topic: TopicImage, operations: int) -> MetadataResponseTopic:
-        if image.brokers is not self._brokers:
-            self._brokers = image.brokers
-            self._topics.clear()
+    def topic(self, broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+        self._forget_what_changed(broker)
+        return self._topic(broker, topic, operations)
+
+    def _topic(self, broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
         kept = self._topics.get((topic.name, operations))
         if kept is not None and kept[0] is topic:
             return kept[1]
@@ -196,19 +195,35 @@ class TopicAnswers:
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
-            partitions=[_partition(image, index, each) for index, each in enumerate(topic.partitions)],
+            partitions=[
+                _partition(broker, topic, index, each) for index, each in enumerate(topic.partitions)
+            ],
             topic_authorized_operations=operations,
         )
         self._topics[topic.name, operations] = (topic, answer)
         return answer
 
-    def _forget_deleted(self, image: ClusterImage) -> None:
-        for key in [key for key in self._topics if key[0] not in image.topics]:
-            del self._topics[key]
+    def _forget_what_changed(self, broker: Broker) -> None:
+        """Drop what no longer holds, above all the answers about topics that were deleted."""
+        image, before = broker.cluster.image, self._image
+        offline_version = broker.partitions.offline_version
+        if image is before and offline_version == self._offline_version:
+            return
+        self._all.clear()
+        if before is None or image.brokers is not before.brokers or offline_version != self._offline_version:
+            self._topics.clear()
+        elif image.topics is not before.topics:
+            for key in [key for key in self._topics if key[0] not in image.topics]:
+                del self._topics[key]
+        self._image = image
+        self._offline_version = offline_version
 
 
-def _partition(image: ClusterImage, index: int, partition: PartitionImage) -> MetadataResponsePartition:
-    is_led = partition.leader in image.brokers
+def _partition(
+    broker: Broker, topic: TopicImage, index: int, partition: PartitionImage
+) -> MetadataResponsePartition:
+    offline = broker.partitions.offline_replicas(broker.cluster.image, topic.name, index)
+    is_led = partition.leader != NO_LEADER and partition.leader not in offline
     return MetadataResponsePartition(
         error_code=ErrorCode.NONE if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
@@ -216,7 +231,7 @@ def _partition(image: ClusterImage, index: int, partition: PartitionImage) -> Me
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        offline_replicas=[each for each in partition.replicas if each not in image.brokers],
+        offline_replicas=offline,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.cluster.controller import find_topic
-from klamm.cluster.image import NO_LEADER, ClusterImage, PartitionImage
+from klamm.cluster.image import NO_LEADER, PartitionImage
 from klamm.cluster.permissions import TOPIC_OPERATIONS
 from klamm.cluster.topic_names import check_topic_name
 from klamm.model.errors import ErrorCode, KafkaError
@@ -46,7 +46,7 @@ def handle(
         if room == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=first)
             break
-        answer, is_whole = _topic(image, name, first, room)
+        answer, is_whole = _topic(broker, name, first, room)
         response.topics.append(answer)
         room -= len(answer.partitions)
         if not is_whole:
@@ -56,12 +56,12 @@ def handle(
 
 
 def _topic(
-    image: ClusterImage, name: str, first: int, room: int
+    broker: Broker, name: str, first: int, room: int
 ) -> tuple[DescribeTopicPartitionsResponseTopic, bool]:
     """Partitions of a topic from `first` on, as many as there is room for, and whether those are the last."""
     try:
         check_topic_name(name)
-        topic = find_topic(image, name)
+        topic = find_topic(broker.cluster.image, name)
     except KafkaError as error:
         return _failed(name, error.code), True
     shown = topic.partitions[first : first + room]
@@ -69,7 +69,7 @@ def _topic(
         name=name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_partition(image, first + index, each) for index, each in enumerate(shown)],
+        partitions=[_partition(broker, name, first + index, each) for index, each in enumerate(shown)],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
     return answer, first + room >= len(topic.partitions)
@@ -80,9 +80,10 @@ def _failed(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
 
 
 def _partition(
-    image: ClusterImage, index: int, partition: PartitionImage
+    broker: Broker, topic: str, index: int, partition: PartitionImage
 ) -> DescribeTopicPartitionsResponsePartition:
-    is_led = partition.leader in image.brokers
+    offline = broker.partitions.offline_replicas(broker.cluster.image, topic, index)
+    is_led = partition.leader != NO_LEADER and partition.leader not in offline
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.NONE if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
@@ -93,5 +94,5 @@ def _partition(
         # Empty, not null: Kafka's own client does not expect null here.
         eligible_leader_replicas=[],
         last_known_elr=[],
-        offline_replicas=[each for each in partition.replicas if each not in image.brokers],
+        offline_replicas=offline,
     )

@@ -12,6 +12,7 @@ Measured with batches of one record, see docs/adr/0006: less than half the time.
 from __future__ import annotations
 
 import struct
+from weakref import ref
 
 from klamm.apis.broker import Clock
 from klamm.apis.registry import Request
@@ -74,7 +75,7 @@ class ProduceLane:
         self._is_flexible = version >= FLEXIBLE_SINCE[ApiKey.PRODUCE]
         self._zstd_allowed = version >= FIRST_VERSION_WITH_ZSTD
         self._is_acks_all = request.message.acks == ACKS_ALL
-        self._partition = partition
+        self._partition = ref(partition)  # an idle connection must not keep what a deleted topic had
         self._config = partition.log.config
         self._clock = clock
         self._answer = _example_answer(request)
@@ -98,11 +99,12 @@ class ProduceLane:
         except (IndexError, struct.error):
             return None
         end = start + length
-        partition = self._partition
+        partition = self._partition()
         if (
             length < 0
             or end + len(self._tail) != len(frame)
             or frame[end:] != self._tail
+            or partition is None
             or partition.is_offline
             or partition.log.config is not self._config
         ):

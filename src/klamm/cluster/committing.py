@@ -10,9 +10,9 @@ A change runs to its end even when whoever asked for it goes away, since the sto
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from klamm.cluster import layout
 from klamm.cluster.config_changes import effective_config
@@ -23,7 +23,9 @@ from klamm.config.loading import BrokerConfig
 from klamm.coordination.store import BadVersion, Check, Operation, Store, StoreError
 from klamm.model.errors import ErrorCode, KafkaError
 
-Subscriber = Callable[[ClusterImage, ClusterImage], Awaitable[None] | None]
+TopicFailures: TypeAlias = Mapping[str, KafkaError]
+"""Topics, by name, that this broker cannot fully serve after a change, each with the reason."""
+Subscriber = Callable[[ClusterImage, ClusterImage], Awaitable[TopicFailures]]
 ResultT = TypeVar("ResultT")
 
 
@@ -89,23 +91,27 @@ class Committer:
                 ErrorCode.REQUEST_TIMED_OUT, f"the change may or may not have been made: {error}"
             ) from error
 
-    async def commit(self, changes: Sequence[Change]) -> None:
+    async def commit(self, changes: Sequence[Change]) -> TopicFailures:
         """Apply changes that follow one another in one transaction, then publish the last one's image."""
         await self.write(list(chain.from_iterable(change.operations for change in changes)))
-        await self.publish(changes[-1].image)
+        return await self.publish(changes[-1].image)
 
-    async def publish(self, image: ClusterImage) -> None:
-        """Make `image` the current one and wait for the subscribers; raise the first failure of theirs."""
+    async def publish(self, image: ClusterImage) -> TopicFailures:
+        """Make `image` the current one and wait for all subscribers; returns the failures of all of them.
+
+        A subscriber that raises is a bug of ours; the others are heard before its exception goes on.
+        """
         old = self.image
         self._switch_to(image)
-        answers = [subscriber(old, image) for subscriber in self.subscribers]
-        waiting = [answer for answer in answers if answer is not None]
-        outcomes = await asyncio.gather(*waiting, return_exceptions=True) if waiting else []
+        outcomes = await asyncio.gather(
+            *(subscriber(old, image) for subscriber in self.subscribers), return_exceptions=True
+        )
+        failures: dict[str, KafkaError] = {}
         for outcome in outcomes:
-            if isinstance(outcome, OSError):
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(outcome)) from outcome
             if isinstance(outcome, BaseException):
                 raise outcome
+            failures |= outcome
+        return failures
 
     def _switch_to(self, image: ClusterImage) -> None:
         if self._image is None or image.broker_configs is not self._image.broker_configs:

@@ -65,7 +65,11 @@ class ClusterService:
         return frozenset(self._committer.marked)
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Have `subscriber(old, new)` called after every change, and what it returns awaited."""
+        """Have `subscriber(old, new)` called and awaited after every change, before the change is answered.
+
+        What it returns are the topics that this broker cannot fully serve: their commands are answered with
+        these errors.
+        """
         self._committer.subscribers.append(subscriber)
 
     async def load(self, broker: BrokerImage) -> ClusterImage:
@@ -121,7 +125,7 @@ class ClusterService:
         )
 
     async def delete_topics(self, names: Sequence[str]) -> list[TopicImage | KafkaError]:
-        """The topic that was, or an error, for each. When this returns their files are gone too."""
+        """The topic that was, or an error, for each. When this returns no log has their names any more."""
 
         def change(image: ClusterImage, name: str) -> tuple[Change, TopicImage]:
             made = controller.delete_topic(image, name, is_marked=name in self._committer.marked)
@@ -275,14 +279,22 @@ class ClusterService:
                 results.append(error)
             is_last = position == len(commands) - 1
             if pending and not validate_only and (is_last or operation_count >= MAX_SHARED_OPERATIONS):
-                try:
-                    await self._committer.commit(pending)
-                except KafkaError as error:
-                    for earlier in range(first_pending, position + 1):
-                        if isinstance(results[earlier], TopicImage):
-                            results[earlier] = error
+                results[first_pending:] = await self._commit(pending, results[first_pending:])
                 image, pending, operation_count, first_pending = self.image, [], 0, position + 1
         return results
+
+    async def _commit(
+        self, changes: Sequence[Change], results: Sequence[TopicImage | KafkaError]
+    ) -> list[TopicImage | KafkaError]:
+        """Commit `changes`; returns `results` with errors in place of the topics that failed by it."""
+        try:
+            failures = await self._committer.commit(changes)
+        except KafkaError as error:
+            return [error if isinstance(result, TopicImage) else result for result in results]
+        return [
+            failures.get(result.name, result) if isinstance(result, TopicImage) else result
+            for result in results
+        ]
 
     async def _clear_marks(self, names: Sequence[str]) -> None:
         """Their files are gone: forget that they were deleted."""

@@ -9,6 +9,7 @@ import random
 
 from klamm.apis.broker import Clock, ProducerIds
 from klamm.apis.registry import load_handlers
+from klamm.cluster.committing import TopicFailures
 from klamm.cluster.image import ClusterImage, TopicImage, broker_image
 from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig
@@ -182,13 +183,14 @@ class BrokerNode:
 
     # ---- following the cluster's image
 
-    async def _on_image(self, old: ClusterImage, new: ClusterImage) -> None:
-        await self.partitions.apply(old, new)
+    async def _on_image(self, old: ClusterImage, new: ClusterImage) -> TopicFailures:
+        failures = await self.partitions.apply(old, new)
         if (OFFSETS_TOPIC in old.topics) != (OFFSETS_TOPIC in new.topics):
             self.groups.update_leadership()
         deleted = [name for name in old.topics if name not in new.topics]
         if deleted:
             await self.groups.on_topics_deleted(deleted)
+        return failures
 
     def _settings_of(self, topic: TopicImage) -> TopicSettings:
         values = topic_config(self.config, topic.config)

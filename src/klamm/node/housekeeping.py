@@ -53,7 +53,7 @@ class Housekeeping:
         ):
             self._repeat(lambda key=key: self._config().int_(key), task)  # type: ignore[misc]
         self._repeat(lambda: DELETED_FILES_INTERVAL_MS, self._remove_deleted_files)
-        self._repeat(lambda: UNMADE_LOGS_INTERVAL_MS, self._make_unmade_logs)
+        self._repeat(lambda: UNMADE_LOGS_INTERVAL_MS, self._partitions.make_unmade)
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -132,12 +132,6 @@ class Housekeeping:
             if partition.log.has_deleted_files:
                 with _one_failure_is_not_all(partition):
                     await self._partitions.run_in_thread(partition.log.remove_deleted_files, now_ms)
-
-    async def _make_unmade_logs(self) -> None:
-        try:
-            await self._partitions.make_unmade()
-        except (OSError, KafkaError) as error:
-            logger.warning("logs of new topics still cannot be made: %s", error)
 
     def _online(self) -> list[Partition]:
         return [partition for partition in self._partitions if not partition.is_offline]

@@ -28,6 +28,7 @@ class Watcher(Protocol):
 
 class Partition:
     __slots__ = (
+        "__weakref__",
         "_watchers",
         "high_watermark",
         "index",

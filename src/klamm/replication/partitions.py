@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from klamm.cluster.image import ClusterImage, TopicImage
 from klamm.model.errors import ErrorCode, KafkaError
@@ -21,12 +22,15 @@ from klamm.model.ids import TopicPartition
 from klamm.replication.flusher import Flusher
 from klamm.replication.opening import open_and_rewrite
 from klamm.replication.partition import Partition
+from klamm.storage.files import remove_tree
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirs
 
 logger = logging.getLogger("klamm.replication")
 
+Place: TypeAlias = tuple[str, int]
+"""(topic, partition): what partitions are looked up by."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -55,12 +59,20 @@ class Partitions:
         self._log_dirs = log_dirs
         self._settings_of = settings_of
         self._loop = asyncio.get_running_loop()
-        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._partitions: dict[Place, Partition] = {}
         self._topic_names: dict[bytes, str] = {}
-        self._lost: set[tuple[str, int]] = set()
-        """Those whose log lies in a directory that could not be read at start: they must not begin anew."""
-        self._unmade: dict[str, TopicImage] = {}
-        """Topics whose logs could not all be made, for want of room, say; tried again now and then."""
+        self._topics: Mapping[str, TopicImage] = {}
+        """Those of the image that was followed last."""
+        self._lost: dict[Place, str] = {}
+        """Partitions whose log is damaged or lies in a directory that is offline, each with the reason. They
+        stay offline until the next start: to make a new log would be to lose the old one."""
+        self._unmade: dict[Place, str] = {}
+        """Partitions whose log could not be made, each with the reason; `make_unmade` tries again."""
+        self.offline_version = 0
+        """Rises whenever a partition goes offline or comes back, for those who keep what they derived."""
+        self._to_remove: deque[str] = deque()
+        """Directories of deleted logs; `_removing` is the task that removes them."""
+        self._removing: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
@@ -83,13 +95,27 @@ class Partitions:
         return partition
 
     def _why_missing(self, topic: str, index: int) -> KafkaError:
-        if (topic, index) in self._lost:
-            return KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {topic}-{index} is in a directory that is offline"
-            )
+        reason = self._lost.get((topic, index)) or self._unmade.get((topic, index))
+        if reason is not None:
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is offline: {reason}")
         return KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index} on this broker"
         )
+
+    def is_offline(self, topic: str, index: int) -> bool:
+        """True if the partition belongs to this broker and cannot be served."""
+        partition = self._partitions.get((topic, index))
+        if partition is not None:
+            return partition.is_offline
+        return (topic, index) in self._lost or (topic, index) in self._unmade
+
+    def offline_replicas(self, image: ClusterImage, topic: str, index: int) -> list[int]:
+        """Replicas on brokers that are not alive, and this broker's own if its log is offline."""
+        replicas = image.topics[topic].partitions[index].replicas
+        offline = [each for each in replicas if each not in image.brokers]
+        if self._node_id in replicas and self.is_offline(topic, index):
+            offline.append(self._node_id)
+        return offline
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         name = self._topic_names.get(topic_id)
@@ -124,99 +150,209 @@ class Partitions:
 
         `deleted` are the topics whose deletion was under way when the broker stopped.
         """
+        self._topics = image.topics
+        self._remove_soon(self._log_dirs.put_away_before())
         for topic_partition, log in loaded.items():
-            topic = image.topics.get(topic_partition.topic)
+            name, index = topic_partition
+            topic = image.topics.get(name)
             if topic is not None and log.topic_id is None:
                 # Power was lost between making the directory and writing down whose it is.
                 await self.run_in_thread(log.assign_topic_id, topic.topic_id)
-            if topic is None or log.topic_id != topic.topic_id:
-                await self._put_away(log, may_delete=topic_partition.topic in deleted)
+            if topic is None or log.topic_id != topic.topic_id or index >= len(topic.partitions):
+                await self._put_away(log, topic, may_delete=name in deleted)
             else:
-                self._add(topic, topic_partition.partition, log)
+                self._add(topic, index, log)
+        await self._adopt_damaged(image, deleted)
         if len(self._log_dirs.online) < len(self._log_dirs.directories):
-            self._lost = {place for topic in image.topics.values() for place in self._missing(topic)}
+            for topic in image.topics.values():
+                for index in self._missing(topic):
+                    self._lost[topic.name, index] = "its log is in a directory that is offline"
         for topic in image.topics.values():
             self._topic_names[topic.topic_id] = topic.name
-            await self._follow(topic)
+            failure = await self._follow(topic)
+            if failure is not None:
+                logger.error("%s", failure)
 
-    async def _put_away(self, log: Log, *, may_delete: bool) -> None:
-        """A log on disk that belongs to no topic. Records go only where somebody asked for it: the topic may
-        be missing because the metadata is older than the logs, as after a restored backup."""
+    async def _adopt_damaged(self, image: ClusterImage, deleted: frozenset[str]) -> None:
+        """Partitions whose log could not be opened are offline; the rest of the broker serves."""
+        for topic_partition, damaged in self._log_dirs.damaged.items():
+            name, index = topic_partition
+            topic = image.topics.get(name)
+            if topic is None and name in deleted:
+                await self.run_in_thread(self._put_away_for_deletion, [topic_partition])
+                continue
+            logger.error(
+                "%s is offline until the next start: %s. Restore the file from a backup; or, to go on "
+                "without the partition's records, move its directory out of the data directory. "
+                "Then restart the broker",
+                topic_partition,
+                damaged.reason,
+            )
+            is_ours = topic is not None and damaged.topic_id in (None, topic.topic_id)
+            if is_ours and topic is not None and index < len(topic.partitions):
+                self._lost[name, index] = damaged.reason
+
+    async def _put_away(self, log: Log, topic: TopicImage | None, *, may_delete: bool) -> None:
+        """A log on disk that belongs to no partition. Its records are deleted only if somebody deleted the
+        topic: the partition may be missing because the metadata is older than the logs, as after a restored
+        backup."""
         if may_delete or log.size_bytes == 0:
             logger.info("%s is on disk, but its topic was deleted: deleting it", log.topic_partition)
-            await self.run_in_thread(self._log_dirs.delete_log, log)
+            await self.run_in_thread(self._put_away_for_deletion, [log.topic_partition])
+            return
+        if topic is None:
+            why = "no topic has this name"
+        elif log.topic_id != topic.topic_id:
+            why = "it is of another topic of the same name"
         else:
-            kept_as = await self.run_in_thread(self._log_dirs.set_aside, log)
-            logger.error(
-                "%s is on disk, but no topic has it: kept as %s; remove it if it is not needed",
-                log.topic_partition,
-                kept_as,
-            )
+            why = f"its topic has only {len(topic.partitions)} partitions"
+        kept_as = await self.run_in_thread(self._log_dirs.set_aside, log)
+        logger.error(
+            "the log of %s is on disk, but %s: it is not served and is kept as %s. If the metadata was "
+            "restored from a backup, the topic's partitions were not in it; remove the directory when its "
+            "records are not needed",
+            log.topic_partition,
+            why,
+            kept_as,
+        )
 
-    async def apply(self, old: ClusterImage, new: ClusterImage) -> None:
-        """Follow a change of the image; when this returns the new partitions can be used."""
+    async def apply(self, old: ClusterImage, new: ClusterImage) -> dict[str, KafkaError]:
+        """Follow a change of the image; when this returns the new partitions can be used.
+
+        Each topic stands for itself: returns, by name, those whose logs could not all be made or deleted.
+        """
         async with self._turn:
-            await self._delete_gone(old, new)
+            self._topics = new.topics
+            failures = await self._delete_gone(old, new)
             broker_defaults_changed = old.broker_configs is not new.broker_configs
             for name, topic in new.topics.items():
                 if broker_defaults_changed or old.topics.get(name) is not topic:
-                    await self._follow(topic)
+                    failure = await self._follow(topic)
+                    if failure is not None:
+                        failures[name] = failure
+        return failures
 
     async def make_unmade(self) -> None:
-        """Try again to make the logs of topics that were created while there was no room for them."""
-        for name in tuple(self._unmade):
+        """Try again to make the logs of partitions that were created while there was no room for them."""
+        for name in dict.fromkeys(name for name, _ in self._unmade):
             async with self._turn:
-                topic = self._unmade.get(name)
-                if topic is not None:
-                    await self._follow(topic)
+                topic = self._topics.get(name)
+                if topic is None:
+                    continue
+                failure = await self._follow(topic, retry=True)
+                if failure is None:
+                    logger.info("the logs of topic %s could be made: all its partitions are online", name)
+                else:
+                    logger.warning("%s", failure)
 
-    async def _delete_gone(self, old: ClusterImage, new: ClusterImage) -> None:
+    async def _delete_gone(self, old: ClusterImage, new: ClusterImage) -> dict[str, KafkaError]:
+        failures = {}
         for name, topic in old.topics.items():
             successor = new.topics.get(name)
             if successor is not None and successor.topic_id == topic.topic_id:
                 continue
             self._topic_names.pop(topic.topic_id, None)
-            self._unmade.pop(name, None)
             places = [(name, index) for index in range(len(topic.partitions))]
-            self._lost.difference_update(places)
+            for place in places:
+                self._lost.pop(place, None)
+                self._unmade.pop(place, None)
             gone = [partition for place in places if (partition := self._partitions.pop(place, None))]
             for partition in gone:  # all of them first: nothing more is acknowledged for the topic
                 partition.take_offline()
-            for partition in gone:
-                await self.run_in_thread(self._log_dirs.delete_log, partition.log)
+            try:
+                await self.run_in_thread(
+                    self._put_away_for_deletion, [TopicPartition(*each) for each in places]
+                )
+            except OSError as error:
+                failures[name] = KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"the topic {name} is deleted, but files of it are left: {error}; "
+                    "they are removed after the next start",
+                )
+        return failures
 
-    async def _follow(self, topic: TopicImage) -> None:
-        """Make the logs that the topic lacks here, and take over its settings and its state."""
+    def _put_away_for_deletion(self, topic_partitions: list[TopicPartition]) -> None:
+        """Free the names of all logs, then raise the first failure."""
+        failure = None
+        for topic_partition in topic_partitions:
+            try:
+                directories = self._log_dirs.put_away_for_deletion(topic_partition)
+                self._loop.call_soon_threadsafe(self._remove_soon, directories)
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _remove_soon(self, directories: list[str]) -> None:
+        """Remove deleted logs' directories one after another in the background: nobody waits for them.
+
+        Those that are left when the broker stops are removed after its next start.
+        """
+        self._to_remove.extend(directories)
+        if self._to_remove and (self._removing is None or self._removing.done()):
+            self._removing = self._loop.create_task(self._remove())
+
+    async def _remove(self) -> None:
+        while self._to_remove:
+            await self.run_in_thread(remove_tree, self._to_remove.popleft())
+
+    async def _follow(self, topic: TopicImage, *, retry: bool = False) -> KafkaError | None:
+        """Take over the topic's settings and state, and make the logs that it lacks here.
+
+        Logs that could not be made before are tried again only with `retry`: a change of settings reaches
+        every log that is there, however full the disk is.
+        """
         settings = self._settings_of(topic)
-        missing = [index for _, index in self._missing(topic)]
+        missing = [
+            index for index in self._missing(topic) if retry or (topic.name, index) not in self._unmade
+        ]
+        reason = ""
+        were_unmade = len(self._unmade)
         if missing:
-            self._unmade[topic.name] = topic
-            logs = await self.run_in_thread(self._create_logs, topic, missing, settings.log)
-            for index, log in zip(missing, logs, strict=True):
-                self._add(topic, index, log)
-        self._unmade.pop(topic.name, None)
+            made = await self.run_in_thread(self._create_logs, topic, missing, settings.log)
+            for index, log in zip(missing, made, strict=True):
+                if isinstance(log, Log):
+                    self._unmade.pop((topic.name, index), None)
+                    self._add(topic, index, log)
+                else:
+                    reason = self._unmade[topic.name, index] = str(log)
+            self.offline_version += len(self._unmade) != were_unmade
         for index, state in enumerate(topic.partitions):
             partition = self._partitions.get((topic.name, index))
             if partition is not None:
                 partition.log.config = settings.log
                 partition.min_insync_replicas = settings.min_insync_replicas
                 partition.take_over(state)
+        if not reason:
+            return None
+        offline = sum((topic.name, index) in self._unmade for index in range(len(topic.partitions)))
+        return KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the topic {topic.name} exists, but {offline} of its {len(topic.partitions)} partitions are "
+            f"offline: {reason}; free space or repair the disk, the broker tries again every few seconds",
+        )
 
-    def _missing(self, topic: TopicImage) -> list[tuple[str, int]]:
-        """Partitions of the topic that belong here and have no log."""
+    def _missing(self, topic: TopicImage) -> list[int]:
+        """Partitions of the topic that belong here, have no log, and may be given a new one."""
         return [
-            place
+            index
             for index, state in enumerate(topic.partitions)
             if self._node_id in state.replicas
             and (place := (topic.name, index)) not in self._partitions
             and place not in self._lost
         ]
 
-    def _create_logs(self, topic: TopicImage, indexes: list[int], config: LogConfig) -> list[Log]:
-        return [
-            self._log_dirs.create_log(TopicPartition(topic.name, index), topic.topic_id, config)
-            for index in indexes
-        ]
+    def _create_logs(
+        self, topic: TopicImage, indexes: list[int], config: LogConfig
+    ) -> list[Log | KafkaError]:
+        made: list[Log | KafkaError] = []
+        for index in indexes:
+            try:
+                topic_partition = TopicPartition(topic.name, index)
+                made.append(self._log_dirs.create_log(topic_partition, topic.topic_id, config))
+            except KafkaError as error:
+                made.append(error)
+        return made
 
     def _add(self, topic: TopicImage, index: int, log: Log) -> None:
         log.on_roll = self._flush_rolled_soon
@@ -242,8 +378,11 @@ class Partitions:
         for partition in self._partitions.values():
             if os.path.dirname(partition.log.directory) == log_dir and not partition.is_offline:
                 partition.take_offline()
+        self.offline_version += 1
 
     def shut_down(self) -> None:
+        if self._removing is not None:
+            self._removing.cancel()
         self._opener.shutdown(wait=True)
         self._flush_executor.shutdown(wait=True)
         self._executor.shutdown(wait=True)

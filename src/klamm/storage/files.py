@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 
 from klamm.storage.segments.page_cache import read_blocking
 
@@ -106,3 +107,8 @@ def read_small_file(path: str) -> bytes | None:
 def remove_if_there(path: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def remove_tree(directory: str) -> None:
+    """Remove a directory and all in it, as far as the disk allows; blocks."""
+    shutil.rmtree(directory, ignore_errors=True)

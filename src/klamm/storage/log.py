@@ -15,7 +15,6 @@ leaves everything as it was, and later ones work when the disk does.
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -567,9 +566,3 @@ class Log:
         self.failure = failure
         with self._names_lock:
             self._path = put_away(self._path, suffix)
-
-    def delete(self) -> None:
-        """Remove the directory and all in it."""
-        for segment in self._segments:
-            self.open_files.forget(segment)
-        shutil.rmtree(self._path, ignore_errors=True)

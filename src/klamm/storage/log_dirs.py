@@ -8,14 +8,15 @@ logs; the others go on.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition, new_topic_id, topic_id_text
@@ -31,7 +32,7 @@ from klamm.storage.checkpoints import (
     write_offsets,
 )
 from klamm.storage.directory_names import DELETE_SUFFIX, STRAY_SUFFIX, parse_directory_name, put_away
-from klamm.storage.files import read_small_file, sync_directory, write_atomically
+from klamm.storage.files import read_small_file, remove_tree, sync_directory, write_atomically
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.segments.open_files import OpenFiles
@@ -41,12 +42,24 @@ LOCK_FILE = ".lock"
 RECOVERY_THREADS = 4
 """Recovery reads and checksums outside the interpreter's lock; more threads only crowd the disk."""
 
+_OF_THE_WHOLE_DISK = frozenset({errno.EIO, errno.EROFS})
+"""Errors that take a log directory offline; others concern the one log that was opened."""
+
 SYNC_THREADS = 16
 """File systems join the fsyncs that wait at the same time into one."""
 
 
 class LogDirError(Exception):
     """A log directory that cannot be used at all; the sentence says why and what to do."""
+
+
+class DamagedLog(NamedTuple):
+    """A log that could not be opened, and what the checkpoints say of it, which must not be forgotten."""
+
+    topic_id: TopicId | None
+    reason: str
+    recovery_point: int
+    log_start_offset: int
 
 
 class LogDir:
@@ -59,6 +72,8 @@ class LogDir:
         self.broker_epoch = -1
         """That of the broker that stopped in good order."""
         self.logs: dict[TopicPartition, Log] = {}
+        self.damaged: dict[TopicPartition, DamagedLog] = {}
+        """Logs that could not be opened. Their files stay as they are."""
         self.checkpointed: frozenset[TopicPartition] = frozenset()
         """Those that the checkpoint files may name, logs that are gone by now among them."""
         self._lock_fd = -1
@@ -130,16 +145,19 @@ class LogDir:
         write_atomically(self.file(CLEAN_SHUTDOWN_FILE), text.encode())
 
     def partition_directories(self) -> Iterator[TopicPartition]:
-        """The partitions that have a directory here; what a deletion left is removed."""
-        with os.scandir(self.path) as entries:
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-        for name in sorted(names):
-            if name.endswith(DELETE_SUFFIX):
-                shutil.rmtree(self.file(name), ignore_errors=True)
-                continue
+        """The partitions that have a directory here."""
+        for name in sorted(self._directory_names()):
             topic_partition = parse_directory_name(name)
             if topic_partition is not None:
                 yield topic_partition
+
+    def deleted_directories(self) -> list[str]:
+        """Directories of logs that were deleted and whose files are still there."""
+        return [self.file(name) for name in self._directory_names() if name.endswith(DELETE_SUFFIX)]
+
+    def _directory_names(self) -> list[str]:
+        with os.scandir(self.path) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 class LogDirs:
@@ -187,6 +205,11 @@ class LogDirs:
     def logs(self) -> dict[TopicPartition, Log]:
         return {tp: log for directory in self.online for tp, log in directory.logs.items()}
 
+    @property
+    def damaged(self) -> dict[TopicPartition, DamagedLog]:
+        """Logs that could not be opened."""
+        return {tp: log for directory in self.online for tp, log in directory.damaged.items()}
+
     # Starting and stopping.
 
     def load_logs(self, config_of: Callable[[str], LogConfig]) -> dict[TopicPartition, Log]:
@@ -208,18 +231,28 @@ class LogDirs:
         directory.checkpointed = frozenset(recovery_points.keys() | log_starts.keys())
         clean = directory.had_clean_shutdown
 
-        def load(topic_partition: TopicPartition) -> Log:
-            return Log.open(
-                directory.file(str(topic_partition)),
-                topic_partition,
-                config_of(topic_partition.topic),
-                open_files=self.open_files,
-                recovery_point=recovery_points.get(topic_partition, 0),
-                log_start_offset=log_starts.get(topic_partition, 0),
-                clean=clean,
-                now_ms=self._now_ms(),
-                report=self._report,
-            )
+        def load(topic_partition: TopicPartition) -> Log | DamagedLog:
+            recovery_point = recovery_points.get(topic_partition, 0)
+            log_start_offset = log_starts.get(topic_partition, 0)
+            path = directory.file(str(topic_partition))
+            try:
+                return Log.open(
+                    path,
+                    topic_partition,
+                    config_of(topic_partition.topic),
+                    open_files=self.open_files,
+                    recovery_point=recovery_point,
+                    log_start_offset=log_start_offset,
+                    clean=clean,
+                    now_ms=self._now_ms(),
+                    report=self._report,
+                )
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno in _OF_THE_WHOLE_DISK:
+                    raise
+                reason = f"its log in {path} cannot be opened: {error}"
+                topic_id = read_partition_metadata(f"{path}/{PARTITION_METADATA_FILE}")
+                return DamagedLog(topic_id, reason, recovery_point, log_start_offset)
 
         found = list(directory.partition_directories())
         if not clean and found:
@@ -232,7 +265,11 @@ class LogDirs:
         else:
             with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="klamm-recovery") as pool:
                 logs = list(pool.map(load, found))
-        directory.logs = dict(zip(found, logs, strict=True))
+        for topic_partition, log in zip(found, logs, strict=True):
+            if isinstance(log, Log):
+                directory.logs[topic_partition] = log
+            else:
+                directory.damaged[topic_partition] = log
 
     def _read_checkpoint(self, directory: LogDir, name: str) -> dict[TopicPartition, int]:
         try:
@@ -249,7 +286,8 @@ class LogDirs:
                     list(pool.map(lambda log: log.close(clean=clean), directory.logs.values()))
                 if clean:
                     self._write_checkpoints(directory)
-                    directory.leave_clean_shutdown_marker(broker_epoch)
+                    if not directory.damaged:  # what is damaged has not been recovered, let alone closed
+                        directory.leave_clean_shutdown_marker(broker_epoch)
             except (OSError, KafkaError) as error:
                 self._report(f"{directory.path} could not be closed cleanly: {error}")
         self.unlock()
@@ -262,13 +300,16 @@ class LogDirs:
             if not self.online:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
             directory = min(self.online, key=lambda candidate: len(candidate.logs))
+            path = directory.file(str(topic_partition))
+            is_new = False
             try:
                 self._clear_name(topic_partition, topic_id)
+                is_new = not os.path.exists(path)
                 if topic_partition in directory.checkpointed and topic_partition not in directory.logs:
                     # What is written there of an earlier log of this name would cost this one its records.
                     self._write_checkpoints(directory)
                 log = Log.open(
-                    directory.file(str(topic_partition)),
+                    path,
                     topic_partition,
                     config,
                     open_files=self.open_files,
@@ -278,6 +319,8 @@ class LogDirs:
                 )
                 log.assign_topic_id(topic_id)
             except OSError as error:
+                if is_new:
+                    remove_tree(path)
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {topic_partition}: {error}"
                 ) from error
@@ -295,15 +338,34 @@ class LogDirs:
             stale = directory.logs.get(topic_partition)
             if stale is not None:
                 self._forget(stale)
+            directory.damaged.pop(topic_partition, None)
             kept_as = put_away(path, STRAY_SUFFIX)
             self._report(f"{path} was left of another topic of this name: kept as {kept_as}; remove it")
 
-    def delete_log(self, log: Log) -> None:
-        """Forget a log and remove its directory; its name is free at once."""
+    def put_away_for_deletion(self, topic_partition: TopicPartition) -> list[str]:
+        """Forget a log, damaged ones too, and rename its directory, so that its name is free at once.
+
+        Returns the renamed directories, which the caller removes. Those that a crash leaves are listed by
+        `put_away_before` after the next start.
+        """
+        put_away_as = []
         with self._lock:
-            self._forget(log)
-            log.rename_for_delete()
-        log.delete()
+            for directory in self.directories:
+                log = directory.logs.get(topic_partition)
+                if log is not None:
+                    self._forget(log)
+                    try:
+                        log.rename_for_delete()
+                    finally:
+                        log.close(clean=False)
+                    put_away_as.append(str(log.directory))
+                elif directory.damaged.pop(topic_partition, None) is not None:
+                    put_away_as.append(put_away(directory.file(str(topic_partition)), DELETE_SUFFIX))
+        return put_away_as
+
+    def put_away_before(self) -> list[str]:
+        """Directories that were put away for deletion before this start and are still there."""
+        return [path for directory in self.online for path in directory.deleted_directories()]
 
     def set_aside(self, log: Log) -> Path:
         """Forget a log that nobody asked to delete; its directory is kept under another name."""
@@ -342,6 +404,7 @@ class LogDirs:
     def _write_checkpoints(self, directory: LogDir) -> None:
         with self._checkpoint_lock:
             recovery_points = {tp: log.recovery_point for tp, log in directory.logs.items()}
+            recovery_points |= {tp: log.recovery_point for tp, log in directory.damaged.items()}
             directory.checkpointed |= recovery_points.keys()
             write_offsets(directory.file(RECOVERY_POINT_FILE), recovery_points)
             self._write_log_starts(directory)
@@ -359,6 +422,7 @@ class LogDirs:
             for tp, log in directory.logs.items()
             if log.log_start_offset > log.segments[0].base_offset
         }
+        starts |= {tp: log.log_start_offset for tp, log in directory.damaged.items() if log.log_start_offset}
         directory.checkpointed |= starts.keys()
         write_offsets(directory.file(LOG_START_FILE), starts)
 
