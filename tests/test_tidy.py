@@ -83,6 +83,7 @@ CORES = (
     "client/consumer/partition_state.py",
     "client/consumer/positions.py",
     "client/consumer/hand_out.py",
+    "client/consumer/lease.py",
     "client/consumer/fetch_session.py",
     "client/consumer/fetch_planner.py",
     "client/consumer/fetch_requests.py",

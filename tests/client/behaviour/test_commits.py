@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 
@@ -112,19 +115,71 @@ def test_iteration_finishes_a_record_when_the_next_is_asked_for(
         )
 
 
-def test_close_commits_what_is_finished(face: Face, bootstrap: str, new_topic: NewTopic) -> None:
-    """A program that leaves its `with` block is through with all that it got."""
+def take_by_poll(consumer: Any) -> int:
+    return len(consumer.poll(timeout=20, max_records=4))
+
+
+def take_by_poll_arrow(consumer: Any) -> int:
+    return int(consumer.poll_arrow(timeout=20, max_records=4).num_rows)
+
+
+def take_by_iteration(consumer: Any) -> int:
+    return len(list(itertools.islice(consumer, 4)))
+
+
+WAYS: list[Callable[[Any], int]] = [take_by_poll, take_by_poll_arrow, take_by_iteration]
+
+
+def committed_offset(face: Face, bootstrap: str, group: str) -> int:
+    with face.consumer(bootstrap, group=group) as consumer:
+        return next(iter(consumer.committed([(group, 0)]).values()), CommittedOffset(0)).offset
+
+
+@pytest.mark.parametrize("take", WAYS)
+def test_leaving_the_block_commits_what_was_handed_out(
+    face: Face, bootstrap: str, new_topic: NewTopic, take: Callable[[Any], int]
+) -> None:
     topic = new_topic()
-    sent = fill(face, bootstrap, topic, 10)
-    options = {"group": topic, "topics": [topic], "start": "earliest"}
-    with face.consumer(bootstrap, **options) as consumer:
-        collect(consumer, 10)
-        # A poll more: what came before it is finished.
-        consumer.poll(timeout=0)
-    more = fill(face, bootstrap, topic, 3)
-    with face.consumer(bootstrap, **options) as consumer:
-        assert values(collect(consumer, 3)) == more
-    assert sent
+    fill(face, bootstrap, topic, 10)
+    with face.consumer(bootstrap, group=topic, topics=[topic], start="earliest") as consumer:
+        count = take(consumer)
+        assert count
+    assert committed_offset(face, bootstrap, topic) == count
+
+
+@pytest.mark.parametrize("take", WAYS)
+@pytest.mark.parametrize("how", ["exception", "close", "no automatic commits"])
+def test_otherwise_what_was_handed_out_last_is_not_committed(
+    face: Face, bootstrap: str, new_topic: NewTopic, take: Callable[[Any], int], how: str
+) -> None:
+    topic = new_topic()
+    fill(face, bootstrap, topic, 10)
+    consumer = face.consumer(
+        bootstrap,
+        group=topic,
+        topics=[topic],
+        start="earliest",
+        enable_auto_commit=how != "no automatic commits",
+    )
+    with pytest.raises(ZeroDivisionError) if how == "exception" else nullcontext(), consumer:
+        count = take(consumer)
+        assert count
+        if how == "exception":
+            raise ZeroDivisionError
+        if how == "close":
+            consumer.close()
+    is_finished_one_by_one = take is take_by_iteration and how != "no automatic commits"
+    assert committed_offset(face, bootstrap, topic) == (count - 1 if is_finished_one_by_one else 0)
+
+
+def test_close_commits_what_is_finished(face: Face, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    fill(face, bootstrap, topic, 10)
+    consumer = face.consumer(bootstrap, group=topic, topics=[topic], start="earliest")
+    collect(consumer, 10)
+    consumer.poll(timeout=0)  # what came before is finished
+    consumer.close()
+    assert committed_offset(face, bootstrap, topic) == 10
 
 
 def test_seek_and_commit(face: Face, bootstrap: str, new_topic: NewTopic) -> None:

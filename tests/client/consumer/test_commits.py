@@ -12,6 +12,7 @@ import pytest
 import klamm
 from klamm.client.consumer.commits import Commits, Offsets
 from klamm.client.consumer.group.coordinator import GroupCoordinator
+from klamm.client.consumer.lease import Lease, Place
 from klamm.client.consumer.positions import Positions
 from klamm.client.results import CommittedOffset, TopicPartition
 from klamm.testing import Broker
@@ -74,7 +75,8 @@ async def test_what_is_finished_does_not_take_back_what_is_being_committed_by_ha
     positions = Positions(threading.Lock())
     positions.assign([PARTITION])
     positions.seek(PARTITION, 20)
-    positions.get(PARTITION).finished = 15  # five records are in work
+    state = positions.get(PARTITION)
+    positions.leases[state] = Lease(state, Place(15, 0))  # five records are in work
     commits = commits_of(group, positions, interval_seconds=3600.0)
     by_hand = asyncio.create_task(commits.commit(at(20)))
     await turns()

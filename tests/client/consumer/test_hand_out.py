@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.client.consumer.partition_state import Reading
+from klamm.client.consumer.lease import Lease
 from klamm.client.errors import ClientMisused
 from klamm.client.results import CommittedOffset, TopicPartition
 from klamm.protocol.messages.k01_fetch import AbortedTransaction
@@ -42,13 +42,12 @@ def position(consumer: FakeConsumer, partition: TopicPartition = A0) -> int:
     return known.offset
 
 
-def draw(reading: Reading | None, count: int) -> list[bytes | None]:
-    """What a loop does with a reading."""
-    assert reading is not None
+def draw(lease: Lease | None, count: int) -> list[bytes | None]:
+    """What a loop does with a lease."""
+    assert lease is not None
     drawn = []
     for _ in range(count):
-        reading.cursor = next(reading.iterator)
-        drawn.append(reading.cursor.value)
+        drawn.append(next(lease.iterator).value)
     return drawn
 
 
@@ -148,12 +147,12 @@ def test_an_iteration_finishes_record_by_record(cluster: FakeCluster, consumer: 
     cluster.logs[A0].append(numbered(0, 5))
     consumer.fetch_all()
     consumer.records.begin_poll()
-    reading = consumer.records.read(500)
+    lease = consumer.records.lease_next(500)
     assert (position(consumer), finished(consumer)) == (0, 0)
-    assert draw(reading, 3) == numbered(0, 3)
+    assert draw(lease, 3) == numbered(0, 3)
     assert (position(consumer), finished(consumer)) == (3, 2), "the third is being worked on"
-    assert reading is not None
-    consumer.records.end_reading(reading)
+    assert lease is not None
+    consumer.records.leave(lease)
     assert (position(consumer), finished(consumer)) == (3, 2)
     assert [record.value for record in consumer.poll()] == numbered(3, 2), "nothing is lost"
     assert finished(consumer) == 3
@@ -166,8 +165,8 @@ def test_an_iteration_that_came_to_the_end_stands_behind_gaps(
     cluster.logs[A0].append_control(gap=3)
     consumer.fetch_all()
     consumer.records.begin_poll()
-    reading = consumer.records.read(500)
-    draw(reading, 2)
+    lease = consumer.records.lease_next(500)
+    draw(lease, 2)
     assert (position(consumer), finished(consumer)) == (6, 1)
     consumer.records.begin_poll()
     assert finished(consumer) == 6
@@ -178,9 +177,9 @@ def test_an_iteration_is_interrupted(cluster: FakeCluster, consumer: FakeConsume
     cluster.logs[A0].append(numbered(0, 5))
     consumer.fetch_all()
     consumer.records.begin_poll()
-    reading = consumer.records.read(500)
-    draw(reading, 2)
-    assert reading is not None and not reading.is_interrupted
+    lease = consumer.records.lease_next(500)
+    draw(lease, 2)
+    assert lease is not None and not lease.is_interrupted
     match what:
         case "pause":
             consumer.positions.pause([A0])
@@ -190,8 +189,8 @@ def test_an_iteration_is_interrupted(cluster: FakeCluster, consumer: FakeConsume
             consumer.positions.assign([A1])
         case "rebalance":
             consumer.positions.interrupt()
-    assert reading.is_interrupted
-    consumer.records.end_reading(reading)
+    assert lease.is_interrupted
+    consumer.records.leave(lease)
     rest = {"pause": [], "seek": [], "unassign": [], "rebalance": numbered(2, 3)}[what]
     assert [record.value for record in consumer.poll()] == rest
     if what == "pause":
@@ -206,16 +205,16 @@ def test_several_partitions_are_iterated_over_at_once(cluster: FakeCluster, cons
     for partition in (A0, A1):
         cluster.logs[partition].append(numbered(0, 4))
     consumer.fetch_all()
-    first, second = consumer.records.read_from(A0, 500), consumer.records.read_from(A1, 500)
+    first, second = consumer.records.lease_from(A0, 500), consumer.records.lease_from(A1, 500)
     assert draw(first, 2) == draw(second, 2) == numbered(0, 2)
     assert first is not None and second is not None
-    consumer.records.release(first, 1)
+    consumer.records.put_back(first)
     assert (position(consumer, A0), finished(consumer, A0)) == (1, 1), "only one was finished"
     assert (position(consumer, A1), finished(consumer, A1)) == (2, 1)
-    consumer.records.release(second, 4)
-    assert position(consumer, A1) == 4
-    assert consumer.records.has_news_of(A0) and not consumer.records.has_news_of(A1)
-    again = consumer.records.read_from(A0, 500)
+    consumer.records.finish(second)
+    assert (position(consumer, A1), finished(consumer, A1)) == (2, 2)
+    assert consumer.records.has_news_of(A0) and consumer.records.has_news_of(A1)
+    again = consumer.records.lease_from(A0, 500)
     assert again is not None and [record.offset for record in again.records] == [1, 2, 3]
 
 
@@ -244,15 +243,17 @@ def test_columns_and_records_go_on_from_one_another(cluster: FakeCluster, consum
     consumer.fetch_all()
     assert len(consumer.poll(3)) == 3
     consumer.records.begin_poll()
-    chunks = consumer.records.chunks(1)
-    assert [chunk.fetched.from_offset for chunk in chunks] == [3]
-    consumer.records.advance(chunks, {A0: 12})
+    (lease,) = consumer.records.lease_bytes(1)
+    assert [fetched.from_offset for fetched in lease.fetched] == [3]
+    assert position(consumer) == 3, "it is not handed out before it is made into columns"
+    consumer.records.columns_made([lease], {A0: 12})
     assert (position(consumer), finished(consumer)) == (12, 3)
     assert [record.offset for record in consumer.poll(4)] == [12, 13, 14, 15]
-    chunks = consumer.records.chunks(1 << 20)
-    consumer.records.advance(chunks, {A0: 30})
+    consumer.records.begin_poll()
+    leases = consumer.records.lease_bytes(1 << 20)
+    consumer.records.columns_made(leases, {A0: 30})
     assert consumer.positions.buffered_bytes == 0
-    assert consumer.records.chunks(1 << 20) == []
+    assert consumer.records.lease_bytes(1 << 20) == []
 
 
 def test_columns_of_a_partition_that_moved_meanwhile_move_nothing(
@@ -260,9 +261,9 @@ def test_columns_of_a_partition_that_moved_meanwhile_move_nothing(
 ) -> None:
     cluster.logs[A0].append(numbered(0, 10))
     consumer.fetch_all()
-    chunks = consumer.records.chunks(1)
+    leases = consumer.records.lease_bytes(1)
     consumer.positions.seek(A0, 2)
-    consumer.records.advance(chunks, {A0: 10})
+    consumer.records.columns_made(leases, {A0: 10})
     assert position(consumer) == 2
 
 

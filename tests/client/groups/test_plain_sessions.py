@@ -163,7 +163,24 @@ def test_iterating_in_the_thread_of_the_session(klamm_bootstrap: str, klamm_topi
                 break
         assert [record.offset for record in consumer.poll(timeout=10)] == [8, 9]
     assert turns == 2
-    assert committed(klamm_bootstrap, group, topic) == {0: 8}
+    assert committed(klamm_bootstrap, group, topic) == {0: 10}, "leaving the block finished the poll"
+
+
+def test_columns_of_a_claim(klamm_bootstrap: str, klamm_topic: NewTopic) -> None:
+    topic, group = klamm_topic(1), unique("group")
+    fill(klamm_bootstrap, topic, {0: numbered(10)})
+    with new_consumer(klamm_bootstrap, group, topic) as consumer:
+        for session in consumer.sessions():
+            with session:
+                (claim,) = session.claims
+                first = claim.poll_arrow(max_records=4, timeout=10)
+                assert first.column("offset").to_pylist() == [0, 1, 2, 3]
+                second = claim.poll_arrow(max_records=4, timeout=10)
+                assert second.column("offset").to_pylist() == [4, 5, 6, 7]
+            assert claim.poll_arrow().num_rows == 0, "the claim has ended"
+            break
+        consumer.close()
+    assert committed(klamm_bootstrap, group, topic) == {0: 4}, "the second was not finished"
 
 
 def test_a_worker_that_fails_commits_nothing_unfinished(klamm_bootstrap: str, klamm_topic: NewTopic) -> None:

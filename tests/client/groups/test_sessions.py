@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import klamm
+from klamm.client.consumer.group.sessions import Claim
 from klamm.client.errors import ClientMisused, PollOverdue
 from tests.client.groups.conftest import NewTopic
 from tests.client.groups.workers import Worker, at_work, committed, new_consumer, send
@@ -42,6 +43,35 @@ async def test_one_session_per_rebalance_and_every_record_once(
     for number in range(4):
         assert sorted(first.offsets(number) + second.offsets(number)) == list(range(55))
     assert await committed(klamm_bootstrap, group, topic, 4) == dict.fromkeys(range(4), 55)
+
+
+async def test_columns_of_a_claim(klamm_bootstrap: str, klamm_topic: NewTopic) -> None:
+    """They are finished when more is asked for; those of a worker that was cancelled come again."""
+    topic, group = klamm_topic(1), unique("group")
+    await send(klamm_bootstrap, topic, {0: numbered(10)})
+    got: list[list[int]] = []
+    has_two = asyncio.Event()
+
+    async def work(claim: Claim) -> None:
+        while (batch := await claim.poll_arrow(max_records=4)).num_rows:
+            got.append(batch.column("offset").to_pylist())
+            if len(got) == 2:
+                has_two.set()
+                await asyncio.Event().wait()
+
+    async with new_consumer(klamm_bootstrap, group, topic) as consumer:
+        async for session in consumer.sessions():
+            async with session:
+                worker = asyncio.create_task(work(session.claims[0]))
+                await has_two.wait()
+                worker.cancel()
+                await asyncio.wait([worker])
+            break
+        assert got == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        batch = await consumer.poll_arrow(timeout=10)
+        assert batch.column("offset").to_pylist() == [4, 5, 6, 7, 8, 9]
+        await consumer.close()
+    assert await committed(klamm_bootstrap, group, topic) == {0: 4}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -6,7 +6,8 @@
         async for record in consumer: ...
 
 What is handed out is finished when the next is asked for: `poll` finishes what the poll before returned, and
-in a loop every record finishes the one before it. Automatic commits commit what is finished, nothing else.
+in a loop every record finishes the one before it. Leaving `async with` without an exception finishes what was
+handed out last. Automatic commits commit what is finished, nothing else.
 Rebalances go forward only inside `poll` and iteration, never while the user works on what they returned.
 """
 
@@ -14,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
-from time import monotonic
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -23,19 +23,17 @@ from klamm.client.arguments import (
     PartitionLike,
     PartitionT,
     TimeLike,
-    as_count,
     as_name,
     as_partition,
     as_partitions,
-    as_timeout,
     time_ms,
 )
-from klamm.client.consumer.columns import empty_columns, read_columns
 from klamm.client.consumer.engine import ConsumerEngine
-from klamm.client.consumer.group.session_life import DRAIN
+from klamm.client.consumer.group.base_session import DRAIN
 from klamm.client.consumer.group.sessions import Sessions
+from klamm.client.consumer.lease import Lease
 from klamm.client.consumer.options import ConsumerOptions
-from klamm.client.consumer.partition_state import Reading
+from klamm.client.consumer.polling import Columns, Polling, make_columns
 from klamm.client.consumer.positions import EARLIEST as AT_EARLIEST
 from klamm.client.consumer.start import EARLIEST, LATEST, Start, StartPolicy, start_text
 from klamm.client.consumer.subscription import Listener, Listeners, Topics
@@ -50,8 +48,20 @@ if TYPE_CHECKING:
 KIND = "consumer"
 AT_LATEST = StartPolicy("latest")
 
-SHORTEST_WAIT_S = 0.001
-"""A poll for less than this may find its time over before it waits at all; the loop has its turn before."""
+
+class AwaitingWaits:
+    """How the asyncio client waits: on its loop."""
+
+    def __init__(self, engine: ConsumerEngine) -> None:
+        self.join = engine.join
+        self.news = engine.wait_for_news
+
+    async def give_way(self) -> None:
+        await asyncio.sleep(0)
+
+    async def columns(self, leases: Sequence[Lease], limit: int | None) -> Columns:
+        # In a thread: the kernels let go of the interpreter, and the loop goes on fetching.
+        return await asyncio.to_thread(make_columns, leases, limit)
 
 
 class Consumer:
@@ -83,7 +93,8 @@ class Consumer:
         self._engine = ConsumerEngine(ClientConfig(KIND, bootstrap, config, given), ssl_context)
         self._guard = ClientGuard(KIND, self._engine.client_id)
         self._closing = asyncio.Lock()
-        self._is_polling = False
+        self._waits = AwaitingWaits(self._engine)
+        self._polling = Polling(self._engine, self._guard, self._waits)
         if topics is not None:
             self._engine.subscribe(topics, Listeners())
 
@@ -123,6 +134,8 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is None:
+            self._engine.finish_given()
         await self.close()
 
     def __repr__(self) -> str:
@@ -184,24 +197,7 @@ class Consumer:
         Waits until there is one, or `timeout` seconds are over: then the list is empty. 0 does not wait.
         """
         await self.start()
-        engine = self._engine
-        limit = engine.max_poll_records if max_records is None else as_count(max_records)
-        seconds = as_timeout(timeout)
-        deadline = None if seconds is None else monotonic() + seconds
-        self._enter()
-        try:
-            if engine.records.has_news() or (seconds is not None and seconds < SHORTEST_WAIT_S):
-                await asyncio.sleep(0)  # let the loop read sockets, however fast the user polls
-            while True:
-                await self._begin(deadline)
-                records = engine.records.take(limit)
-                if records:
-                    engine.counters.records_received += len(records)
-                    return records
-                if not await self._wait(deadline):
-                    return []
-        finally:
-            self._is_polling = False
+        return await self._polling.poll(timeout, max_records)
 
     async def poll_arrow(
         self, timeout: float | None = None, max_records: int | None = None
@@ -211,81 +207,24 @@ class Consumer:
         Without `max_records` it is all that is buffered, up to some megabytes. Needs klamm[arrow].
         """
         await self.start()
-        engine = self._engine
-        limit = None if max_records is None else as_count(max_records)
-        seconds = as_timeout(timeout)
-        deadline = None if seconds is None else monotonic() + seconds
-        self._enter()
-        try:
-            await asyncio.sleep(0)
-            while True:
-                await self._begin(deadline)
-                # In a thread: the kernels let go of the interpreter, and the loop goes on fetching.
-                batch = await asyncio.to_thread(read_columns, engine.records, limit)
-                if batch is not None:
-                    engine.counters.records_received += batch.num_rows
-                    return batch
-                if not await self._wait(deadline):
-                    return await asyncio.to_thread(empty_columns)
-        finally:
-            self._is_polling = False
+        return await self._polling.poll_arrow(timeout, max_records)
 
     def __aiter__(self) -> AsyncIterator[Record]:
         return self._iterate()
 
     async def _iterate(self) -> AsyncIterator[Record]:
-        while True:
-            reading = await self._next_reading()
-            try:
-                for record in reading.iterator:
-                    reading.cursor = record
-                    yield record
-                    if reading.is_interrupted:
-                        break
-            finally:
-                self._engine.records.end_reading(reading)
-
-    async def _next_reading(self) -> Reading:
         await self.start()
-        engine = self._engine
-        self._enter()
-        try:
-            await asyncio.sleep(0)
-            while True:
-                await self._begin(None)
-                reading = engine.records.read(engine.max_poll_records)
-                if reading is not None:
-                    engine.counters.records_received += len(reading.records)
-                    return reading
-                await self._wait(None)
-        finally:
-            self._is_polling = False
-
-    def _enter(self) -> None:
-        """One poll at a time: what is finished could not be told otherwise."""
-        self._engine.check_may_poll()
-        if self._is_polling:
-            raise ClientMisused(
-                "two polls of one consumer at once", advice="Poll in one task, or use sessions()"
-            )
-        self._is_polling = True
-
-    async def _begin(self, deadline: float | None) -> None:
-        """A turn of a poll begins: finish what was handed out, and take part in the group if that is due."""
-        self._guard.check()
-        self._engine.begin_poll()
-        while self._engine.is_rebalance_due:
-            await self._engine.join(None if deadline is None else max(0.0, deadline - monotonic()))
-            if deadline is not None and monotonic() >= deadline:
-                break
-
-    async def _wait(self, deadline: float | None) -> bool:
-        """Wait for something to return; False when the time is over."""
-        left = None if deadline is None else deadline - monotonic()
-        if left is not None and left <= 0:
-            return False
-        await self._engine.wait_for_news(left)
-        return True
+        while True:
+            lease = await self._polling.next_lease()
+            try:
+                for record in lease.iterator:
+                    yield record
+                    if lease.is_interrupted:
+                        break
+            except BaseException:
+                self._engine.records.leave(lease)
+                raise
+            self._engine.records.finish(lease)
 
     def sessions(self, *, on_revoke: str = DRAIN, drain_timeout: float | None = None) -> Sessions:
         """The group's life as a loop: `async for session in consumer.sessions()`, one turn per rebalance.
@@ -295,7 +234,7 @@ class Consumer:
         default most of max_poll_interval_ms); with "cancel" their tasks are cancelled.
         """
         self._guard.check()
-        return Sessions(self._engine, on_revoke, drain_timeout, self.start)
+        return Sessions(self._engine, self._waits, on_revoke, drain_timeout, self.start)
 
     # ---- commits
 

@@ -21,8 +21,8 @@ from klamm.client.consumer.commits import Commits
 from klamm.client.consumer.fetch_planner import FetchPlanner
 from klamm.client.consumer.fetch_requests import FetchSettings
 from klamm.client.consumer.fetcher import Fetcher
+from klamm.client.consumer.group.base_session import BaseSession
 from klamm.client.consumer.group.coordinator import GroupCoordinator
-from klamm.client.consumer.group.session_life import SessionLife
 from klamm.client.consumer.hand_out import HandOut
 from klamm.client.consumer.offsets import OffsetLookup
 from klamm.client.consumer.partition_state import UNKNOWN, PartitionState
@@ -97,7 +97,7 @@ class ConsumerEngine:
         self._is_kick_pending = False
         self.is_leaving = False
         """Whether the consumer is being closed."""
-        self.session: SessionLife | None = None
+        self.session: BaseSession | None = None
         """The session that the user is in, if any."""
         self._is_subscription_new = False
         self._parked: tuple[int, list[PartitionState]] = (UNKNOWN, [])
@@ -125,7 +125,7 @@ class ConsumerEngine:
         """Before the end: commit what is finished, tell the listener, leave the group."""
         self.is_leaving = True
         if self.session is not None:
-            await self.session.close()
+            await self.session._close()
         self.positions.interrupt()
         await self._fetcher.close()
         await self._give_up(FAREWELL_SECONDS)
@@ -154,7 +154,7 @@ class ConsumerEngine:
         self.subscription.subscribe(topics, listeners)
         self._is_subscription_new = True
         if self.session is not None:
-            self.session.end()
+            self.session._end()
         if self._loop is not None:
             self.network.drop_topics(before - self.subscription.topics(self.network.metadata.topics))
             self._ask_for_topics()
@@ -167,7 +167,7 @@ class ConsumerEngine:
 
     async def unsubscribe(self) -> None:
         if self.session is not None:
-            await self.session.close()
+            await self.session._close()
         await self._give_up(self.timeout_seconds)
         self.network.want_all_topics(False)
         self.network.drop_topics(self.subscription.topics(self.network.metadata.topics))
@@ -259,6 +259,11 @@ class ConsumerEngine:
             self.commits.is_polled = True
         self.records.begin_poll()
 
+    def finish_given(self) -> None:
+        """From any thread: the user leaves without an error, so what it was given last is finished."""
+        if self.session is None and not self.is_leaving:
+            self.records.finish_all()
+
     @property
     def is_rebalance_due(self) -> bool:
         """From any thread: whether a poll has to go through `join` first."""
@@ -300,7 +305,7 @@ class ConsumerEngine:
         for waiter in self._waiters:
             _wake(waiter)
         if self.session is not None:
-            self.session.news_came()
+            self.session._news_came()
         if self.on_news is not None and self.on_news():
             self.positions.owe_change()
             return True
@@ -331,12 +336,12 @@ class ConsumerEngine:
 
     # ---- sessions
 
-    def begin_session(self, session: SessionLife) -> None:
+    def begin_session(self, session: BaseSession) -> None:
         if self.session is not None:
             raise ClientMisused("two sessions of one consumer at once", advice="Leave one before the next")
         self.session = session
 
-    def end_session(self, session: SessionLife) -> None:
+    def end_session(self, session: BaseSession) -> None:
         if self.session is session:
             self.session = None
 

@@ -280,7 +280,7 @@ class FetchPlanner:
             and state.fetching is None
             and state.error is None
             and state.retry_at <= now
-            and state not in self._positions.held
+            and state not in self._positions.unreadable
         )
 
     def _has_room(self, state: PartitionState) -> bool:

@@ -1,8 +1,9 @@
-"""Hands out what was fetched: as lists, one by one, or undecoded for columns.
+"""Hands out what was fetched, by leases: as lists, one by one, or undecoded for columns.
 
-A core, and the only place that moves a partition's position and what is finished of it. Partitions take
-turns. A batch is decoded when its first record is wanted, without holding the lock: a partition that was
-given up or moved meanwhile has another version, and the decoded records are dropped.
+A core, and the only place that makes and ends leases (`lease.py`), and so moves what is handed out and what
+is finished of a partition. Partitions take turns. A batch is decoded when its first record is wanted, without
+holding the lock: a partition that was given up or moved meanwhile has another version, and the decoded
+records are dropped.
 
 A position is exact at any time: behind the last record of a fetch it is where the fetch ended, behind gaps,
 markers of transactions and what was aborted.
@@ -10,25 +11,16 @@ markers of transactions and what was aborted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from operator import length_hint
-from typing import NamedTuple
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 
-from klamm.client.consumer.partition_state import UNKNOWN, BufferedFetch, PartitionState, Reading
+from klamm.client.consumer.lease import Lease, Place
+from klamm.client.consumer.partition_state import UNKNOWN, BufferedFetch, PartitionState
 from klamm.client.consumer.positions import Positions
 from klamm.client.errors import ClientError
 from klamm.client.results import Record, TopicPartition
 from klamm.model.errors import KafkaError
 from klamm.records.decoding import decode_batch
-from klamm.records.fetched import FetchedRecords
-
-
-class Chunk(NamedTuple):
-    """Something buffered that is handed out undecoded, for columns."""
-
-    state: PartitionState
-    version: int
-    fetched: FetchedRecords
 
 
 class HandOut:
@@ -38,18 +30,16 @@ class HandOut:
         self._positions = positions
 
     def begin_poll(self) -> None:
-        """A poll begins: everything that was handed out before counts as finished.
+        """A poll begins: everything that the user was given before counts as finished.
 
         Raises the error of a partition that has nothing left to hand out.
         """
         positions = self._positions
         with positions.lock:
-            self._end_readings()
-            for state in positions.handed:
-                state.finished, state.finished_epoch = state.position, state.epoch
-            positions.handed.clear()
-            if positions.held:
-                positions.let_go()
+            if positions.leases:
+                self._finish_all()
+            if positions.unreadable:
+                positions.fetch_unreadable_again()
             error = self._next_failure() if positions.failed else None
         positions.tell_change()
         if error is not None:
@@ -66,8 +56,17 @@ class HandOut:
         with positions.lock:
             return any(not state.is_paused and state.failure() is not None for state in positions.failed)
 
+    def has_news_of(self, partition: TopicPartition) -> bool:
+        """Whether asking for records of a partition would bring something at once: records or an error."""
+        positions = self._positions
+        with positions.lock:
+            state = positions.get(partition)
+            return state in positions.ready or (not state.is_paused and state.failure() is not None)
+
+    # ---- leasing
+
     def take(self, limit: int) -> list[Record]:
-        """At most `limit` records, of the partitions in turn."""
+        """At most `limit` records, of the partitions in turn; a lease for each."""
         positions = self._positions
         taken: list[Record] = []
         with positions.lock:
@@ -75,7 +74,9 @@ class HandOut:
                 if len(taken) >= limit or not positions.ready:
                     break
                 state = next(iter(positions.ready))
-                piece = self._take_from(state, limit - len(taken))
+                if state in positions.leases:
+                    break  # it had its turn, and others are gone
+                piece = self._lease_all(state, limit - len(taken))
                 if taken:
                     taken += piece
                 else:
@@ -83,121 +84,233 @@ class HandOut:
         positions.tell_change()
         return taken
 
-    # ---- one by one
-
-    def read(self, limit: int) -> Reading | None:
-        """Records of the partition in turn, to be iterated over; None if there are none."""
+    def take_from(self, partition: TopicPartition, limit: int) -> tuple[list[Record], Lease | None]:
+        """At most `limit` records of one partition, and their lease. Raises its error."""
         positions = self._positions
-        reading = None
+        records: list[Record] = []
         with positions.lock:
-            while positions.ready and reading is None:
-                reading = self._read(next(iter(positions.ready)), limit)
+            state, error = self._ask_for_more(partition)
+            while state in positions.ready and not records:
+                records = self._lease_all(state, limit)
+            lease = positions.leases.get(state)
+        self._tell(error)
+        return records, lease
+
+    def lease_next(self, limit: int) -> Lease | None:
+        """Records of the partition in turn, to be given one by one; None if there are none."""
+        positions = self._positions
+        lease = None
+        with positions.lock:
+            while positions.ready and lease is None:
+                lease = self._lease_one_by_one(next(iter(positions.ready)), limit)
         positions.tell_change()
-        return reading
+        return lease
 
-    def read_from(self, partition: TopicPartition, limit: int) -> Reading | None:
-        """Records of one partition, to be iterated over; None if there are none. Raises its error."""
+    def lease_from(self, partition: TopicPartition, limit: int) -> Lease | None:
+        """Records of one partition, to be given one by one; None if there are none. Raises its error."""
         positions = self._positions
-        reading = None
+        lease = None
         with positions.lock:
-            state = positions.get(partition)
-            if state in positions.held:
-                positions.let_go()
-            error = state.failure() if state in positions.failed and not state.is_paused else None
-            if error is not None:
-                positions.acknowledge(state)
-            while state in positions.ready and reading is None:
-                reading = self._read(state, limit)
-        positions.tell_change()
-        if error is not None:
-            positions.on_change()
-            raise error
-        return reading
+            state, error = self._ask_for_more(partition)
+            while state in positions.ready and lease is None:
+                lease = self._lease_one_by_one(state, limit)
+        self._tell(error)
+        return lease
 
-    def has_news_of(self, partition: TopicPartition) -> bool:
-        """Whether reading from a partition would bring something at once: records or an error."""
+    def lease_bytes(self, max_bytes: int) -> list[Lease]:
+        """What is buffered, undecoded: at least one fetch if there is any, and not many more bytes.
+
+        What is made of it is told to `columns_made`; until then it is not handed out.
+        """
         positions = self._positions
+        leases: list[Lease] = []
         with positions.lock:
-            state = positions.get(partition)
-            return state in positions.ready or (not state.is_paused and state.failure() is not None)
-
-    def end_reading(self, reading: Reading) -> None:
-        """The iteration is left: put back what it has not come to. The record in work is not finished."""
-        positions = self._positions
-        with positions.lock:
-            if positions.readings.get(reading.state) is reading:
-                self._end_reading(reading)
-
-    def release(self, reading: Reading, finished: int) -> None:
-        """End a reading whose first `finished` records are worked off, and put back all the others."""
-        positions = self._positions
-        with positions.lock:
-            state = reading.state
-            if positions.readings.get(state) is reading:
-                del positions.readings[state]
-                reading.is_interrupted = True
-                if positions.is_current(state, reading.version):
-                    self._put_back(reading, finished)
-                    self._finish(state)
-        positions.tell_change()
-
-    # ---- columns
-
-    def chunks(self, max_bytes: int) -> list[Chunk]:
-        """What is buffered, undecoded: at least one fetch if there is any, and not many more bytes."""
-        positions = self._positions
-        chosen: list[Chunk] = []
-        size = 0
-        with positions.lock:
-            self._end_readings()
             for state in list(positions.ready):
-                state.sweep()
-                position = state.position
-                for fetch in state.queue:
-                    if fetch.is_done:
-                        continue
-                    if fetch.failure is not None:
-                        break
-                    fetched = fetch.fetched
-                    if fetched.from_offset < position:
-                        fetched = fetched._replace(from_offset=position)
-                    chosen.append(Chunk(state, state.version, fetched))
-                    size += fetch.size
-                    if size >= max_bytes:
-                        break
-                positions.ready.move_to_end(state)
-                if size >= max_bytes:
+                lease, size = self._lease_bytes(state, max_bytes)
+                leases.append(lease)
+                max_bytes -= size
+                if max_bytes <= 0:
                     break
-        return chosen
+        return leases
 
-    def advance(self, chunks: Collection[Chunk], next_offsets: Mapping[TopicPartition, int]) -> None:
-        """Chunks were handed out as columns, up to these offsets."""
+    def lease_bytes_from(self, partition: TopicPartition, max_bytes: int) -> list[Lease]:
+        """As `lease_bytes`, of one partition: one lease, or none. Raises its error."""
+        positions = self._positions
+        leases: list[Lease] = []
+        with positions.lock:
+            state, error = self._ask_for_more(partition)
+            if state in positions.ready:
+                leases.append(self._lease_bytes(state, max_bytes)[0])
+        self._tell(error)
+        return leases
+
+    def columns_made(self, leases: Iterable[Lease], next_offsets: Mapping[TopicPartition, int]) -> None:
+        """Columns were made of leased bytes, up to these offsets: so far it is handed out now."""
         positions = self._positions
         with positions.lock:
-            for state, version in {(chunk.state, chunk.version) for chunk in chunks}:
-                offset = next_offsets.get(state.partition)
-                if offset is not None and positions.is_current(state, version):
-                    self._advance(state, offset)
+            for lease in leases:
+                if not positions.is_open(lease):
+                    continue  # the partition moved, or the poll was cancelled
+                offset = next_offsets.get(lease.state.partition)
+                if offset is None:
+                    positions.end(lease)
+                else:
+                    self._advance(lease.state, offset)
         positions.tell_change()
 
-    def broken(self, chunk: Chunk, failure: KafkaError) -> None:
-        """A chunk turned out to begin with something unreadable; the next poll says so."""
+    def columns_failed(self, lease: Lease, failure: KafkaError) -> None:
+        """Leased bytes turned out to begin with something unreadable; the next poll says so."""
         positions = self._positions
         with positions.lock:
-            state = chunk.state
+            if not positions.is_open(lease):
+                return
+            positions.end(lease)
+            state = lease.state
             head = state.head()
-            if head is not None and positions.is_current(state, chunk.version):
+            if head is not None:
                 head.rewind(state.position)
                 head.failure = failure
                 positions.failed.add(state)
                 self._set_ready(state)
 
+    # ---- the end of leases
+
+    def finish(self, lease: Lease) -> None:
+        """What the user was given is finished, the rest is put back. Nothing happens if it has ended."""
+        positions = self._positions
+        with positions.lock:
+            if positions.is_open(lease):
+                self._finish(lease)
+        positions.tell_change()
+
+    def finish_all(self) -> None:
+        """Everything that the user was given is finished."""
+        with self._positions.lock:
+            self._finish_all()
+        self._positions.tell_change()
+
+    def put_back(self, *leases: Lease) -> None:
+        """What is not finished is handed out again. Nothing happens to those that have ended."""
+        positions = self._positions
+        with positions.lock:
+            for lease in leases:
+                if positions.is_open(lease):
+                    finished = lease.finished_place(lease.state.place)
+                    positions.end(lease)
+                    self._put_back(lease, finished)
+        positions.tell_change()
+
+    def put_back_all(self) -> None:
+        """What a poll leased does not reach the user."""
+        self.put_back(*list(self._positions.leases.values()))
+
+    def leave(self, lease: Lease) -> None:
+        """An iteration is left at a record: what comes after it is put back, and it is still in work."""
+        positions = self._positions
+        with positions.lock:
+            if positions.is_open(lease):
+                finished, given = (
+                    lease.finished_place(lease.state.place),
+                    lease.given_place(lease.state.place),
+                )
+                positions.end(lease)
+                self._put_back(lease, given)
+                if finished != given:
+                    positions.leases[lease.state] = Lease(lease.state, finished)
+        positions.tell_change()
+
     # ---- inside, under the lock
 
-    def _take_from(self, state: PartitionState, room: int, one_fetch: bool = False) -> list[Record]:
+    def _ask_for_more(self, partition: TopicPartition) -> tuple[PartitionState, ClientError | None]:
+        """What was given of the partition is finished; its error, if it has one."""
         positions = self._positions
-        if state in positions.readings:
-            self._end_reading(positions.readings[state])
+        state = positions.get(partition)
+        if (lease := positions.leases.get(state)) is not None:
+            self._finish(lease)
+        if state in positions.unreadable:
+            positions.fetch_unreadable_again()
+        error = state.failure() if state in positions.failed and not state.is_paused else None
+        if error is not None:
+            positions.acknowledge(state)
+        return state, error
+
+    def _tell(self, error: ClientError | None) -> None:
+        """After the lock was let go."""
+        self._positions.tell_change()
+        if error is not None:
+            self._positions.on_change()
+            raise error
+
+    def _lease_all(self, state: PartitionState, limit: int) -> list[Record]:
+        """Records of a partition that is ready; it is not ready any more when there are none."""
+        start, version = state.place, state.version
+        records = self._take_from(state, limit)
+        if records and state.version == version:
+            self._positions.leases[state] = Lease(state, start)
+        return records
+
+    def _lease_one_by_one(self, state: PartitionState, limit: int) -> Lease | None:
+        start, version, fetch = state.place, state.version, state.head()
+        records = self._take_from(state, limit, one_fetch=True)
+        if not records or state.version != version:
+            return None
+        lease = self._positions.leases[state] = Lease(state, start, one_by_one=records, fetch=fetch)
+        return lease
+
+    def _lease_bytes(self, state: PartitionState, max_bytes: int) -> tuple[Lease, int]:
+        positions = self._positions
+        fetched = []
+        size = 0
+        state.sweep()
+        for fetch in state.queue:
+            if fetch.is_done:
+                continue
+            if fetch.failure is not None or size >= max_bytes:
+                break
+            first = max(fetch.fetched.from_offset, state.position)
+            fetched.append(fetch.fetched._replace(from_offset=first))
+            size += fetch.size
+        positions.ready.move_to_end(state)
+        lease = positions.leases[state] = Lease(state, state.place, fetched=fetched)
+        return lease, size
+
+    def _finish_all(self) -> None:
+        for lease in list(self._positions.leases.values()):
+            self._finish(lease)
+
+    def _finish(self, lease: Lease) -> None:
+        given = lease.given_place(lease.state.place)
+        self._positions.end(lease)
+        self._put_back(lease, given)
+        lease.state.sweep()
+
+    def _put_back(self, lease: Lease, place: Place) -> None:
+        """Hand out the partition from `place` on, before the others. The lease has ended, or is shortened."""
+        positions = self._positions
+        state = lease.state
+        if place.offset >= state.position:
+            return
+        queue = state.queue
+        if not queue or queue[0].fetched.from_offset > place.offset:
+            positions.fetch_from(state, place)  # it is not buffered any more
+            positions.owe_change()
+            return
+        for fetch in queue:
+            if fetch.end_offset <= place.offset:
+                continue
+            if fetch.is_done:
+                positions.release(state, -fetch.size)
+            if fetch is lease.fetch:
+                kept = _count_before(lease.records, place.offset)
+                fetch.put_back(lease.records[kept:])
+            else:
+                fetch.rewind(place.offset)
+        state.position, state.epoch = place
+        self._set_ready(state)
+        if state in positions.ready:
+            positions.ready.move_to_end(state, last=False)
+
+    def _take_from(self, state: PartitionState, room: int, one_fetch: bool = False) -> list[Record]:
         state.sweep()
         taken: list[Record] = []
         version = state.version
@@ -225,8 +338,6 @@ class HandOut:
             if one_fetch and head.is_done:
                 break
         self._set_ready(state)
-        if taken:
-            positions.handed.add(state)
         return taken
 
     def _open_batch(self, state: PartitionState, head: BufferedFetch) -> bool:
@@ -276,7 +387,6 @@ class HandOut:
             state.position = max(state.position, head.end_offset)
             state.epoch = head.end_epoch
             positions.release(state, head.size)
-            positions.handed.add(state)
 
     def _set_ready(self, state: PartitionState) -> None:
         """After something was taken: to the end of the line, or out of it."""
@@ -297,66 +407,18 @@ class HandOut:
                 return error
         return None
 
-    def _finish(self, state: PartitionState) -> None:
-        positions = self._positions
-        state.finished, state.finished_epoch = state.position, state.epoch
-        positions.handed.discard(state)
-
-    def _read(self, state: PartitionState, limit: int) -> Reading | None:
-        """Some records of a partition that is ready; it is not ready any more when there are none."""
-        fetch = state.head()
-        start = (state.position, state.epoch)
-        records = self._take_from(state, limit, one_fetch=True)
-        if not records:
-            return None
-        assert fetch is not None
-        reading = self._positions.readings[state] = Reading(state, fetch, records, start)
-        return reading
-
-    def _end_readings(self) -> None:
-        for reading in list(self._positions.readings.values()):
-            self._end_reading(reading)
-
-    def _end_reading(self, reading: Reading) -> None:
-        """Put back what was not handed out; the record that was handed out last is still being worked on."""
-        state = reading.state
-        del self._positions.readings[state]
-        reading.is_interrupted = True
-        if not self._positions.is_current(state, reading.version):
-            return
-        if reading.cursor is not None and reading.cursor is not reading.records[0]:
-            state.finished, state.finished_epoch = reading.cursor.offset, reading.cursor.leader_epoch
-        self._put_back(reading, len(reading.records) - length_hint(reading.iterator))
-
-    def _put_back(self, reading: Reading, kept: int) -> None:
-        """Have all records but the first `kept` handed out again, before anything else of the partition."""
-        positions = self._positions
-        state, fetch, records = reading.state, reading.fetch, reading.records
-        if kept == len(records):
-            return
-        if fetch.is_done:
-            fetch.is_done = False
-            positions.release(state, -fetch.size)
-        fetch.decoded = records[kept:] + fetch.decoded[fetch.at :]
-        fetch.at = 0
-        if kept:
-            state.position, state.epoch = records[kept - 1].offset + 1, records[kept - 1].leader_epoch
-        else:
-            state.position, state.epoch = reading.start
-        self._set_ready(state)
-        if state in positions.ready:
-            positions.ready.move_to_end(state, last=False)
-
     def _advance(self, state: PartitionState, offset: int) -> None:
         positions = self._positions
-        state.sweep()
         while (head := state.head()) is not None and head.end_offset <= offset:
             state.epoch = head.end_epoch
+            head.skip()
             positions.release(state, head.size)
-            state.queue.popleft()
         if head is not None and offset > state.position:
             head.rewind(offset)
             state.epoch = UNKNOWN
         state.position = offset
-        positions.handed.add(state)
         self._set_ready(state)
+
+
+def _count_before(records: Sequence[Record], offset: int) -> int:
+    return bisect_left(records, offset, key=lambda record: record.offset)

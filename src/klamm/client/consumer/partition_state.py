@@ -6,10 +6,11 @@ Guarded by the lock of the `Positions` it belongs to.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
 
+from klamm.client.consumer.lease import Place
 from klamm.client.consumer.start import StartPolicy
 from klamm.client.errors import ClientError, CorruptRecords
 from klamm.client.network.metadata import TopicMetadata
@@ -35,12 +36,13 @@ class Need(Enum):
 class BufferedFetch:
     """What one fetch brought, and how far it has been opened.
 
-    It stays at the head of its partition's queue until the next poll after its last record was handed out,
-    because records that an iteration has not come to are put back.
+    It stays in its partition's queue until the lease of its last record has ended, because what is not
+    finished may be put back.
     """
 
     __slots__ = (
         "_batches",
+        "_begin",
         "at",
         "batch",
         "decoded",
@@ -53,6 +55,7 @@ class BufferedFetch:
 
     def __init__(self, fetched: FetchedRecords, end_offset: int, end_epoch: int) -> None:
         self.fetched = fetched
+        self._begin = fetched.from_offset
         self.end_offset = end_offset
         self.end_epoch = end_epoch
         self.decoded: list[Record] = []
@@ -71,7 +74,7 @@ class BufferedFetch:
     def look_ahead(self) -> None:
         """Find the next batch. At the end `is_done`; where the bytes are no batch there is a `failure`."""
         if self._batches is None:
-            self._batches = data_batches(self.fetched)
+            self._batches = data_batches(self.fetched._replace(from_offset=self._begin))
         try:
             self.batch = next(self._batches, None)
         except KafkaError as error:
@@ -83,9 +86,21 @@ class BufferedFetch:
     def is_started(self) -> bool:
         return self._batches is not None
 
+    def skip(self) -> None:
+        """Everything of it is handed out as columns."""
+        self.decoded = []
+        self.at = 0
+        self.is_done = True
+
+    def put_back(self, records: Sequence[Record]) -> None:
+        """Hand these out again, before what was opened after them."""
+        self.decoded = [*records, *self.decoded[self.at :]]
+        self.at = 0
+        self.is_done = False
+
     def rewind(self, offset: int) -> None:
         """Begin anew at `offset`: what was opened is forgotten."""
-        self.fetched = self.fetched._replace(from_offset=offset)
+        self._begin = max(offset, self.fetched.from_offset)
         self.decoded = []
         self.at = 0
         self.is_done = False
@@ -106,8 +121,6 @@ class PartitionState:
         "fetch_epoch",
         "fetch_offset",
         "fetching",
-        "finished",
-        "finished_epoch",
         "high_watermark",
         "hurried_beside",
         "is_drained_first",
@@ -136,10 +149,9 @@ class PartitionState:
         self.reset_to: StartPolicy | None = None
         """Where to start with Need.RESET; None is the consumer's own policy."""
         self.position = UNKNOWN
+        """The next offset to lease. What is finished ends here, too, unless there is a lease."""
         self.epoch = UNKNOWN
         """The leader epoch of what lies before `position`."""
-        self.finished = UNKNOWN
-        self.finished_epoch = UNKNOWN
         self.committed = UNKNOWN
         """What this consumer knows to be committed."""
         self.queue: deque[BufferedFetch] = deque()
@@ -173,6 +185,10 @@ class PartitionState:
     def __repr__(self) -> str:
         return f"<{self.partition} at {self.position}, fetches {self.fetch_offset}, needs {self.need.value}>"
 
+    @property
+    def place(self) -> Place:
+        return Place(self.position, self.epoch)
+
     def head(self) -> BufferedFetch | None:
         """The fetch to hand out from."""
         for fetch in self.queue:
@@ -181,7 +197,7 @@ class PartitionState:
         return None
 
     def sweep(self) -> None:
-        """Let go of fetches that are done, when nothing can be put back any more."""
+        """Drop fetches that are done; nothing of them can be put back, since there is no lease."""
         while self.queue and self.queue[0].is_done:
             self.queue.popleft()
 
@@ -208,28 +224,6 @@ class PartitionState:
         after = _offset_behind(head, self.position)
         advice = f"Skip it with seek({self.partition!r}, {after})"
         return CorruptRecords(what, code=failure.code, advice=advice)
-
-
-class Reading:
-    """Records of one partition that are being iterated over, one by one.
-
-    `cursor` is the record that is being worked on. What the iteration has not come to is put back when it is
-    left, when the partition is paused, or when something else must happen first (`is_interrupted`).
-    """
-
-    __slots__ = ("cursor", "fetch", "is_interrupted", "iterator", "records", "start", "state", "version")
-
-    def __init__(
-        self, state: PartitionState, fetch: BufferedFetch, records: list[Record], start: tuple[int, int]
-    ) -> None:
-        self.state = state
-        self.version = state.version
-        self.fetch = fetch
-        self.records = records
-        self.iterator: Iterator[Record] = iter(records)
-        self.start = start
-        self.cursor: Record | None = None
-        self.is_interrupted = False
 
 
 def _offset_behind(head: BufferedFetch, position: int) -> int:

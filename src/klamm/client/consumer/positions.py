@@ -4,9 +4,9 @@ A core. Per partition there are three places in the log, never out of this order
 
     finished ≤ position ≤ fetch offset
 
-`position` is the next offset to hand out; `finished` is what an automatic commit may commit, for records that
-are being worked on are not finished; between position and fetch offset lies what is buffered. `hand_out.py`
-moves the first two, the fetch planner the third.
+`position` is the next offset to hand out. What lies between `finished` and `position` is leased (`lease.py`):
+automatic commits commit what is finished only. Between position and fetch offset lies what is buffered.
+`hand_out.py` moves the first two, the fetch planner the third.
 
 Every partition has a version. Seeks, resets and new assignments change it, and whatever was asked for under
 an older version is dropped when it arrives. All of it is guarded by one lock, because the plain client polls
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from operator import length_hint
 from types import TracebackType
 from typing import Protocol
 
-from klamm.client.consumer.partition_state import UNKNOWN, BufferedFetch, Need, PartitionState, Reading
+from klamm.client.consumer.lease import Lease, Place
+from klamm.client.consumer.partition_state import UNKNOWN, BufferedFetch, Need, PartitionState
 from klamm.client.consumer.start import StartPolicy
 from klamm.client.errors import ClientError, ClientMisused
 from klamm.client.network.backoff import Backoff
@@ -58,12 +58,10 @@ class Positions:
         """Partitions with something to hand out, the next in turn first. Paused ones are not in it."""
         self.failed: set[PartitionState] = set()
         """Partitions with an error that some poll has to raise."""
-        self.handed: set[PartitionState] = set()
-        """Partitions whose records the latest poll handed out."""
-        self.held: set[PartitionState] = set()
-        """Partitions that are not fetched until the next poll: the last one raised that they are broken."""
-        self.readings: dict[PartitionState, Reading] = {}
-        """What is being iterated over: by the consumer's own loop, or by the claims of a session."""
+        self.unreadable: set[PartitionState] = set()
+        """Partitions whose bytes could not be read, as the last poll said: not fetched until the next."""
+        self.leases: dict[PartitionState, Lease] = {}
+        """What is handed out, and neither finished nor put back."""
 
     # ---- which partitions
 
@@ -172,9 +170,11 @@ class Positions:
         """The log was cut at `end_offset`, before the place we fetch at: read on from there."""
         with self.lock:
             if self.is_current(state, version):
-                finished = state.finished
+                finished = self._finished(state)
                 self._place(state, min(state.position, end_offset), UNKNOWN)
-                state.finished = min(finished, end_offset)
+                if finished.offset < state.position:
+                    # What is in work stays in work, although its records cannot be put back any more.
+                    self.leases[state] = Lease(state, finished)
         self.on_change()
 
     def needing(self, need: Need, now: float) -> list[tuple[PartitionState, int]]:
@@ -204,7 +204,8 @@ class Positions:
             for state in [self.get(partition) for partition in partitions]:
                 state.is_paused = True
                 self.ready.pop(state, None)
-                self._interrupt(state)
+                if (lease := self.leases.get(state)) is not None:
+                    lease.is_interrupted = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         with self.lock:
@@ -270,14 +271,12 @@ class Positions:
         if state.head() is None:
             self.failed.discard(state)
         else:
-            self._forget(state)
-            state.fetch_offset, state.fetch_epoch = state.position, state.epoch
-            state.is_drained_first = False
-            self.held.add(state)
+            self.fetch_from(state, state.place)
+            self.unreadable.add(state)
 
-    def let_go(self) -> None:
+    def fetch_unreadable_again(self) -> None:
         """The user comes back for more: fetch again what could not be read. Under the lock."""
-        self.held.clear()
+        self.unreadable.clear()
         self._is_changed = True
 
     # ---- commits
@@ -297,6 +296,12 @@ class Positions:
                     found[state.partition] = CommittedOffset(offset, leader_epoch=epoch)
         return found
 
+    def finished(self, partition: TopicPartition) -> CommittedOffset | None:
+        """Where the finished part of a partition ends; None while its position is looked up."""
+        with self.lock:
+            offset, epoch = self._finished(self.get(partition))
+        return CommittedOffset(offset, leader_epoch=epoch) if offset >= 0 else None
+
     def was_committed(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         with self.lock:
             for partition, committed in offsets.items():
@@ -308,8 +313,22 @@ class Positions:
     def interrupt(self) -> None:
         """Have iterations stop before their next record, since something else must happen first."""
         with self.lock:
-            for reading in self.readings.values():
-                reading.is_interrupted = True
+            for lease in self.leases.values():
+                lease.is_interrupted = True
+
+    def end(self, lease: Lease) -> None:
+        """A lease is finished or put back, or the partition moved. Under the lock."""
+        lease.is_interrupted = True
+        del self.leases[lease.state]
+
+    def is_open(self, lease: Lease) -> bool:
+        return self.leases.get(lease.state) is lease
+
+    def fetch_from(self, state: PartitionState, place: Place) -> None:
+        """Drop what is buffered, and fetch again from `place` on. A lease goes on. Under the lock."""
+        self._drop(state)
+        state.position, state.epoch = state.fetch_offset, state.fetch_epoch = place
+        state.is_drained_first = False
 
     def release(self, state: PartitionState, size: int) -> None:
         """Bytes are not buffered any more; fewer than none are buffered again. Under the lock."""
@@ -338,21 +357,24 @@ class Positions:
     def _is_at_rest(self, state: PartitionState) -> bool:
         return (
             state.need is Need.NOTHING
-            and state.position == state.finished == state.committed
-            and state not in self.readings
+            and state.position == state.committed
+            and state not in self.leases
             and state not in self.failed
             and not state.is_paused
         )
 
     def _forget(self, state: PartitionState) -> None:
-        """Drop what is buffered, and have answers that are on their way dropped."""
-        self._interrupt(state)
+        """Drop what is buffered, and have answers that are on their way dropped. Nothing comes of a lease."""
+        if (lease := self.leases.get(state)) is not None:
+            self.end(lease)
+        self._drop(state)
+
+    def _drop(self, state: PartitionState) -> None:
         state.version = self._next_version()
         self.buffered_bytes -= state.drop_buffer()
         self.ready.pop(state, None)
         self.failed.discard(state)
-        self.handed.discard(state)
-        self.held.discard(state)
+        self.unreadable.discard(state)
         state.error = None
         state.fetching = None
         state.hurried_beside = None
@@ -360,8 +382,8 @@ class Positions:
     def _place(self, state: PartitionState, offset: int, epoch: int) -> None:
         self._forget(state)
         state.need = Need.NOTHING
-        state.position = state.finished = state.fetch_offset = offset
-        state.epoch = state.finished_epoch = state.fetch_epoch = epoch
+        state.position = state.fetch_offset = offset
+        state.epoch = state.fetch_epoch = epoch
         state.is_drained_first = False
         state.failures = 0
         state.retry_at = 0.0
@@ -370,33 +392,20 @@ class Positions:
         self._forget(state)
         state.need = Need.RESET
         state.reset_to = policy
-        state.position = state.fetch_offset = state.finished = UNKNOWN
-        state.epoch = state.fetch_epoch = state.finished_epoch = UNKNOWN
+        state.position = state.fetch_offset = UNKNOWN
+        state.epoch = state.fetch_epoch = UNKNOWN
         state.is_drained_first = False
         state.retry_at = 0.0
 
-    def _interrupt(self, state: PartitionState) -> None:
-        reading = self.readings.get(state)
-        if reading is not None:
-            reading.is_interrupted = True
-
     def _position(self, state: PartitionState) -> CommittedOffset | None:
-        reading = self.readings.get(state)
-        if reading is not None and reading.version == state.version and length_hint(reading.iterator):
-            cursor = reading.cursor
-            offset, epoch = (cursor.offset + 1, cursor.leader_epoch) if cursor is not None else reading.start
-        else:
-            offset, epoch = state.position, state.epoch
+        """Behind the last record that the user was given."""
+        lease = self.leases.get(state)
+        offset, epoch = state.place if lease is None else lease.given_place(state.place)
         return CommittedOffset(offset, leader_epoch=epoch) if offset >= 0 else None
 
-    def _finished(self, state: PartitionState) -> tuple[int, int]:
-        """What is finished of a partition: of one that is iterated over, all before the cursor."""
-        reading = self.readings.get(state)
-        if reading is not None and reading.version == state.version:
-            cursor = reading.cursor
-            if cursor is not None and cursor is not reading.records[0]:
-                return cursor.offset, cursor.leader_epoch
-        return state.finished, state.finished_epoch
+    def _finished(self, state: PartitionState) -> Place:
+        lease = self.leases.get(state)
+        return state.place if lease is None else lease.finished_place(state.place)
 
 
 def _nothing() -> None:

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from time import monotonic
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
-from klamm.client.arguments import PartitionLike, PartitionT, TimeLike, as_count, as_timeout
-from klamm.client.consumer.columns import empty_columns, read_columns
+from klamm.client.arguments import PartitionLike, PartitionT, TimeLike
 from klamm.client.consumer.consumer import Consumer as AsyncConsumer
-from klamm.client.consumer.group.session_life import DRAIN
+from klamm.client.consumer.engine import ConsumerEngine
+from klamm.client.consumer.group.base_session import DRAIN
+from klamm.client.consumer.lease import Lease
 from klamm.client.consumer.options import ConsumerOptions
-from klamm.client.consumer.partition_state import Reading
+from klamm.client.consumer.polling import Columns, Polling, make_columns, run_now
 from klamm.client.consumer.start import Start
 from klamm.client.consumer.subscription import Listener, Topics
-from klamm.client.errors import ClientMisused
 from klamm.client.plain.callbacks import CallbackRunner
 from klamm.client.plain.face import PlainFace, documented_by
-from klamm.client.plain.runner import WAIT_SLICE_S
+from klamm.client.plain.runner import WAIT_SLICE_S, LoopThread
 from klamm.client.plain.sessions import Session, Sessions
 from klamm.client.results import CommittedOffset, OffsetAndTime, Record, TopicPartition
 from klamm.config.client_config import Bootstrap, ConfigGiven
@@ -60,6 +60,33 @@ class _News:
         if self._lock.locked():  # nobody else opens it
             self._lock.release()
         return was_expected
+
+
+class BlockingWaits:
+    """How the plain client waits: in the thread that polls, which the loop wakes. Never suspends."""
+
+    def __init__(self, engine: ConsumerEngine, thread: LoopThread, callbacks: CallbackRunner) -> None:
+        self._engine = engine
+        self._thread = thread
+        self._callbacks = callbacks
+        self._news = _News()
+        engine.on_news = self._news.tell
+
+    async def give_way(self) -> None:
+        """The loop has a thread of its own."""
+
+    async def join(self, timeout: float | None) -> None:
+        self._callbacks.run(self._thread, self._engine.join(timeout))
+
+    async def news(self, timeout: float | None) -> None:
+        self._thread.check_not_current()
+        self._news.expect()
+        engine = self._engine
+        if not (engine.records.has_news() or engine.is_rebalance_due or engine.is_leaving):
+            self._news.wait(WAIT_SLICE_S if timeout is None else min(timeout, WAIT_SLICE_S))
+
+    async def columns(self, leases: Sequence[Lease], limit: int | None) -> Columns:
+        return make_columns(leases, limit)
 
 
 @documented_by(AsyncConsumer)
@@ -98,12 +125,11 @@ class Consumer(PlainFace):
         self._engine = client._engine
         self._records = self._engine.records
         self._callbacks = CallbackRunner()
-        self._polling = threading.Lock()
         self._session: Session | None = None
-        self._news = _News()
         self._engine.call_listener = self._callbacks.call
-        self._engine.on_news = self._news.tell
         super().__init__(client)
+        self._waits = BlockingWaits(self._engine, self._thread, self._callbacks)
+        self._polling = Polling(self._engine, self._guard, self._waits)
 
     def close(self) -> None:
         if self._guard.forked:
@@ -117,6 +143,16 @@ class Consumer(PlainFace):
                 self._callbacks.run(self._thread, self._client.close())
             finally:
                 self._thread.close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._engine.finish_given()
+        super().__exit__(kind, error, trace)
 
     # ---- which partitions
 
@@ -153,95 +189,23 @@ class Consumer(PlainFace):
     # ---- records
 
     def poll(self, timeout: float | None = None, max_records: int | None = None) -> list[Record]:
-        limit = self._engine.max_poll_records if max_records is None else as_count(max_records)
-        seconds = as_timeout(timeout)
-        deadline = None if seconds is None else monotonic() + seconds
-        self._enter()
-        try:
-            while True:
-                self._begin(deadline)
-                records = self._records.take(limit)
-                if records:
-                    self._engine.counters.records_received += len(records)
-                    return records
-                if not self._wait(deadline):
-                    return []
-        finally:
-            self._polling.release()
+        return run_now(self._polling.poll(timeout, max_records))
 
     def poll_arrow(self, timeout: float | None = None, max_records: int | None = None) -> pyarrow.RecordBatch:
-        limit = None if max_records is None else as_count(max_records)
-        seconds = as_timeout(timeout)
-        deadline = None if seconds is None else monotonic() + seconds
-        self._enter()
-        try:
-            while True:
-                self._begin(deadline)
-                batch = read_columns(self._records, limit)
-                if batch is not None:
-                    self._engine.counters.records_received += batch.num_rows
-                    return batch
-                if not self._wait(deadline):
-                    return empty_columns()
-        finally:
-            self._polling.release()
+        return run_now(self._polling.poll_arrow(timeout, max_records))
 
     def __iter__(self) -> Iterator[Record]:
         while True:
-            reading = self._next_reading()
+            lease = run_now(self._polling.next_lease())
             try:
-                for record in reading.iterator:
-                    reading.cursor = record
+                for record in lease.iterator:
                     yield record
-                    if reading.is_interrupted:
+                    if lease.is_interrupted:
                         break
-            finally:
-                self._records.end_reading(reading)
-
-    def _next_reading(self) -> Reading:
-        self._enter()
-        try:
-            while True:
-                self._begin(None)
-                reading = self._records.read(self._engine.max_poll_records)
-                if reading is not None:
-                    self._engine.counters.records_received += len(reading.records)
-                    return reading
-                self._wait(None)
-        finally:
-            self._polling.release()
-
-    def _enter(self) -> None:
-        """One poll at a time: what is finished could not be told otherwise."""
-        self._guard.check()
-        self._engine.check_may_poll()
-        if not self._polling.acquire(blocking=False):
-            raise ClientMisused(
-                "two polls of one consumer at once", advice="Poll in one thread, or make a consumer for each"
-            )
-
-    def _begin(self, deadline: float | None) -> None:
-        """A turn of a poll begins: finish what was handed out, and take part in the group if that is due."""
-        self._guard.check()
-        engine = self._engine
-        engine.begin_poll()
-        while engine.is_rebalance_due:
-            left = None if deadline is None else max(0.0, deadline - monotonic())
-            self._callbacks.run(self._thread, engine.join(left))
-            if deadline is not None and monotonic() >= deadline:
-                break
-
-    def _wait(self, deadline: float | None) -> bool:
-        """Wait for something to return; False when the time is over."""
-        left = WAIT_SLICE_S if deadline is None else min(deadline - monotonic(), WAIT_SLICE_S)
-        if left <= 0:
-            return False
-        self._thread.check_not_current()
-        self._news.expect()
-        engine = self._engine
-        if not (self._records.has_news() or engine.is_rebalance_due or self._guard.unusable):
-            self._news.wait(left)
-        return True
+            except BaseException:
+                self._records.leave(lease)
+                raise
+            self._records.finish(lease)
 
     def sessions(self, *, on_revoke: str = DRAIN, drain_timeout: float | None = None) -> Sessions:
         """The group's life as a loop: `for session in consumer.sessions()`, one turn per rebalance.
@@ -257,7 +221,7 @@ class Consumer(PlainFace):
         """Before partitions are given up for good: wait for the threads that work on records."""
         session = self._session
         if session is not None:
-            session._drain(session._life.drain_seconds)
+            session._wait_for_workers(session._drain_seconds)
 
     # ---- commits
 

@@ -15,19 +15,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from klamm.client.arguments import as_count, as_timeout
+from klamm.client.consumer.group.base_session import (
+    CANCEL,
+    BaseClaim,
+    BaseSession,
+    drain_seconds,
+    next_round,
+)
 from klamm.client.consumer.group.claim_reader import ClaimReader
-from klamm.client.consumer.group.session_faces import ClaimFace, SessionFace
-from klamm.client.consumer.group.session_life import CANCEL, SessionLife, drain_seconds
-from klamm.client.consumer.group.sessions import next_round
+from klamm.client.consumer.polling import run_now
 from klamm.client.errors import ClaimRevoked, ClientClosed
 from klamm.client.results import Record
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from klamm.client.plain.consumer import Consumer
 
 FAILED_SECONDS = 5.0
@@ -35,62 +40,42 @@ FAILED_SECONDS = 5.0
 among them, and will never finish its record."""
 
 
-class Claim(ClaimFace):
+class Claim(BaseClaim):
     """One partition within a session: `for record in claim`, in one thread. Ends when it is revoked."""
 
-    def __init__(self, session: Session, reader: ClaimReader) -> None:
-        super().__init__(reader)
-        self._session = session
-        self._lock = threading.Lock()
-        """Held while the reader moves: whoever leaves the session settles it from another thread."""
-        self._worker: threading.Thread | None = None
+    _session: Session
+    _worker: threading.Thread | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Record:
         """The next record; the one before is finished."""
-        with self._lock:
+        with self._moving:
             record = self._reader.next_at_hand()
-        while record is None:
-            record = self._next_run()
+        if record is None:
+            record = run_now(self._next_record())
+            if record is None:
+                raise StopIteration
         return record
 
     def poll(self, max_records: int | None = None, timeout: float | None = None) -> list[Record]:
         """Several records at once; those before are finished. Nothing when the claim has ended, or when
         `timeout` seconds are over: `while records := claim.poll(): ...`"""
-        limit = None if max_records is None else as_count(max_records)
-        seconds = as_timeout(timeout)
-        deadline = None if seconds is None else monotonic() + seconds
-        while True:
-            with self._lock:
-                self._come_back()
-                records = self._reader.take(limit)
-            self._session._count(len(records))
-            left = None if deadline is None else deadline - monotonic()
-            if records or self._is_over() or (left is not None and left <= 0):
-                return records
-            self._session._wait_for_news(self._reader, left)
+        return run_now(self._poll(max_records, timeout))
+
+    def poll_arrow(self, max_records: int | None = None, timeout: float | None = None) -> pyarrow.RecordBatch:
+        """As `poll`, but the records come as columns: `while (batch := claim.poll_arrow()).num_rows: ...`
+
+        Without `max_records` it is all that is buffered, up to some megabytes. Needs klamm[arrow].
+        """
+        return run_now(self._poll_arrow(max_records, timeout))
 
     def commit(self) -> None:
         """Commit what is finished of this partition, and wait for that."""
         self._session._consumer._run(self._session._commit((self,)))
 
-    def _next_run(self) -> Record | None:
-        with self._lock:
-            self._come_back()
-            self._session._count(self._reader.read())
-            record = self._reader.next_at_hand()
-        if record is None:
-            if self._is_over():
-                raise StopIteration
-            self._session._wait_for_news(self._reader, None)
-        return record
-
-    def _come_back(self) -> None:
-        """The worker asks for more: what it had is finished."""
-        self._session._life.check_entered()
-        self._reader.finish()
+    def _worker_came_back(self) -> None:
         self._worker = threading.current_thread()
         self._session._tell_returned()
 
@@ -113,25 +98,19 @@ class Claim(ClaimFace):
             and worker is not threading.current_thread()
         )
 
-    def _settle(self) -> None:
-        with self._lock:
-            self._reader.settle()
 
-
-class Session(SessionFace):
+class Session(BaseSession):
     """One round of a group's life: the partitions that this member has until the next rebalance.
 
     `claims` has one for each. Work on them inside of `with session`, which ends when they have ended.
     """
 
     def __init__(self, consumer: Consumer, drain_seconds: float, is_cancelling: bool) -> None:
-        engine = consumer._engine
-        life = SessionLife(engine, drain_seconds, on_overtime=_nothing, on_close=_nothing_to_wait_for)
-        super().__init__(engine, life)
+        super().__init__(consumer._engine, consumer._waits, drain_seconds)
         self._consumer = consumer
         self._is_cancelling = is_cancelling
         self._returned = threading.Condition()
-        self.claims: tuple[Claim, ...] = tuple(Claim(self, reader) for reader in life.readers)
+        self.claims: tuple[Claim, ...] = tuple(Claim(self, reader) for reader in self._readers)
 
     def commit(self) -> None:
         """Commit what is finished of all claims, and wait for that."""
@@ -139,12 +118,12 @@ class Session(SessionFace):
 
     def __enter__(self) -> Self:
         try:
-            self._consumer._run(self._enter())
+            self._consumer._run(self._enter_on_loop())
         except ClientClosed:
             # Another thread closed the consumer since the loop handed this one out. Nothing comes of it, and
             # the loop ends.
-            self._life.is_entered = True
-            self._life.end()
+            self._is_entered = True
+            self._end()
         else:
             self._consumer._session = self
         return self
@@ -158,41 +137,42 @@ class Session(SessionFace):
         """Wait for workers that are with a record, then end. Swallows ClaimRevoked, when it is ours."""
         is_ours = isinstance(error, ClaimRevoked) and self._is_cancelling
         try:
-            self._drain(self._life.drain_seconds if error is None or is_ours else FAILED_SECONDS)
+            self._wait_for_workers(self._drain_seconds if error is None or is_ours else FAILED_SECONDS)
         finally:
             if self._consumer._session is self:
                 self._consumer._session = None
                 with contextlib.suppress(ClientClosed):  # closing it ended the session as well
-                    self._consumer._run(self._life.exit())
+                    self._consumer._run(self._exit())
         return is_ours
 
     # ---- inside
 
-    async def _enter(self) -> None:
-        self._life.enter()
+    async def _enter_on_loop(self) -> None:
+        self._enter()
 
-    async def _end(self) -> None:
-        self._life.end()
+    async def _end_on_loop(self) -> None:
+        self._end()
 
-    def _drain(self, seconds: float) -> None:
+    def _wait_for_workers(self, seconds: float) -> None:
         """Hand out nothing more, wait for the other threads, and put back what is not finished."""
-        if not self._life.is_over:
+        if not self._is_over:
             with contextlib.suppress(ClientClosed):
-                self._consumer._run(self._end())
+                self._consumer._run(self._end_on_loop())
         with self._returned:
             self._returned.wait_for(
                 lambda: not any(claim._is_busy_elsewhere() for claim in self.claims), seconds
             )
         for claim in self.claims:
-            claim._settle()
+            claim._put_back()
 
     def _tell_returned(self) -> None:
-        if self._life.is_over:
+        if self._is_over:
             with self._returned:
                 self._returned.notify_all()
 
-    def _wait_for_news(self, reader: ClaimReader, timeout: float | None) -> None:
-        self._consumer._thread.run(self._life.wait_for_news(reader, timeout))
+    async def _wait_for_news(self, reader: ClaimReader, timeout: float | None) -> None:
+        """Blocks the worker's thread."""
+        self._consumer._thread.run(self._news_of(reader, timeout))
 
 
 class Sessions:
@@ -223,11 +203,3 @@ class Sessions:
             raise StopIteration
         self._has_begun = True
         return Session(consumer, self._drain_seconds, self._is_cancelling)
-
-
-def _nothing() -> None:
-    """Threads cannot be stopped from outside."""
-
-
-async def _nothing_to_wait_for() -> None:
-    """The plain consumer waits for its threads before it closes the client inside it."""

@@ -24,32 +24,31 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from klamm.client.arguments import as_count, as_timeout
-from klamm.client.consumer.group.claim_reader import ClaimReader
-from klamm.client.consumer.group.session_faces import ClaimFace, SessionFace
-from klamm.client.consumer.group.session_life import (
+from klamm.client.consumer.group.base_session import (
     DRAIN,
-    MOST_SECONDS_BETWEEN_LOOKS,
-    SessionLife,
+    BaseClaim,
+    BaseSession,
     drain_seconds,
+    next_round,
 )
-from klamm.client.errors import ClientMisused
+from klamm.client.consumer.group.claim_reader import ClaimReader
+from klamm.client.consumer.polling import Waiting
 from klamm.client.results import Record
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from klamm.client.consumer.engine import ConsumerEngine
 
 CANCEL_SECONDS = 5.0
 """How long a cancelled worker may take to clean up before the session goes on without it."""
 
 
-class Claim(ClaimFace):
+class Claim(BaseClaim):
     """One partition within a session: `async for record in claim`, in one task. Ends when it is revoked."""
 
-    def __init__(self, session: Session, reader: ClaimReader) -> None:
-        super().__init__(reader)
-        self._session = session
-        self._task: asyncio.Task[object] | None = None
+    _session: Session
+    _task: asyncio.Task[object] | None = None
 
     def __aiter__(self) -> Self:
         return self
@@ -58,68 +57,47 @@ class Claim(ClaimFace):
         """The next record; the one before is finished."""
         record = self._reader.next_at_hand()
         if record is None:
-            record = await self._next_run()
+            record = await self._next_record()
+            if record is None:
+                raise StopAsyncIteration
         return record
 
     async def poll(self, max_records: int | None = None, timeout: float | None = None) -> list[Record]:
         """Several records at once; those before are finished. Nothing when the claim has ended, or when
         `timeout` seconds are over: `while records := await claim.poll(): ...`"""
-        limit = None if max_records is None else as_count(max_records)
-        seconds = as_timeout(timeout)
-        await self._come_back()
-        records = self._reader.take(limit)
-        if not records and seconds != 0:
-            loop = asyncio.get_running_loop()
-            deadline = None if seconds is None else loop.time() + seconds
-            while not records and not self.ended:
-                left = None if deadline is None else deadline - loop.time()
-                if left is not None and left <= 0:
-                    break
-                await self._session._life.wait_for_news(self._reader, left)
-                records = self._reader.take(limit)
-        self._session._count(len(records))
-        return records
+        return await self._poll(max_records, timeout)
+
+    async def poll_arrow(
+        self, max_records: int | None = None, timeout: float | None = None
+    ) -> pyarrow.RecordBatch:
+        """As `poll`, but the records come as columns: `while (batch := await claim.poll_arrow()).num_rows:`
+
+        Without `max_records` it is all that is buffered, up to some megabytes. Needs klamm[arrow].
+        """
+        return await self._poll_arrow(max_records, timeout)
 
     async def commit(self) -> None:
         """Commit what is finished of this partition, and wait for that."""
         await self._session._commit([self])
 
-    async def _next_run(self) -> Record:
-        await self._come_back()
-        while True:
-            self._session._count(self._reader.read())
-            record = self._reader.next_at_hand()
-            if record is not None:
-                return record
-            if self.ended:
-                raise StopAsyncIteration
-            await self._session._life.wait_for_news(self._reader)
-
-    async def _come_back(self) -> None:
-        """The worker asks for more: what it had is finished, and it may be another task than before."""
-        self._session._life.check_entered()
-        self._reader.finish()
+    def _worker_came_back(self) -> None:
         self._session._returned.set()
         self._task = asyncio.current_task()
-        await asyncio.sleep(0)  # let the loop go on, however fast records are worked off
 
     def _worker(self) -> asyncio.Task[object] | None:
         """The task that last asked for a record, if it still runs."""
         return self._task if self._task is not None and not self._task.done() else None
 
 
-class Session(SessionFace):
+class Session(BaseSession):
     """One round of a group's life: the partitions that this member has until the next rebalance.
 
     `claims` has one for each. Work on them inside of `async with session`, which ends when they have ended.
     """
 
-    def __init__(self, engine: ConsumerEngine, drain_seconds: float) -> None:
-        life = SessionLife(
-            engine, drain_seconds, on_overtime=self._cancel_workers, on_close=self._stop_workers
-        )
-        super().__init__(engine, life)
-        self.claims: tuple[Claim, ...] = tuple(Claim(self, reader) for reader in life.readers)
+    def __init__(self, engine: ConsumerEngine, waiting: Waiting, drain_seconds: float) -> None:
+        super().__init__(engine, waiting, drain_seconds)
+        self.claims: tuple[Claim, ...] = tuple(Claim(self, reader) for reader in self._readers)
         self._returned = asyncio.Event()
         """Set when a worker came back for more: it may have been the last with a record in work."""
         self._task: asyncio.Task[object] | None = None
@@ -132,7 +110,7 @@ class Session(SessionFace):
         await self._commit(self.claims)
 
     async def __aenter__(self) -> Self:
-        self._life.enter()
+        self._enter()
         self._task = asyncio.current_task()
         assert self._task is not None
         self._cancelling_before = self._task.cancelling()
@@ -146,14 +124,23 @@ class Session(SessionFace):
     ) -> bool:
         """Wait for workers that no TaskGroup waited for, then end. Swallows our own cancellation only."""
         is_ours = self._take_back_cancellation() and kind is asyncio.CancelledError
-        self._life.end()
+        self._end()
         try:
             await self._stop_workers(at_once=not (kind is None or is_ours))
         finally:
-            await self._life.exit()
+            await self._exit()
         return is_ours
 
     # ---- inside
+
+    def _stop_overdue(self) -> None:
+        self._cancel_workers()
+
+    async def _drain(self) -> None:
+        await self._stop_workers()
+
+    async def _wait_for_news(self, reader: ClaimReader, timeout: float | None) -> None:
+        await self._news_of(reader, timeout)
 
     def _workers(self) -> set[asyncio.Task[object]]:
         """Tasks other than our own that have a record in work."""
@@ -164,7 +151,7 @@ class Session(SessionFace):
     async def _stop_workers(self, at_once: bool = False) -> None:
         """Wait for the others, as long as they may take; whoever is left then is cancelled."""
         if not at_once:
-            await self._wait_for_workers(self._life.drain_seconds)
+            await self._wait_for_workers(self._drain_seconds)
         self._cancel_workers()
         await self._wait_for_workers(CANCEL_SECONDS)
 
@@ -202,11 +189,13 @@ class Sessions:
     def __init__(
         self,
         engine: ConsumerEngine,
+        waiting: Waiting,
         on_revoke: str,
         drain_timeout: float | None,
         start: Callable[[], Awaitable[None]],
     ) -> None:
         self._engine = engine
+        self._waiting = waiting
         self._start = start
         seconds = drain_seconds(engine, on_revoke, drain_timeout)
         self._drain_seconds = seconds if on_revoke == DRAIN else 0.0
@@ -223,19 +212,5 @@ class Sessions:
         await self._start()
         if not await next_round(engine, self._session is not None):
             raise StopAsyncIteration
-        self._session = Session(engine, self._drain_seconds)
+        self._session = Session(engine, self._waiting, self._drain_seconds)
         return self._session
-
-
-async def next_round(engine: ConsumerEngine, is_after_another: bool) -> bool:
-    """Wait for a rebalance to be due, take part in it, and say whether there is a session to have."""
-    group, _ = engine.need_group("sessions() without a group")
-    if not engine.subscription.is_by_topic:
-        raise ClientMisused("sessions() without a subscription", advice="Call subscribe() first")
-    loop = asyncio.get_running_loop()
-    while is_after_another and not engine.is_leaving and not engine.is_rebalance_due:
-        group.polled(loop.time())
-        await engine.wait_for_rebalance(MOST_SECONDS_BETWEEN_LOOKS)
-    if not engine.is_leaving:
-        await engine.join(None, until_settled=True)
-    return not engine.is_leaving

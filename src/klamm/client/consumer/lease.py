@@ -1,0 +1,88 @@
+"""A lease: what a consumer has handed out of one partition, until it is finished or put back. A core.
+
+Polls, columns, iteration and the claims of a session all hand out by leases. A partition has at most one at a
+time, and what lies before it is finished. So these hold at any moment:
+
+    finished = where the finished part of the lease ends, or the position if there is no lease
+    position = where the lease ends: the next offset to lease
+
+A lease ends once, in one of two ways. Finished: everything that the user was given counts as handled, and may
+be committed. Put back: what is not finished is leased again, to whoever asks next. A seek, a reset and the
+loss of the partition end it as well, and then nothing comes of it.
+
+Records are given to the user all at once, as columns, or one by one. Of those that are given one by one, all
+but the latest are finished: the user came back for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import length_hint
+from typing import TYPE_CHECKING, NamedTuple
+
+from klamm.client.results import Record
+from klamm.records.fetched import FetchedRecords
+
+if TYPE_CHECKING:
+    from klamm.client.consumer.partition_state import BufferedFetch, PartitionState
+
+
+class Place(NamedTuple):
+    """An offset, and the leader epoch of what lies before it."""
+
+    offset: int
+    epoch: int
+
+
+class Lease:
+    """Made and ended by `HandOut`, under the lock of its positions."""
+
+    __slots__ = ("_done", "fetch", "fetched", "is_interrupted", "iterator", "records", "start", "state")
+
+    def __init__(
+        self,
+        state: PartitionState,
+        start: Place,
+        *,
+        one_by_one: Sequence[Record] = (),
+        fetch: BufferedFetch | None = None,
+        fetched: Sequence[FetchedRecords] = (),
+    ) -> None:
+        self.state = state
+        self.start = start
+        """Where the lease begins; everything before is finished."""
+        self.records = one_by_one
+        """What is given one by one. What is given all at once belongs to the user, and is not kept here."""
+        self.iterator: Iterator[Record] = iter(one_by_one)
+        """The records that the user has not been given yet."""
+        self.fetch = fetch
+        """The fetch that `records` come from."""
+        self.fetched = fetched
+        """Bytes to make columns of."""
+        self.is_interrupted = False
+        """Give the user no further record: something else must happen first, or the lease has ended."""
+        self._done = start
+
+    def done(self, record: Record) -> None:
+        """The user says that `record`, and all before it, are finished."""
+        self._done = max(self._done, Place(record.offset + 1, record.leader_epoch))
+
+    def given(self) -> int:
+        """How many of `records` the user has been given."""
+        return len(self.records) - length_hint(self.iterator)
+
+    def place_after(self, count: int) -> Place:
+        """Where the first `count` of `records` end."""
+        if not count:
+            return self.start
+        last = self.records[count - 1]
+        return Place(last.offset + 1, last.leader_epoch)
+
+    def given_place(self, end: Place) -> Place:
+        """Behind the last record that the user was given, of a lease that ends at `end`."""
+        given = self.given()
+        return end if given == len(self.records) else self.place_after(given)
+
+    def finished_place(self, end: Place) -> Place:
+        """Where the finished part ends, of a lease that ends at `end`, while the user has not come back."""
+        return max(self.place_after(max(self.given() - 1, 0)), min(self._done, self.given_place(end)))
