@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from klamm.config.broker_keys import BROKER_KEYS
 from klamm.config.client_keys import CLIENT_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
 from klamm.config.group_keys import GROUP_KEYS
-from klamm.config.rows import INT_MAX, LONG_MAX, ConfigRow, ConfigType
+from klamm.config.rows import INT_MAX, LONG_MAX, ConfigRow, ConfigType, RowTable
 from klamm.config.topic_keys import TOPIC_KEYS
 
 _INTRODUCTION = """\
@@ -33,6 +33,17 @@ An unknown key or a value out of bounds stops the start with one line that says 
 may be and which known key is nearest. A key that says *cluster-wide* can be changed while the broker runs,
 for one broker or for all, with any Kafka admin client (IncrementalAlterConfigs); what is set so survives a
 restart and comes before files, environment and flags.
+
+Every key that Kafka 4.3 knows is known here. [Those without effect](#keys-without-effect) stand at the end.
+"""
+
+_WITHOUT_EFFECT = """\
+## Keys without effect
+
+Files and tools written for Kafka set these keys, so they are checked against Kafka's types and bounds, and
+DescribeConfigs answers them with Kafka's defaults. They change nothing; a broker names those that are set in
+one line when it starts. Where ignoring a key would break a promise, only its default is accepted: any other
+value stops the start, and is refused when a running broker or a topic is altered.
 """
 
 
@@ -87,22 +98,30 @@ def render() -> str:
     return "\n".join(
         [
             _INTRODUCTION,
-            *_section("Broker keys", BROKER_KEYS.values(), changeable=True),
-            *_section("Topic keys", TOPIC_KEYS.values()),
-            *_section("Group keys", GROUP_KEYS.values()),
-            "## Accepted, without effect",
-            "",
-            "Files and tools written for Kafka set these, so they are taken; they change nothing yet.",
-            "",
-            *(
-                f"- `{row.name}` ({kind})"
-                for kind, rows in (("broker", BROKER_KEYS), ("topic", TOPIC_KEYS), ("group", GROUP_KEYS))
-                for row in rows.values()
-                if not row.honoured
-            ),
-            "",
+            *_section("Broker keys", _with_effect(BROKER_KEYS), changeable=True),
+            *_section("Topic keys", _with_effect(TOPIC_KEYS)),
+            _WITHOUT_EFFECT,
+            *_without_effect("Broker keys", BROKER_KEYS),
+            *_without_effect("Topic keys", TOPIC_KEYS),
+            *_without_effect("Group keys", GROUP_KEYS),
         ]
     )
+
+
+def _with_effect(rows: RowTable) -> list[ConfigRow]:
+    return [row for row in rows.values() if row.honoured]
+
+
+def _without_effect(title: str, rows: RowTable) -> list[str]:
+    """The keys that change nothing, under the sentence that says why."""
+    keys_by_reason: dict[str, list[str]] = {}
+    for row in rows.values():
+        if not row.honoured and not row.internal:
+            keys_by_reason.setdefault(row.doc, []).append(f"`{row.name}`")
+    lines = [f"### {title}", ""]
+    for reason, keys in sorted(keys_by_reason.items()):
+        lines += [f"- {reason}<br>{', '.join(sorted(keys))}"]
+    return [*lines, ""]
 
 
 def _section(

@@ -9,7 +9,7 @@ from klamm.config.broker_config import BrokerConfig
 from klamm.config.describe import describe_broker, describe_broker_default, describe_group, describe_topic
 from klamm.config.listeners import advertised_addresses
 from klamm.config.rows import ConfigError, ConfigSource
-from klamm.config.topic_keys import TOPIC_KEYS, topic_config, validate_topic_config
+from klamm.config.topic_keys import TOPIC_KEYS, find_topic_row, topic_config, validate_topic_config
 
 DAY_MS = 86_400_000
 
@@ -104,7 +104,7 @@ def test_clients_are_told_the_address_of_the_listener_they_came_by():
 
 
 def changed(current, *alterations, inherited=lambda name: "delete"):
-    return alter(TOPIC_KEYS, "topic", current, [Alteration(*each) for each in alterations], inherited)
+    return alter(find_topic_row, current, [Alteration(*each) for each in alterations], inherited)
 
 
 def test_the_four_operations():
@@ -142,7 +142,7 @@ def test_a_topic_is_described_with_its_chain():
         ("max.message.bytes", "7", 1),
         ("message.max.bytes", "1048588", 5),
     ]
-    assert (described["retention.ms"].text, described["retention.ms"].source) == ("3600000", 4)
+    assert (described["retention.ms"].text, described["retention.ms"].source) == ("3600000", 5)
     assert (described["segment.bytes"].text, described["segment.bytes"].source) == ("2000000", 3)
     assert (described["flush.ms"].text, described["flush.ms"].source) == (str(2**63 - 1), 5)
     assert "internal.segment.bytes" not in described
@@ -156,7 +156,9 @@ def test_a_broker_and_a_group_are_described():
     assert described["message.max.bytes"].source == 3
     assert described["node.id"].text == "1"
     assert [each.row.name for each in describe_broker_default(config)] == ["message.max.bytes"]
-    groups = {each.row.name: each for each in describe_group({"consumer.session.timeout.ms": "50000"})}
+    groups = {
+        each.row.name: each for each in describe_group(config, {"consumer.session.timeout.ms": "50000"})
+    }
     assert (groups["consumer.session.timeout.ms"].text, groups["consumer.session.timeout.ms"].source) == (
         "50000",
         8,

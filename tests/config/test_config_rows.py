@@ -27,7 +27,7 @@ def test_every_default_is_within_its_own_bounds(row):
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.name)
 def test_every_row_is_documented_and_owns_up_to_having_no_effect(row):
     assert row.doc.endswith(".")
-    assert row.honoured != ("no effect" in row.doc)
+    assert row.honoured != ("no effect" in row.doc or bool(row.refused_because))
 
 
 def test_every_topic_key_falls_back_to_a_broker_key_of_the_same_type_and_default():
@@ -93,7 +93,11 @@ def test_an_unknown_key_names_the_nearest():
         find_row(BROKER_KEYS, "log.retension.hours", "broker")
 
 
-INTEGER_ROWS = [row for row in ALL_ROWS if row.type in (ConfigType.INT, ConfigType.LONG, ConfigType.SHORT)]
+INTEGER_ROWS = [
+    row
+    for row in ALL_ROWS
+    if row.type in (ConfigType.INT, ConfigType.LONG, ConfigType.SHORT) and not row.refused_because
+]
 
 
 @given(st.sampled_from(INTEGER_ROWS), st.integers(-(2**70), 2**70))

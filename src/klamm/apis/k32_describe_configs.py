@@ -77,7 +77,7 @@ def _keys_of(broker: Broker, resource_type: int, name: str) -> Iterable[Describe
     if resource_type == ResourceType.GROUP:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the name of the group is empty")
-        return describe_group(image.group_configs.get(name, {}))
+        return describe_group(broker.config, image.group_configs.get(name, {}))
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
         f"resources of type {resource_type} cannot be described; topics (2), brokers (4) and groups (32) can",

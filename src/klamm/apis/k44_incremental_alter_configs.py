@@ -1,8 +1,9 @@
 """IncrementalAlterConfigs (key 44), versions 0 and 1.
 
 SET, DELETE, APPEND and SUBTRACT single keys of topics, of this broker, of all brokers (the empty name) and of
-groups. Each resource is altered whole or answered with its own error. A key that a running broker cannot
-change is refused with INVALID_CONFIG. What is altered holds at once and survives a restart.
+groups. Each resource is altered whole or answered with its own error: INVALID_CONFIG, or INVALID_REQUEST for
+a broker, whose keys must be known and changeable while it runs. What is altered holds at once and survives a
+restart. Unlike Kafka, which stores any name for a broker, unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def _alteration(config: AlterableConfig) -> Alteration:
     except ValueError:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"{config.config_operation} is no operation on {config.name}; 0 to 3 are",
+            f"{config.config_operation} is not a valid operation on {config.name}: expected 0 (SET), "
+            "1 (DELETE), 2 (APPEND) or 3 (SUBTRACT)",
         ) from None
     return Alteration(config.name, operation, config.value)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from klamm.cluster import layout
 from klamm.cluster.controller import Change, find_topic
 from klamm.cluster.image import ALL_BROKERS, ClusterImage
-from klamm.config.alterations import Alteration, AlterOperation, alter
-from klamm.config.broker_keys import BROKER_KEYS
-from klamm.config.group_keys import GROUP_KEYS
+from klamm.config.alterations import Alteration, AlterOperation, NotAList, alter
+from klamm.config.broker_keys import BROKER_KEYS, find_broker_row
+from klamm.config.group_keys import find_group_row, validate_group_config
 from klamm.config.loading import BrokerConfig, ConfigError
 from klamm.config.rows import ResourceType, UpdateMode
-from klamm.config.topic_keys import TOPIC_KEYS, topic_config, validate_topic_config
+from klamm.config.topic_keys import find_topic_row, topic_config, validate_topic_config
 from klamm.coordination.store import Create, Delete, Operation, Set
 from klamm.model.errors import ErrorCode, KafkaError
 
@@ -33,9 +33,14 @@ def alter_config(
         if resource_type == ResourceType.BROKER:
             return _alter_broker(image, config, name, alterations)
         if resource_type == ResourceType.GROUP:
-            return _alter_group(image, name, alterations)
-    except ConfigError as error:
+            return _alter_group(image, config, name, alterations)
+    except NotAList as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    except ConfigError as error:
+        # Kafka checks the keys of a broker apart from all others, and answers with another code.
+        is_broker = resource_type == ResourceType.BROKER
+        code = ErrorCode.INVALID_REQUEST if is_broker else ErrorCode.INVALID_CONFIG
+        raise KafkaError(code, str(error)) from None
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
         f"resources of type {resource_type} have no configuration here; topics (2), brokers (4) and "
@@ -77,7 +82,7 @@ def _alter_topic(
     topic = find_topic(image, name)
     inherited = topic_config(config, {})
     altered = alter(
-        TOPIC_KEYS, "topic", topic.config, alterations, lambda key: TOPIC_KEYS[key].text_of(inherited[key])
+        find_topic_row, topic.config, alterations, lambda key: find_topic_row(key).text_of(inherited[key])
     )
     validate_topic_config(config, altered)
     operation = Set(layout.topic_config_path(name), layout.encode_config(altered))
@@ -106,19 +111,20 @@ def _alter_broker(
         if row.update_mode is UpdateMode.PER_BROKER and name == ALL_BROKERS:
             raise ConfigError(f"{row.name} can be changed for one broker only, not for all", key=row.name)
     before = image.broker_configs.get(name, {})
-    altered = alter(BROKER_KEYS, "broker", before, alterations, config.text_of)
+    altered = alter(find_broker_row, before, alterations, config.text_of)
     after = image.with_broker_config(name, altered)
     effective_config(config, after)  # raises if the values do not go together
     return Change(_stored(layout.broker_config_path(name), before, altered), after)
 
 
-def _alter_group(image: ClusterImage, name: str, alterations: Sequence[Alteration]) -> Change:
+def _alter_group(
+    image: ClusterImage, config: BrokerConfig, name: str, alterations: Sequence[Alteration]
+) -> Change:
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the name of the group is empty")
     before = image.group_configs.get(name, {})
-    altered = alter(
-        GROUP_KEYS, "group", before, alterations, lambda key: GROUP_KEYS[key].text_of(GROUP_KEYS[key].default)
-    )
+    altered = alter(find_group_row, before, alterations, lambda key: None)  # no group key is a list
+    validate_group_config(config, altered)
     after = image.with_group_config(name, altered)
     return Change(_stored(layout.group_config_path(name), before, altered), after)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from klamm.config.rows import ConfigError, ConfigType, RowTable, find_row
+from klamm.config.rows import ConfigError, ConfigRow, ConfigType
 
 
 class AlterOperation(IntEnum):
@@ -18,6 +18,10 @@ class AlterOperation(IntEnum):
     SUBTRACT = 3
 
 
+class NotAList(ConfigError):
+    """APPEND or SUBTRACT was asked of a key that holds a single value."""
+
+
 class Alteration(NamedTuple):
     name: str
     operation: AlterOperation
@@ -25,23 +29,23 @@ class Alteration(NamedTuple):
 
 
 def alter(
-    rows: RowTable,
-    kind: str,
+    find: Callable[[str], ConfigRow],
     current: Mapping[str, str],
     alterations: Iterable[Alteration],
     inherited: Callable[[str], str | None],
 ) -> dict[str, str]:
-    """`current` with the alterations made, or a ConfigError. Values are checked against their rows.
+    """Return `current` with the alterations made, or raise a ConfigError.
 
-    `inherited` gives the value of a key that `current` does not set: what APPEND and SUBTRACT start from.
-    Deleting a key that is not set, or not known, is no error: it may have been set by another version.
+    `find` returns the row of a key or raises; each value is checked against its row. `inherited` returns the
+    value of a key that `current` does not set: APPEND and SUBTRACT start from it. Deleting a key that is not
+    set, or not known, changes nothing: another version of Klamm may have set it.
     """
     altered = dict(current)
     for name, operation, value in alterations:
         if operation is AlterOperation.DELETE:
             altered.pop(name, None)
             continue
-        row = find_row(rows, name, kind)
+        row = find(name)
         if value is None:
             raise ConfigError(f"{name} is refused: {operation.name} needs a value", key=name)
         if operation is AlterOperation.SET:
@@ -49,8 +53,8 @@ def alter(
             altered[name] = value
             continue
         if row.type is not ConfigType.LIST:
-            raise ConfigError(
-                f"{operation.name} to {name} is refused: only lists can be added to or taken from", key=name
+            raise NotAList(
+                f"{operation.name} to {name} is refused: only a list can be added to or taken from", key=name
             )
         before = row.parse(altered[name] if name in altered else inherited(name) or "")
         items = row.parse(value)

@@ -9,11 +9,12 @@ the object is made, so that reading one is a lookup.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import dropwhile
 from typing import NamedTuple
 
-from klamm.config.broker_keys import BROKER_KEYS
+from klamm.config.broker_keys import BROKER_KEYS, find_broker_row
 from klamm.config.listeners import Listener, check_listeners, parse_listeners
-from klamm.config.rows import ConfigError, ConfigSource, ConfigValue, find_row
+from klamm.config.rows import ConfigError, ConfigSource, ConfigValue
 from klamm.config.values import ConfigValues
 
 
@@ -28,7 +29,7 @@ class SourcedText(NamedTuple):
 class BrokerConfig(ConfigValues):
     """The effective configuration. `with_dynamic` makes another; nothing changes one."""
 
-    __slots__ = ("_layers", "_origins", "advertised_listeners", "listeners")
+    __slots__ = ("_layers", "_origins", "_parsed", "_static", "advertised_listeners", "listeners")
 
     def __init__(
         self,
@@ -40,19 +41,23 @@ class BrokerConfig(ConfigValues):
     ) -> None:
         """`origins` says, for error texts, where a static value was written."""
         self._origins = dict(origins or {})
+        self._static = dict(static or {})
         self._layers: tuple[tuple[ConfigSource, dict[str, str]], ...] = (
             (ConfigSource.DYNAMIC_BROKER, dict(dynamic_broker or {})),
             (ConfigSource.DYNAMIC_DEFAULT_BROKER, dict(dynamic_default or {})),
-            (ConfigSource.STATIC_BROKER, dict(static or {})),
+            (ConfigSource.STATIC_BROKER, _with_both_ids(self._static)),
         )
-        parsed = {source: self._parse_layer(layer) for source, layer in self._layers}
-        self._values = {}
-        for name in BROKER_KEYS:
-            self._values[name] = self._effective(name, parsed)
-        self.listeners = parse_listeners("listeners", self.list_("listeners"))
-        advertised = self["advertised.listeners"]
+        self._parsed = [self._parse_layer(layer) for _, layer in self._layers]
+        self._values = {name: row.default for name, row in BROKER_KEYS.items()}
+        for parsed in reversed(self._parsed):
+            self._values.update(parsed)
+        for name in _KEYS_WITH_SYNONYMS:
+            self._values[name] = self._effective(name)
+        if self._values["log.dirs"] is None:
+            self._values["log.dirs"] = self._values["log.dir"]
+        self.listeners = self._listeners_of("listeners")
         self.advertised_listeners: tuple[Listener, ...] | None = (
-            parse_listeners("advertised.listeners", advertised) if isinstance(advertised, tuple) else None
+            None if self["advertised.listeners"] is None else self._listeners_of("advertised.listeners")
         )
         self._check_together()
 
@@ -60,36 +65,52 @@ class BrokerConfig(ConfigValues):
         parsed: dict[str, ConfigValue] = {}
         for name, text in layer.items():
             try:
-                parsed[name] = find_row(BROKER_KEYS, name, "broker").parse(text)
+                parsed[name] = find_broker_row(name).parse(text)
             except ConfigError as error:
                 if name in self._origins and layer is self._layers[-1][1]:
                     raise error.at(self._origins[name]) from None
                 raise
         return parsed
 
-    def _effective(self, name: str, parsed: Mapping[ConfigSource, Mapping[str, ConfigValue]]) -> ConfigValue:
-        row = BROKER_KEYS[name]
-        candidates = [(name, 1), *row.synonyms]
+    def _effective(self, name: str) -> ConfigValue:
+        candidates = [(name, 1), *BROKER_KEYS[name].synonyms]
         for candidate, factor in candidates:
-            for source, _ in self._layers:
-                if candidate in parsed[source]:
-                    return _scaled(parsed[source][candidate], factor)
+            for parsed in self._parsed:
+                if candidate in parsed:
+                    return _scaled(parsed[candidate], factor)
         for candidate, factor in candidates:
             default = BROKER_KEYS[candidate].default
             if default is not None:
                 return _scaled(default, factor)
         return None
 
+    def _listeners_of(self, key: str) -> tuple[Listener, ...]:
+        """The listeners that a key names, without those that Kafka keeps for its controllers."""
+        controllers = {name.upper() for name in self["controller.listener.names"] or ()}
+        return tuple(each for each in parse_listeners(key, self.list_(key)) if each.name not in controllers)
+
     def _check_together(self) -> None:
         """The rules between keys."""
         try:
             check_listeners(
-                self.listeners, self.advertised_listeners, self.list_("listener.security.protocol.map")
+                self.listeners, self.advertised_listeners, self.str_("listener.security.protocol.map")
             )
             self._check_order("group.min.session.timeout.ms", "group.max.session.timeout.ms")
             self._check_order("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
             if not self.list_("log.dirs"):
                 raise ConfigError("log.dirs is refused: it must name at least one directory", key="log.dirs")
+            if self["broker.id"] != self["node.id"]:
+                raise ConfigError(
+                    f"broker.id={self['broker.id']} is refused: node.id={self['node.id']} names the same "
+                    "number; set one of them",
+                    key="broker.id",
+                )
+            if self["process.roles"] is not None and "broker" not in self.list_("process.roles"):
+                raise ConfigError(
+                    "process.roles is refused: it must contain broker, because a process of Klamm is always "
+                    "one; run Kafka's own controllers with Kafka",
+                    key="process.roles",
+                )
         except ConfigError as error:
             if error.key in self._origins:
                 raise error.at(self._origins[error.key]) from None
@@ -107,7 +128,7 @@ class BrokerConfig(ConfigValues):
     ) -> BrokerConfig:
         """The same broker with these run-time settings in place of those it had."""
         return BrokerConfig(
-            self._layers[-1][1],
+            self._static,
             origins=self._origins,
             dynamic_default=cluster_wide,
             dynamic_broker=this_broker,
@@ -115,9 +136,9 @@ class BrokerConfig(ConfigValues):
 
     def with_static(self, settings: Mapping[str, str]) -> BrokerConfig:
         """The same broker as if it had been started with these settings too."""
-        (_, broker), (_, default), (_, static) = self._layers
+        (_, broker), (_, default), _ = self._layers
         return BrokerConfig(
-            {**static, **settings},
+            {**self._static, **settings},
             origins={name: origin for name, origin in self._origins.items() if name not in settings},
             dynamic_default=default,
             dynamic_broker=broker,
@@ -127,28 +148,57 @@ class BrokerConfig(ConfigValues):
         """What one layer sets, as text."""
         return dict(dict(self._layers).get(source, {}))
 
+    def without_effect(self) -> list[str]:
+        """The keys that somebody set and that change nothing, sorted."""
+        return sorted({name for layer in self._parsed for name in layer if not BROKER_KEYS[name].honoured})
+
+    def is_set(self, name: str) -> bool:
+        """Whether any layer sets the key itself."""
+        return any(name in parsed for parsed in self._parsed)
+
     def source_of(self, name: str) -> ConfigSource:
-        """The layer that the effective value of `name` comes from."""
+        """The layer that DescribeConfigs names for the value of `name`."""
         sourced = self.sourced_texts(name)
         return sourced[0].source if sourced else ConfigSource.DEFAULT
 
     def sourced_texts(self, name: str) -> list[SourcedText]:
-        """Every value that speaks for `name`, the effective one first."""
-        row = BROKER_KEYS[name]
-        names = [name, *(synonym.name for synonym in row.synonyms)]
-        sourced: list[SourcedText] = []
+        """What DescribeConfigs lists as synonyms of `name`, the value that counts first.
+
+        As in Kafka the list goes layer by layer and begins with the key itself: while `log.retention.ms` is
+        unset, `log.retention.hours` is not listed for it, although it counts.
+        """
+        names = [name, *(synonym.name for synonym in BROKER_KEYS[name].synonyms)]
+        sourced = [
+            SourcedText(each, layer[each], source)
+            for source, layer in self._layers
+            for each in names
+            if each in layer
+        ]
         for each in names:
-            for source, layer in self._layers:
-                if each in layer:
-                    sourced.append(SourcedText(each, layer[each], source))
-        for each in names:
-            each_row = BROKER_KEYS[each]
-            if each_row.default is not None:
-                sourced.append(SourcedText(each, each_row.text_of(each_row.default), ConfigSource.DEFAULT))
-        return sourced
+            row = BROKER_KEYS[each]
+            if row.default is not None:
+                sourced.append(SourcedText(each, row.text_of(row.default), ConfigSource.DEFAULT))
+        return list(dropwhile(lambda each: each.name != name, sourced))
 
     def text_of(self, name: str) -> str | None:
+        """The effective value as text."""
         return BROKER_KEYS[name].text_of(self._values[name])
+
+    def own_text_of(self, name: str) -> str | None:
+        """The value of the key itself as text: null, as in Kafka, while only a synonym is set."""
+        for parsed in self._parsed:
+            if name in parsed:
+                return BROKER_KEYS[name].text_of(parsed[name])
+        return BROKER_KEYS[name].text_of(BROKER_KEYS[name].default)
+
+
+_KEYS_WITH_SYNONYMS = [name for name, row in BROKER_KEYS.items() if row.synonyms]
+
+
+def _with_both_ids(static: Mapping[str, str]) -> dict[str, str]:
+    """The settings with node.id and broker.id, its older name: who sets one of them, or none, has both."""
+    node_id = static.get("node.id", static.get("broker.id", str(BROKER_KEYS["node.id"].default)))
+    return {"node.id": node_id, "broker.id": node_id, **static}
 
 
 def _scaled(value: ConfigValue, factor: int) -> ConfigValue:

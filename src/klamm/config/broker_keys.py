@@ -1,21 +1,64 @@
-"""The keys of a broker: the network, topics and replicas, groups, producers; logs are in `log_keys`."""
+"""The keys of a broker: network, topics, groups and producers here, logs in `log_keys`.
+
+Those that have no effect are in `kafka_keys`. The table below holds all of them.
+"""
 
 from __future__ import annotations
 
+import re
+
+from klamm.config.kafka_keys import SECURITY_REFUSAL, rows_without_effect
 from klamm.config.log_keys import LOG_ROWS
-from klamm.config.rows import INT_MAX, ConfigRow, ConfigType, Importance, Synonym, UpdateMode, table
+from klamm.config.rows import (
+    INT_MAX,
+    ConfigError,
+    ConfigRow,
+    ConfigType,
+    Importance,
+    UpdateMode,
+    find_row,
+    table,
+)
+
+_LISTENER_KEY = re.compile(r"listener\.name\.[^.]*\.(.+)")
+_AUTHORIZER_KEYS = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+"""Kafka hands these to its authorizer: they are in no table of keys."""
+
 
 _NETWORK_ROWS = [
     ConfigRow(
         "node.id",
         ConfigType.INT,
-        None,
-        "The number of this broker, unlike that of any other in the cluster; broker.id when unset.",
+        1,
+        "The number of this broker, which no other broker of the cluster may have.",
         Importance.HIGH,
         minimum=0,
-        synonyms=(Synonym("broker.id"),),
     ),
-    ConfigRow("broker.id", ConfigType.INT, 1, "The older name of node.id.", Importance.HIGH, minimum=0),
+    ConfigRow(
+        "broker.id",
+        ConfigType.INT,
+        -1,
+        "The older name of node.id. Set one of them, or both to the same number.",
+        Importance.HIGH,
+        minimum=-1,
+    ),
+    ConfigRow(
+        "process.roles",
+        ConfigType.LIST,
+        None,
+        "The roles of the process as Kafka's files name them. It must contain broker; controller changes "
+        "nothing, because the broker keeps its metadata itself.",
+        Importance.HIGH,
+        choices=("broker", "controller"),
+    ),
+    ConfigRow(
+        "controller.listener.names",
+        ConfigType.LIST,
+        None,
+        "The listeners that Kafka keeps for its controllers. They are not opened: there is no controller "
+        "apart from the broker.",
+        Importance.HIGH,
+    ),
     ConfigRow(
         "broker.rack",
         ConfigType.STRING,
@@ -40,9 +83,10 @@ _NETWORK_ROWS = [
     ),
     ConfigRow(
         "listener.security.protocol.map",
-        ConfigType.LIST,
-        ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
-        "The security protocol of each listener name, as NAME:PROTOCOL. Only PLAINTEXT is served so far.",
+        ConfigType.STRING,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "The security protocol of each listener name, as NAME:PROTOCOL with commas between. Only PLAINTEXT "
+        "is served so far.",
         Importance.LOW,
     ),
     ConfigRow(
@@ -159,16 +203,6 @@ _TOPIC_ROWS = [
         minimum=1,
     ),
     ConfigRow(
-        "unclean.leader.election.enable",
-        ConfigType.BOOLEAN,
-        False,
-        "unclean.leader.election.enable of topics that do not set it. Has no effect yet: every partition "
-        "has one replica.",
-        Importance.HIGH,
-        UpdateMode.CLUSTER_WIDE,
-        honoured=False,
-    ),
-    ConfigRow(
         "replica.high.watermark.checkpoint.interval.ms",
         ConfigType.LONG,
         5000,
@@ -272,71 +306,30 @@ _PRODUCER_ROWS = [
         "How often such producers are looked for.",
         Importance.LOW,
         minimum=1,
+        internal=True,
     ),
 ]
 
-_ACCEPTED_ROWS = [
-    ConfigRow(
-        "num.network.threads",
-        ConfigType.INT,
-        3,
-        "Has no effect: a broker is one event loop, and a machine with more cores runs more brokers.",
-        Importance.HIGH,
-        minimum=1,
-        honoured=False,
-    ),
-    ConfigRow(
-        "num.io.threads",
-        ConfigType.INT,
-        8,
-        "Has no effect, for the same reason as num.network.threads.",
-        Importance.HIGH,
-        minimum=1,
-        honoured=False,
-    ),
-    ConfigRow(
-        "num.recovery.threads.per.data.dir",
-        ConfigType.INT,
-        2,
-        "Has no effect: logs are loaded and recovered by a fixed number of threads.",
-        Importance.HIGH,
-        minimum=1,
-        honoured=False,
-    ),
-    ConfigRow(
-        "offsets.commit.timeout.ms",
-        ConfigType.INT,
-        5000,
-        "How long a commit waits for its replicas. Has no effect yet: every partition has one replica.",
-        Importance.HIGH,
-        minimum=1,
-        honoured=False,
-    ),
-    ConfigRow(
-        "inter.broker.listener.name",
-        ConfigType.STRING,
-        None,
-        "The listener that brokers use among themselves. Has no effect yet: there is one broker.",
-        honoured=False,
-    ),
-    ConfigRow(
-        "transaction.state.log.replication.factor",
-        ConfigType.SHORT,
-        3,
-        "The replicas of the topic of transactions. Has no effect yet: transactions are not served.",
-        Importance.HIGH,
-        minimum=1,
-        honoured=False,
-    ),
-    ConfigRow(
-        "transaction.state.log.min.isr",
-        ConfigType.INT,
-        2,
-        "min.insync.replicas of the topic of transactions. Has no effect yet: transactions are not served.",
-        Importance.HIGH,
-        minimum=1,
-        honoured=False,
-    ),
-]
+BROKER_KEYS = table(
+    [
+        *_NETWORK_ROWS,
+        *_TOPIC_ROWS,
+        *LOG_ROWS,
+        *_GROUP_ROWS,
+        *_PRODUCER_ROWS,
+        *rows_without_effect("broker"),
+    ]
+)
 
-BROKER_KEYS = table([*_NETWORK_ROWS, *_TOPIC_ROWS, *LOG_ROWS, *_GROUP_ROWS, *_PRODUCER_ROWS, *_ACCEPTED_ROWS])
+
+def find_broker_row(name: str) -> ConfigRow:
+    """The row of a broker key, or a ConfigError that says what to write instead."""
+    if name in _AUTHORIZER_KEYS:
+        raise ConfigError(f"{name} is refused: {SECURITY_REFUSAL}", key=name)
+    if match := _LISTENER_KEY.fullmatch(name):
+        row = BROKER_KEYS.get(match[1])
+        reason = (row and row.refused_because) or (
+            f"settings for a single listener are not built; set {match[1]}, which holds for all of them"
+        )
+        raise ConfigError(f"{name} is refused: {reason}", key=name)
+    return find_row(BROKER_KEYS, name, "broker")

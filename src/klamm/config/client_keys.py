@@ -102,10 +102,9 @@ CLIENT_KEYS = table(
         ),
         ConfigRow(
             "sasl.password",
-            ConfigType.STRING,
+            ConfigType.PASSWORD,
             None,
             "The password to sasl.username.",
-            sensitive=True,
         ),
         ConfigRow("sasl.username", ConfigType.STRING, None, "The name for SASL PLAIN and SCRAM."),
         ConfigRow(
@@ -152,10 +151,9 @@ CLIENT_KEYS = table(
         ConfigRow("ssl.key.location", ConfigType.STRING, None, "A PEM file with our certificate's key."),
         ConfigRow(
             "ssl.key.password",
-            ConfigType.STRING,
+            ConfigType.PASSWORD,
             None,
             "The password of ssl.key.location.",
-            sensitive=True,
         ),
     ]
 )

@@ -13,7 +13,7 @@ from klamm.config.topic_keys import TOPIC_KEYS, topic_config
 
 
 class DescribedKey(NamedTuple):
-    """One key of a resource. `synonyms` holds every value that speaks for it, the effective one first."""
+    """One key of a resource. `synonyms` holds the values that may count for it, the one that does first."""
 
     row: ConfigRow
     text: str | None
@@ -24,17 +24,17 @@ class DescribedKey(NamedTuple):
 
 def describe_broker(config: BrokerConfig) -> Iterator[DescribedKey]:
     for name, row in BROKER_KEYS.items():
-        sourced = config.sourced_texts(name)
-        source = sourced[0].source if sourced else ConfigSource.DEFAULT
+        if row.internal and not config.is_set(name):
+            continue
         read_only = row.update_mode is UpdateMode.READ_ONLY
-        yield _described(row, config.text_of(name), source, read_only, sourced)
+        yield _described(row, config.own_text_of(name), read_only, config.sourced_texts(name))
 
 
 def describe_broker_default(config: BrokerConfig) -> Iterator[DescribedKey]:
     """The resource of all brokers has only what was set at run time for all of them."""
     for name, text in config.settings(ConfigSource.DYNAMIC_DEFAULT_BROKER).items():
-        source = ConfigSource.DYNAMIC_DEFAULT_BROKER
-        yield _described(BROKER_KEYS[name], text, source, False, [SourcedText(name, text, source)])
+        sourced = [SourcedText(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
+        yield _described(BROKER_KEYS[name], text, False, sourced)
 
 
 def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[DescribedKey]:
@@ -42,28 +42,32 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
     for name, row in TOPIC_KEYS.items():
         if row.internal and name not in overrides:
             continue
-        sourced: list[SourcedText] = []
-        if name in overrides:
-            sourced.append(SourcedText(name, overrides[name], ConfigSource.DYNAMIC_TOPIC))
+        sourced = _overridden(row, overrides, ConfigSource.DYNAMIC_TOPIC)
+        text = sourced[0].text if sourced else row.text_of(values[name])
         for synonym in row.synonyms:
             sourced += config.sourced_texts(synonym.name)
-        source = sourced[0].source if sourced else ConfigSource.DEFAULT
-        text = overrides[name] if name in overrides else row.text_of(values[name])
-        yield _described(row, text, source, False, sourced)
+        yield _described(row, text, False, sourced)
 
 
-def describe_group(overrides: Mapping[str, str]) -> Iterator[DescribedKey]:
+def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[DescribedKey]:
     for name, row in GROUP_KEYS.items():
-        default = SourcedText(name, row.text_of(row.default), ConfigSource.DEFAULT)
-        sourced = [default]
-        if name in overrides:
-            sourced.insert(0, SourcedText(name, overrides[name], ConfigSource.DYNAMIC_GROUP))
-        yield _described(row, sourced[0].text, sourced[0].source, False, sourced)
+        sourced = _overridden(row, overrides, ConfigSource.DYNAMIC_GROUP)
+        for synonym in row.synonyms:
+            sourced += config.sourced_texts(synonym.name)
+        if not row.synonyms:
+            sourced.append(SourcedText(name, row.text_of(row.default), ConfigSource.DEFAULT))
+        yield _described(row, sourced[0].text, False, sourced)
 
 
-def _described(
-    row: ConfigRow, text: str | None, source: ConfigSource, read_only: bool, sourced: list[SourcedText]
-) -> DescribedKey:
+def _overridden(row: ConfigRow, overrides: Mapping[str, str], source: ConfigSource) -> list[SourcedText]:
+    """What the resource itself sets, as the text of its typed value: `TRUE` is told as `true`."""
+    if row.name not in overrides:
+        return []
+    return [SourcedText(row.name, row.text_of(row.parse(overrides[row.name])), source)]
+
+
+def _described(row: ConfigRow, text: str | None, read_only: bool, sourced: list[SourcedText]) -> DescribedKey:
+    source = sourced[0].source if sourced else ConfigSource.DEFAULT
     if row.sensitive:
         text = None
         sourced = [each._replace(text=None) for each in sourced]

@@ -1,30 +1,37 @@
-"""The keys of a consumer group, as the `GROUP` resource of the configuration APIs knows them."""
+"""The keys of a group, as the `GROUP` resource of the configuration APIs knows them.
+
+They concern the newer group protocols, so none has an effect yet. A group that does not set one takes the
+broker key `group.<name>`, where there is one.
+"""
 
 from __future__ import annotations
 
-from klamm.config.rows import ConfigRow, ConfigType, table
+from collections.abc import Mapping
 
-GROUP_KEYS = table(
-    [
-        ConfigRow(
-            "consumer.heartbeat.interval.ms",
-            ConfigType.INT,
-            5000,
-            "How often a member of the group reports itself. Has no effect yet: it concerns groups of the "
-            "newer consumer protocol, which is not served.",
-            minimum=5000,
-            maximum=15_000,
-            honoured=False,
-        ),
-        ConfigRow(
-            "consumer.session.timeout.ms",
-            ConfigType.INT,
-            45_000,
-            "How long a silent member stays in the group. Has no effect yet: it concerns groups of the "
-            "newer consumer protocol, which is not served.",
-            minimum=45_000,
-            maximum=60_000,
-            honoured=False,
-        ),
-    ]
-)
+from klamm.config.broker_config import BrokerConfig
+from klamm.config.kafka_keys import rows_without_effect
+from klamm.config.rows import ConfigError, ConfigRow, find_row, table
+
+GROUP_KEYS = table(rows_without_effect("group"))
+
+
+def find_group_row(name: str) -> ConfigRow:
+    """The row of a group key, or a ConfigError with the nearest one."""
+    return find_row(GROUP_KEYS, name, "group")
+
+
+def validate_group_config(broker_config: BrokerConfig, overrides: Mapping[str, str]) -> None:
+    """Raise ConfigError unless each value lies between the limits that the broker sets for groups."""
+    for name, text in overrides.items():
+        value = GROUP_KEYS[name].parse(text)
+        protocol, _, rest = name.partition(".")
+        low = broker_config.get(f"group.{protocol}.min.{rest}")
+        high = broker_config.get(f"group.{protocol}.max.{rest}")
+        for limit, words, broken in (
+            (low, "at least", low is not None and value < low),
+            (high, "at most", high is not None and value > high),
+        ):
+            if broken:
+                raise ConfigError(
+                    f"{name}={text!r} is refused: the broker's limit for it is {words} {limit}", key=name
+                )

@@ -56,12 +56,12 @@ def parse_listeners(key: str, addresses: tuple[str, ...]) -> tuple[Listener, ...
 
 
 def check_listeners(
-    listeners: tuple[Listener, ...], advertised: tuple[Listener, ...] | None, protocols: tuple[str, ...]
+    listeners: tuple[Listener, ...], advertised: tuple[Listener, ...] | None, protocol_map: str
 ) -> None:
     """Raise ConfigError unless a broker can serve these listeners and clients can find them."""
     if not listeners:
         raise ConfigError("listeners is refused: it must name at least one NAME://host:port", key="listeners")
-    protocol_of = _parse_protocol_map(protocols)
+    protocol_of = _parse_protocol_map(protocol_map)
     for listener in listeners:
         protocol = protocol_of.get(listener.name)
         if protocol is None:
@@ -72,7 +72,8 @@ def check_listeners(
             )
         if protocol != "PLAINTEXT":
             raise ConfigError(
-                f"listeners={str(listener)!r} is refused: {protocol} is not served yet, only PLAINTEXT",
+                f"listeners={str(listener)!r} is refused: {protocol} is not served yet, only PLAINTEXT; give "
+                "the listener that protocol, and let only a network that you trust reach the broker",
                 key="listeners",
             )
     advertised_names = {each.name for each in advertised or ()}
@@ -96,9 +97,9 @@ def check_listeners(
         )
 
 
-def _parse_protocol_map(entries: tuple[str, ...]) -> dict[str, str]:
+def _parse_protocol_map(text: str) -> dict[str, str]:
     protocol_of: dict[str, str] = {}
-    for entry in entries:
+    for entry in filter(None, (part.strip() for part in text.split(","))):
         name, separator, protocol = (part.strip() for part in entry.partition(":"))
         if not name or not separator or protocol.upper() not in _PROTOCOLS:
             raise ConfigError(

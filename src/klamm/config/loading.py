@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from klamm.config.broker_config import BrokerConfig as BrokerConfig
-from klamm.config.broker_keys import BROKER_KEYS
+from klamm.config.broker_keys import find_broker_row
 from klamm.config.files import read_config_file
 from klamm.config.rows import ConfigError as ConfigError
-from klamm.config.rows import find_row
 
 ENVIRONMENT_PREFIX = "KLAMM_"
 
@@ -33,7 +32,7 @@ def load_broker_config(
 
     def take(name: str, text: str, origin: str) -> None:
         try:
-            find_row(BROKER_KEYS, name, "broker").parse(text)
+            find_broker_row(name).parse(text)
         except ConfigError as error:
             raise error.at(origin) from None
         static[name] = text

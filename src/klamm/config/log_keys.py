@@ -12,9 +12,9 @@ LOG_ROWS = [
         "log.dirs",
         ConfigType.LIST,
         None,
-        "The directories that hold the logs. A new partition goes to the one with the fewest.",
+        "The directories that hold the logs; log.dir when unset. A new partition goes to the directory that "
+        "holds the fewest.",
         Importance.HIGH,
-        synonyms=(Synonym("log.dir"),),
     ),
     ConfigRow(
         "log.dir",
@@ -109,7 +109,8 @@ LOG_ROWS = [
         "log.retention.hours.",
         Importance.HIGH,
         UpdateMode.CLUSTER_WIDE,
-        minimum=-1,
+        minimum=1,
+        also_allowed=(-1,),
         synonyms=(Synonym("log.retention.minutes", 60_000), Synonym("log.retention.hours", 3_600_000)),
     ),
     ConfigRow(
@@ -118,7 +119,8 @@ LOG_ROWS = [
         None,
         "log.retention.ms in minutes, for when that is unset. -1 sets no limit.",
         Importance.HIGH,
-        minimum=-1,
+        minimum=1,
+        also_allowed=(-1,),
     ),
     ConfigRow(
         "log.retention.hours",
@@ -126,7 +128,8 @@ LOG_ROWS = [
         168,
         "log.retention.ms in hours, for when that and log.retention.minutes are unset. -1 sets no limit.",
         Importance.HIGH,
-        minimum=-1,
+        minimum=1,
+        also_allowed=(-1,),
     ),
     ConfigRow(
         "log.retention.bytes",
@@ -157,15 +160,6 @@ LOG_ROWS = [
         True,
         "Whether topics with the compact policy are compacted. Group offsets live in such a topic, so "
         "without it their log grows for ever.",
-    ),
-    ConfigRow(
-        "log.cleaner.threads",
-        ConfigType.INT,
-        1,
-        "How many logs are compacted at the same time. Has no effect: it is one at a time.",
-        update_mode=UpdateMode.CLUSTER_WIDE,
-        minimum=0,
-        honoured=False,
     ),
     ConfigRow(
         "log.cleaner.dedupe.buffer.size",

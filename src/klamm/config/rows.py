@@ -35,6 +35,8 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    CLASS = 8
+    PASSWORD = 9
 
 
 _INTEGER_RANGES = {
@@ -103,10 +105,14 @@ class ConfigError(ClientError, ValueError):
 class ConfigRow:
     """One key. `minimum`, `maximum`, `choices` and `also_allowed` bound its values.
 
-    `aliases` are other spellings of choices, each with the choice it stands for; only a list has them.
-    `synonyms` are tried in order when the key itself is unset: of the same level for a broker key, of the
-    broker for a topic or group key. A row with `honoured=False` is accepted so that files and tools written
-    for Kafka work, and its `doc` says that it has no effect.
+    For a text, `minimum` is the least number of characters. `aliases` are other spellings of choices, each
+    with the choice it stands for; only a list has them. `synonyms` are tried in order when the key itself is
+    unset: of the same level for a broker key, of the broker for a topic or group key. DescribeConfigs lists
+    an `internal` key only while it is set.
+
+    A row with `honoured=False` is accepted so that files and tools written for Kafka work, and its `doc` says
+    that it has no effect. Where ignoring a value would break a promise, such as protection, the row says so
+    in `refused_because`, and every value but the default is refused.
     """
 
     name: str
@@ -121,21 +127,33 @@ class ConfigRow:
     aliases: tuple[tuple[str, str], ...] = ()
     also_allowed: tuple[int, ...] = ()
     synonyms: tuple[Synonym, ...] = ()
-    sensitive: bool = False
     internal: bool = False
     honoured: bool = True
+    refused_because: str = ""
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether no answer, error or log line may show the value."""
+        return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> ConfigValue:
         """The typed value of `text`, or a ConfigError that names the key, the value and the bounds."""
-        given, text = text, text.strip()
+        value = self._parse(text)
+        if self.refused_because and value != self.default:
+            shown = self.name if self.sensitive else f"{self.name}={text.strip()!r}"
+            raise ConfigError(f"{shown} is refused: {self.refused_because}", key=self.name)
+        return value
+
+    def _parse(self, text: str) -> ConfigValue:
+        if self.type is ConfigType.PASSWORD:
+            return text  # a password may begin or end with a space
+        text = text.strip()
         if self.type is ConfigType.BOOLEAN:
             if text.lower() not in ("true", "false"):
                 raise self._refusal(text)
             return text.lower() == "true"
-        if self.type is ConfigType.STRING:
-            if self.sensitive:
-                return given  # a password may begin or end with a space
-            if self.choices and text not in self.choices:
+        if self.type in (ConfigType.STRING, ConfigType.CLASS):
+            if (self.choices and text not in self.choices) or len(text) < (self.minimum or 0):
                 raise self._refusal(text)
             return text
         if self.type is ConfigType.LIST:
@@ -177,9 +195,13 @@ class ConfigRow:
         """What a value must be, in words."""
         if self.type is ConfigType.BOOLEAN:
             return "true or false"
-        if self.type is ConfigType.STRING:
+        if self.type is ConfigType.CLASS:
+            return "the name of a class"
+        if self.type in (ConfigType.STRING, ConfigType.PASSWORD):
             choices = ", ".join(choice or "nothing" for choice in self.choices)
-            return f"one of {choices}" if choices else "a text"
+            return (
+                f"one of {choices}" if choices else "a text that is not empty" if self.minimum else "a text"
+            )
         if self.type is ConfigType.LIST:
             return f"a comma-separated list of {', '.join(self.choices)}" if self.choices else "a list"
         kind = "a number" if self.type is ConfigType.DOUBLE else "a whole number"
@@ -200,7 +222,19 @@ class ConfigRow:
             return "true" if value else "false"
         if isinstance(value, tuple):
             return ",".join(value)
-        return str(value)
+        return str(value) if self.type is not ConfigType.DOUBLE else _java_double(float(value))
+
+
+def _java_double(number: float) -> str:
+    """A number as Java writes it: 0.5, 1.0E7, 1.7976931348623157E308."""
+    from decimal import Decimal  # here: only describing the few keys of this type needs it
+
+    if number == 0 or 1e-3 <= abs(number) < 1e7 or not math.isfinite(number):
+        return repr(float(number))
+    sign, digits, exponent = Decimal(repr(float(number))).normalize().as_tuple()
+    assert isinstance(exponent, int)
+    first, *rest = map(str, digits)
+    return f"{'-' * sign}{first}.{''.join(rest) or '0'}E{exponent + len(rest)}"
 
 
 RowTable = Mapping[str, ConfigRow]

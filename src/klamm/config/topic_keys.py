@@ -6,6 +6,7 @@ Each key falls back to a broker key (its synonym) and through it to that key's o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from klamm.config.broker_config import BrokerConfig
@@ -19,6 +20,9 @@ from klamm.config.rows import (
     find_row,
     table,
 )
+
+_THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+_THROTTLED_REPLICAS_FORM = re.compile(r"\s*(\*|\d+:\d+(\s*,\s*\d+:\d+)*)?\s*")
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
@@ -104,6 +108,14 @@ TOPIC_KEYS = table(
             synonyms=(Synonym("log.flush.interval.ms"),),
         ),
         ConfigRow(
+            "follower.replication.throttled.replicas",
+            ConfigType.LIST,
+            (),
+            "The replicas, as partition:broker or * for all, whose copying a follower slows down. Has no "
+            "effect yet: every partition has one replica.",
+            honoured=False,
+        ),
+        ConfigRow(
             "index.interval.bytes",
             ConfigType.INT,
             4096,
@@ -118,6 +130,34 @@ TOPIC_KEYS = table(
             "A segment size below the bound of segment.bytes, for tests that need many small segments.",
             minimum=14,
             internal=True,
+        ),
+        ConfigRow(
+            "leader.replication.throttled.replicas",
+            ConfigType.LIST,
+            (),
+            "The replicas, as partition:broker or * for all, whose copying a leader slows down. Has no "
+            "effect yet: every partition has one replica.",
+            honoured=False,
+        ),
+        ConfigRow(
+            "local.retention.bytes",
+            ConfigType.LONG,
+            -2,
+            "How much of a log stays on this disk once it is copied. Has no effect: tiered storage is "
+            "not built.",
+            minimum=-2,
+            synonyms=(Synonym("log.local.retention.bytes"),),
+            honoured=False,
+        ),
+        ConfigRow(
+            "local.retention.ms",
+            ConfigType.LONG,
+            -2,
+            "How long segments stay on this disk once they are copied. Has no effect: tiered storage "
+            "is not built.",
+            minimum=-2,
+            synonyms=(Synonym("log.local.retention.ms"),),
+            honoured=False,
         ),
         ConfigRow(
             "max.compaction.lag.ms",
@@ -191,6 +231,30 @@ TOPIC_KEYS = table(
             False,
             "Whether a new segment file takes its whole size on disk at once.",
             synonyms=(Synonym("log.preallocate"),),
+        ),
+        ConfigRow(
+            "remote.log.copy.disable",
+            ConfigType.BOOLEAN,
+            False,
+            "Whether copying to remote storage stops. Has no effect: tiered storage is not built.",
+            honoured=False,
+        ),
+        ConfigRow(
+            "remote.log.delete.on.disable",
+            ConfigType.BOOLEAN,
+            False,
+            "Whether what was copied is deleted with remote.storage.enable. Has no effect: tiered storage is "
+            "not built.",
+            honoured=False,
+        ),
+        ConfigRow(
+            "remote.storage.enable",
+            ConfigType.BOOLEAN,
+            False,
+            "Whether segments are copied to remote storage. Only false is accepted: tiered storage is not "
+            "built.",
+            refused_because="tiered storage is not built; leave the key out",
+            honoured=False,
         ),
         ConfigRow(
             "retention.bytes",
@@ -267,10 +331,22 @@ def topic_config(broker_config: BrokerConfig, overrides: Mapping[str, str]) -> d
     return values
 
 
+def find_topic_row(name: str) -> ConfigRow:
+    """The row of a topic key, or a ConfigError with the nearest one."""
+    return find_row(TOPIC_KEYS, name, "topic")
+
+
 def validate_topic_config(broker_config: BrokerConfig, overrides: Mapping[str, str]) -> None:
     """Raise ConfigError unless a topic may set `overrides`: each key known, each value and all together."""
     for name, text in overrides.items():
-        find_row(TOPIC_KEYS, name, "topic").parse(text)
+        find_topic_row(name).parse(text)
+    for name in _THROTTLED_REPLICAS:
+        if not _THROTTLED_REPLICAS_FORM.fullmatch(overrides.get(name, "")):
+            raise ConfigError(
+                f"{name}={overrides[name]!r} is refused: it must be * or a comma-separated list of "
+                "partition:broker",
+                key=name,
+            )
     values = topic_config(broker_config, overrides)
     shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     assert isinstance(shortest, int) and isinstance(longest, int)

@@ -99,6 +99,10 @@ class BrokerNode:
             listener.name: self._server.bind(listener.host, listener.port) for listener in config.listeners
         }
         image = await self._load_cluster({name: sock.getsockname()[1] for name, sock in sockets.items()})
+        if ignored := self.config.without_effect():
+            logger.warning(
+                "these settings have no effect (docs/CONFIGURATION.md says why): %s", ", ".join(ignored)
+            )
         self.log_dirs.identify(self.node_id, image.cluster_id)
         await self._load_logs(image)
         self._start_services()
