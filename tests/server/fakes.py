@@ -10,9 +10,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from klamm.apis.registry import NO_RESPONSE, CloseConnection, ConnectionHandle
+from klamm.apis.steps import Steps
 from klamm.protocol.errors import MalformedMessage
 from klamm.server.connection import Connection
+from klamm.server.dispatch import LargeRequest
 from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
+from klamm.server.unsent import UnsentAnswers
+from klamm.server.work import WorkQueue
 from klamm.storage.segments.segment import FileSlice
 
 MAX_REQUEST_BYTES = 10_000_000
@@ -26,12 +30,18 @@ class FakeRoute(NamedTuple):
         assert isinstance(response, bytes | FileSlice), "cannot be encoded"
         return [struct.pack(">ii", len(response) + 4, correlation_id), response]
 
+    def frame_in_steps(self, correlation_id: int, response: object) -> Steps[list[bytes | FileSlice]]:
+        yield
+        return self.frame(correlation_id, response)
+
 
 class FakeDispatcher:
     """Frames are a correlation id, a letter and more bytes. The letter says what kind of handler answers:
 
     e echoes, f answers with `file_slice`, p parks, s is serial, n answers nothing, z answers as many bytes as
-    the number that follows, m is malformed, c closes, x fails, u has an answer that cannot be encoded.
+    the number that follows, m is malformed, c closes, x fails, u has an answer that cannot be encoded, g
+    answers in steps and d in steps that return a future. L is a large request, whose steps begin with a turn
+    of the loop and then echo.
     """
 
     def __init__(self) -> None:
@@ -40,16 +50,43 @@ class FakeDispatcher:
         self.serial_gates: dict[int, asyncio.Event] = {}
         self.serial_done: list[int] = []
         self.file_slice: FileSlice | None = None
+        self.step_count = 3
+        self.steps_done = 0
 
     def start(self, frame: memoryview, connection: ConnectionHandle) -> tuple[FakeRoute, int, Any]:
         (correlation_id,) = struct.unpack_from(">i", frame)
         letter, rest = bytes(frame[4:5]), bytes(frame[5:])
+        if letter == b"L":
+            raise LargeRequest
         self.handled.append(letter + rest[:20])
         return FakeRoute(), correlation_id, self._answer(letter, rest, correlation_id)
+
+    def start_in_steps(
+        self, frame: memoryview, connection: ConnectionHandle
+    ) -> tuple[FakeRoute, int, Steps[bytes]]:
+        (correlation_id,) = struct.unpack_from(">i", frame)
+
+        def steps() -> Steps[bytes]:
+            for _ in range(self.step_count):
+                yield
+            self.handled.append(bytes(frame[4:24]))
+            return bytes(frame[5:])
+
+        return FakeRoute(), correlation_id, steps()
+
+    def _in_steps(self, result: Any) -> Steps[Any]:
+        for number in range(self.step_count):
+            self.steps_done = number + 1
+            yield
+        return result
 
     def _answer(self, letter: bytes, rest: bytes, correlation_id: int) -> Any:
         if letter == b"e":
             return rest
+        if letter == b"g":
+            return self._in_steps(rest)
+        if letter == b"d":
+            return self._in_steps(self._answer(b"p", rest, correlation_id))
         if letter == b"f":
             return self.file_slice
         if letter == b"p":
@@ -82,6 +119,8 @@ class FakeServer:
         self.dispatcher: Any = FakeDispatcher()
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.large_buffers = LargeBuffers(limit_bytes)
+        self.work = WorkQueue()
+        self.unsent = UnsentAnswers()
         self.max_request_bytes = MAX_REQUEST_BYTES
         self.forgotten: list[Connection] = []
         self.disk_gate = asyncio.Event()

@@ -13,6 +13,7 @@ import uvloop
 
 from klamm.server import connection as connection_module
 from klamm.server import sending
+from klamm.server import work as work_module
 from klamm.server.connection import MAX_REQUESTS_IN_FLIGHT, MAX_UNSENT_BYTES
 from klamm.server.receiving import LARGE_FRAME_BYTES, SHARED_BUFFER_BYTES
 from klamm.storage.segments.open_files import FileHandle
@@ -352,3 +353,119 @@ def test_a_reset_that_comes_with_the_last_bytes(letter: str, is_whole: bool) -> 
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(reset())
+
+
+@pytest.fixture
+def one_step_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_module, "LONGEST_RUN_S", 0.0)
+
+
+@pytest.mark.parametrize("letter", ["g", "L"])
+async def test_an_answer_in_steps_keeps_its_place(one_step_a_run: None, letter: str) -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, letter, b"in steps") + frame(2, "e", b"next") + frame(3, "g", b"last"))
+        assert [await server.receive() for _ in range(3)] == [(1, b"in steps"), (2, b"next"), (3, b"last")]
+        assert [each[1:] for each in server.dispatcher.handled] == [b"in steps", b"next", b"last"]
+
+
+async def test_nothing_else_is_handled_while_steps_are_left(one_step_a_run: None) -> None:
+    async with fake_server() as server:
+        server.dispatcher.step_count = 1_000_000
+        await server.send(frame(1, "g", b"long") + frame(2, "e", b"next"))
+        await eventually(lambda: server.dispatcher.steps_done > 100)
+        assert server.dispatcher.handled == [b"glong"]
+        assert len(server.work) == 1
+        server.connection.close()
+        done = server.dispatcher.steps_done
+        await eventually(lambda: not len(server.work))
+        assert server.dispatcher.steps_done <= done, "steps that are left are not done"
+
+
+async def test_steps_may_end_in_a_future(one_step_a_run: None) -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "d") + frame(2, "e", b"next"))
+        await server.until_handled(2)
+        server.dispatcher.parked[1].set_result(b"parked")
+        assert [await server.receive() for _ in range(2)] == [(1, b"parked"), (2, b"next")]
+
+
+async def test_a_large_request_is_read_from_a_buffer_of_its_own(one_step_a_run: None) -> None:
+    """The shared buffer is overwritten by other connections while the steps are done."""
+    async with fake_server() as server:
+        body = bytes(random.Random(7).randbytes(1000))
+        server.dispatcher.step_count = 20
+        await server.send(frame(1, "L", body))
+        await eventually(lambda: len(server.work))
+        server.receive_buffer[:] = bytes(len(server.receive_buffer))
+        assert await server.receive() == (1, body)
+
+
+async def test_a_large_frame_keeps_its_buffer_until_the_last_step(one_step_a_run: None) -> None:
+    async with fake_server() as server:
+        body = bytes(random.Random(7).randbytes(3 * LARGE_FRAME_BYTES))
+        server.dispatcher.step_count = 20
+        sending_it = asyncio.ensure_future(server.send(frame(1, "L", body)))
+        await eventually(lambda: len(server.work))
+        taken = server.large_buffers.take(len(body) + 9)
+        taken[:] = bytes(len(taken))
+        assert await server.receive() == (1, body)
+        await sending_it
+
+
+async def test_a_connection_with_much_to_do_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "LONGEST_TURN_S", 0.0)
+    async with fake_server() as server:
+        data = b"".join(frame(number, "n", b"x") for number in range(1000)) + frame(1000, "e", b"end")
+        await server.send(data)
+        await server.until_handled(1)
+        assert len(server.dispatcher.handled) < 100
+        assert await server.receive() == (1000, b"end")
+        assert len(server.dispatcher.handled) == 1001
+
+
+async def test_unsent_answers_are_counted_until_they_are_taken() -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "z", b"3000000"))
+        await eventually(lambda: server.unsent.byte_count)
+        assert 0 < server.unsent.byte_count < 3_000_100
+        await server.receive()
+        await eventually(lambda: not server.unsent.byte_count)
+
+
+async def test_answers_that_wait_for_an_earlier_one_are_counted() -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "p") + frame(2, "z", b"1000"))
+        await eventually(lambda: server.unsent.byte_count == 1008)
+        server.dispatcher.parked[1].set_result(b"")
+        assert (await server.receive(), len((await server.receive())[1])) == ((1, b""), 1000)
+        await eventually(lambda: not server.unsent.byte_count)
+        await server.send(frame(3, "p") + frame(4, "z", b"1000"))
+        await eventually(lambda: server.unsent.byte_count)
+        server.connection.close()
+        assert not server.unsent.byte_count
+
+
+async def test_when_it_is_crowded_only_those_are_read_who_take_their_answers() -> None:
+    async with fake_server() as server:
+        server.unsent.is_crowded = True
+        await server.send(frame(1, "e", b"served"))
+        assert await server.receive() == (1, b"served")
+        await server.send(frame(2, "z", b"3000000") + frame(3, "e", b"waits"))
+        await server.until_handled(2)
+        server.unsent.is_crowded = True
+        await server.let_it_read()
+        assert len(server.dispatcher.handled) == 2
+        assert len((await server.receive())[1]) == 3_000_000
+        assert await server.receive() == (3, b"waits")
+
+
+async def test_progress_is_what_the_client_takes() -> None:
+    async with fake_server() as server:
+        await server.send(frame(1, "z", b"3000000"))
+        await eventually(lambda: server.unsent.byte_count)
+        server.connection.last_progress_s()
+        seen_s = server.connection.last_progress_s()
+        assert server.connection.last_progress_s() == seen_s
+        await eventually(lambda: asyncio.get_running_loop().time() > seen_s)
+        server.client.recv(1 << 20)
+        assert server.connection.last_progress_s() > seen_s

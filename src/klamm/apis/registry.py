@@ -7,11 +7,13 @@ A module `kNN_name.py` registers one handler for its API key:
 
 What the handler returns decides how the connection goes on:
 
-* a response message: answered at once;
+* a response message: answered at once, so it must be small, whatever the request asks for;
 * an `asyncio.Future`: the first stage is done and later requests of the connection may start; the answer
   leaves, in request order, when the future is done (a produce that waits for replicas, a fetch, a join);
 * a coroutine (an `async def` handler): nothing further of this connection is handled until it is done, so
   that effects happen in request order (administration, commits);
+* a generator (see steps.py): as a coroutine, but it yields after every short step of its work, and its
+  answer is encoded in steps too. It may also return a future or a coroutine, to go on as that;
 * `NO_RESPONSE`: the client asked for no answer (acks=0).
 """
 
@@ -44,6 +46,10 @@ class ConnectionHandle(Protocol):
     last_shape: object
     """What distinguishes the last request that might become a lane."""
 
+    @property
+    def files_left(self) -> int:
+        """How many segment files an answer may hold open until it is sent."""
+
     def on_close(self, callback: Callable[[], None]) -> None:
         """Have `callback` called once, when the connection is gone."""
 
@@ -52,9 +58,13 @@ _NO_FRAME = memoryview(b"")
 
 
 class Request(Generic[MessageT]):
-    """One decoded request. `frame` is the receive buffer's: it may be read in the first stage only."""
+    """One decoded request. `frame` is the receive buffer's: it may be read in the first stage only.
 
-    __slots__ = ("client_id", "connection", "frame", "message", "version")
+    A large request is one of very many elements or bytes. What is done for each of its elements must be done
+    in steps. Its frame stays until the last of them.
+    """
+
+    __slots__ = ("client_id", "connection", "frame", "is_large", "message", "version")
 
     def __init__(
         self,
@@ -63,8 +73,11 @@ class Request(Generic[MessageT]):
         client_id: str | None,
         connection: ConnectionHandle,
         frame: memoryview = _NO_FRAME,
+        *,
+        is_large: bool = False,
     ) -> None:
         self.frame = frame
+        self.is_large = is_large
         self.message = message
         self.version = version
         self.client_id = client_id

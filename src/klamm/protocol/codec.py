@@ -6,12 +6,13 @@ except record sets, which are slices of the buffer: its owner must not reuse it 
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Generator, Sized
+from functools import cache
 from struct import Struct as Packer
 from struct import error as StructError
 from typing import Any, TypeVar
 
-from klamm.protocol.decoder_source import compile_decoder
+from klamm.protocol.decoder_source import MAX_REQUEST_ELEMENTS, compile_decoder
 from klamm.protocol.encoder_source import compile_encoder
 from klamm.protocol.errors import MalformedMessage, UnencodableMessage
 from klamm.protocol.primitives import Buffer
@@ -22,21 +23,59 @@ MessageT = TypeVar("MessageT", bound=Message)
 _INT16 = Packer(">h")
 
 
-def decode(cls: type[MessageT], version: int, buffer: Buffer, offset: int = 0) -> tuple[MessageT, int]:
-    """The message at `offset` and the offset behind it. The buffer must end where the message may end."""
+JOINED_PIECES = 1000
+"""Pieces of an answer in steps that are joined at a time: some ten kilobytes."""
+
+
+def decode(
+    cls: type[MessageT],
+    version: int,
+    buffer: Buffer,
+    offset: int = 0,
+    max_elements: int = MAX_REQUEST_ELEMENTS,
+) -> tuple[MessageT, int]:
+    """The message at `offset` and the offset behind it. The buffer must end where the message may end.
+
+    A request of more than `max_elements` elements raises TooManyElements.
+    """
     decoder = cls.__decoders__.get(version)
     if decoder is None:
         _check_version(cls, version, MalformedMessage)
         decoder = cls.__decoders__[version] = compile_decoder(cls, version)
     try:
-        result: tuple[MessageT, int] = decoder(buffer, offset)
+        result: tuple[MessageT, int] = decoder(buffer, offset, max_elements)
     except (StructError, IndexError):
-        raise MalformedMessage(
-            f"{cls.__name__} v{version} is cut short at {len(buffer) - offset} bytes"
-        ) from None
+        raise _cut_short(cls, version, buffer, offset) from None
     except UnicodeDecodeError as error:
-        raise MalformedMessage(f"{cls.__name__} v{version} has a string that is not UTF-8: {error}") from None
+        raise _not_utf8(cls, version, error) from None
     return result
+
+
+def decode_in_steps(
+    cls: type[MessageT], version: int, buffer: Buffer, offset: int = 0
+) -> Generator[None, None, tuple[MessageT, int]]:
+    """As `decode`, in a generator that yields after every few elements."""
+    try:
+        result: tuple[MessageT, int] = yield from _decoder_in_steps(cls, version)(buffer, offset)
+    except (StructError, IndexError):
+        raise _cut_short(cls, version, buffer, offset) from None
+    except UnicodeDecodeError as error:
+        raise _not_utf8(cls, version, error) from None
+    return result
+
+
+@cache
+def _decoder_in_steps(cls: type[Message], version: int) -> Any:
+    _check_version(cls, version, MalformedMessage)
+    return compile_decoder(cls, version, in_steps=True)
+
+
+def _cut_short(cls: type[Message], version: int, buffer: Buffer, offset: int) -> MalformedMessage:
+    return MalformedMessage(f"{cls.__name__} v{version} is cut short at {len(buffer) - offset} bytes")
+
+
+def _not_utf8(cls: type[Message], version: int, error: UnicodeDecodeError) -> MalformedMessage:
+    return MalformedMessage(f"{cls.__name__} v{version} has a string that is not UTF-8: {error}")
 
 
 def encode_chunks(message: Message, version: int) -> list[Any]:
@@ -49,11 +88,46 @@ def encode_chunks(message: Message, version: int) -> list[Any]:
     chunks: list[Sized] = []
     try:
         encoder(message, pieces, chunks)
-    except (StructError, TypeError, AttributeError, UnicodeEncodeError) as error:
-        raise UnencodableMessage(f"{type(message).__name__} v{version} cannot be written: {error}") from error
+    except _ENCODING_FAULTS as error:
+        raise _unencodable(message, version, error) from error
     if pieces:
         chunks.append(b"".join(pieces))
     return chunks
+
+
+def encode_in_steps(message: Message, version: int) -> Generator[None, None, list[Any]]:
+    """As `encode_chunks`, in a generator that yields after every few elements.
+
+    The bytes come in chunks of moderate size. A list of the message may be any object that has a length and
+    can be iterated once: its elements are asked for one after the other, and not kept.
+    """
+    encoder = _encoder_in_steps(type(message), version)
+    pieces: list[bytes] = []
+    chunks: list[Sized] = []
+    try:
+        for _ in encoder(message, pieces, chunks):
+            if len(pieces) >= JOINED_PIECES:
+                chunks.append(b"".join(pieces))
+                pieces.clear()
+            yield
+    except _ENCODING_FAULTS as error:
+        raise _unencodable(message, version, error) from error
+    if pieces:
+        chunks.append(b"".join(pieces))
+    return chunks
+
+
+_ENCODING_FAULTS = (StructError, TypeError, AttributeError, UnicodeEncodeError)
+
+
+def _unencodable(message: Message, version: int, error: Exception) -> UnencodableMessage:
+    return UnencodableMessage(f"{type(message).__name__} v{version} cannot be written: {error}")
+
+
+@cache
+def _encoder_in_steps(cls: type[Message], version: int) -> Any:
+    _check_version(cls, version, UnencodableMessage)
+    return compile_encoder(cls, version, in_steps=True)
 
 
 def encode(message: Message, version: int) -> bytes:

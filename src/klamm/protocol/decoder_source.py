@@ -7,7 +7,11 @@ always is).
 What keeps hostile input harmless: every slice is checked against the end of the buffer first, since slicing
 does not fail; an array's count must fit the bytes that remain, at the smallest size of its elements; reads
 behind the end raise struct.error or IndexError, which `codec.decode` reports as MalformedMessage. Requests
-may hold only so many elements in all, because each becomes an object, and many of them a busy loop.
+may hold only so many elements in all, because each becomes an object. Tagged fields that are passed over
+count like elements, because each takes as long to read.
+
+`in_steps` makes the decoder a generator that yields after every few elements, for requests that would keep
+the event loop for too long (see docs/adr/0017).
 """
 
 from __future__ import annotations
@@ -17,22 +21,26 @@ from struct import Struct as Packer
 from struct import calcsize
 from typing import Any
 
-from klamm.protocol.compiler import SourceWriter, VersionLayout, default_expression
-from klamm.protocol.errors import MalformedMessage
+from klamm.protocol.compiler import ELEMENTS_PER_STEP, SourceWriter, VersionLayout, default_expression
+from klamm.protocol.errors import MalformedMessage, TooManyElements
 from klamm.protocol.primitives import MAX_TAGGED_FIELDS, fixed_arrays, read_uvarint, skip_tagged_fields
 from klamm.protocol.schema import ArrayType, Field, FieldType, FixedType, Message, Struct, VariableType
 
 MAX_REQUEST_ELEMENTS = 50_000
-"""Array elements of one request: more partitions than a client asks for, and well under a second of work."""
+"""Array elements of one request: more partitions than a client asks for. As objects they take up to 25 MB."""
+
+LONGEST_STRING_BYTES = 0x7FFF
+"""The longest string that Kafka reads, also where the format has room for a longer one."""
 
 
-def compile_decoder(message: type[Message], version: int) -> Callable[..., Any]:
-    return _DecoderSource(message, version).compile()
+def compile_decoder(message: type[Message], version: int, *, in_steps: bool = False) -> Callable[..., Any]:
+    return _DecoderSource(message, version, in_steps).compile()
 
 
 class _DecoderSource:
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, in_steps: bool) -> None:
         self._message = message
+        self._in_steps = in_steps
         self._layout = VersionLayout(message, version)
         self._title = f"{message.__name__} v{version}"
         self._writer = SourceWriter()
@@ -41,6 +49,7 @@ class _DecoderSource:
             read_uvarint=read_uvarint,
             skip_tagged_fields=skip_tagged_fields,
             Malformed=MalformedMessage,
+            TooMany=TooManyElements,
         )
         self._counts_elements = message.__api_key__ is not None and message.__name__.endswith("Request")
         # Fixed-width values not read yet: (struct code, assignment target).
@@ -48,10 +57,11 @@ class _DecoderSource:
 
     def compile(self) -> Callable[..., Any]:
         writer = self._writer
-        with writer.block("def decode(buffer, offset):"):
+        with writer.block(f"def decode(buffer, offset, room={MAX_REQUEST_ELEMENTS}):"):
             writer.line("limit = len(buffer)")
-            if self._counts_elements:
-                writer.line(f"room = {MAX_REQUEST_ELEMENTS}")
+            if self._in_steps:
+                writer.line(f"until_pause = {ELEMENTS_PER_STEP}")
+                writer.line("yield")
             root = self._struct(self._message, self._title)
             self._flush_run()
             writer.line(f"return {root}, offset")
@@ -113,7 +123,14 @@ class _DecoderSource:
             self._writer.line(f"{target} = {self._struct(struct, path)}")
             self._flush_run()
 
-    def _length(self, length_code: str, path: str, nullable: bool, target: str) -> str:
+    def _count(self, count: str, path: str) -> None:
+        """Counts elements or tagged fields of a request."""
+        if self._counts_elements:
+            self._writer.line(f"room -= {count}")
+            with self._writer.block("if room < 0:"):
+                self._writer.line(f"raise TooMany({f'{path}: the request holds too many elements'!r})")
+
+    def _length(self, length_code: str, path: str, nullable: bool, target: str, most: int = 0) -> str:
         """Reads a length and handles null; the caller goes on with `else:`. Returns the length's variable."""
         writer = self._writer
         length = writer.fresh("n")
@@ -122,6 +139,8 @@ class _DecoderSource:
             self._flush_run()
             with writer.block(f"if {length} > 127:"):
                 writer.line(f"{length}, offset = read_uvarint(buffer, offset - 1)")
+                if most:
+                    self._fail(f"{length} > {most + 1}", f"{path} is longer than {most} bytes")
         else:
             self._run.append((length_code, length))
             self._flush_run()
@@ -136,7 +155,8 @@ class _DecoderSource:
 
     def _variable(self, type: VariableType, target: str, path: str, nullable: bool) -> None:
         writer = self._writer
-        length = self._length(type.length_code, path, nullable, target)
+        most = LONGEST_STRING_BYTES if type.name == "string" else 0
+        length = self._length(type.length_code, path, nullable, target, most)
         with writer.block("else:"):
             end = writer.fresh("end")
             writer.line(f"{end} = offset + {length}{' - 1' if self._layout.flexible else ''}")
@@ -160,11 +180,7 @@ class _DecoderSource:
             self._fail(
                 f"{count} * {smallest} > limit - offset", f"{path} has more elements than bytes follow"
             )
-            if self._counts_elements:
-                writer.line(f"room -= {count}")
-                self._fail(
-                    "room < 0", f"{path}: a request may not hold more than {MAX_REQUEST_ELEMENTS} elements"
-                )
+            self._count(count, path)
             if isinstance(element, FixedType):
                 arrays = writer.bind("arrays", fixed_arrays(element.code))
                 writer.line(f"{target} = list({arrays}[{count}].unpack_from(buffer, offset))")
@@ -173,6 +189,8 @@ class _DecoderSource:
             items = writer.fresh("items")
             writer.line(f"{target} = {items} = []")
             with writer.block(f"for _ in range({count}):"):
+                if self._in_steps:
+                    writer.pause_now_and_then()
                 writer.line(f"{items}.append({self._element(element, path)})")
                 self._flush_run()
 
@@ -199,6 +217,7 @@ class _DecoderSource:
         for field in known:
             writer.line(f"{target}.{field.name} = {default_expression(writer, field)}")
         with writer.block(f"if {count}:"):
+            self._count(count, path)
             if not known:
                 writer.line("offset = skip_tagged_fields(buffer, offset - 1)")
                 return

@@ -4,6 +4,9 @@
 written before it is joined into one chunk, and the object itself is the next one. Neighbouring fixed-width
 values are packed by one struct, together with lengths of fixed width and empty tag sections; all pieces up to
 the next branch or loop go into the list at once.
+
+`in_steps` makes the encoder a generator that yields after every few elements, for answers that would keep
+the event loop for too long (see docs/adr/0017).
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from contextlib import contextmanager
 from struct import Struct as Packer
 from typing import Any
 
-from klamm.protocol.compiler import SourceWriter, VersionLayout, is_default_expression
+from klamm.protocol.compiler import ELEMENTS_PER_STEP, SourceWriter, VersionLayout, is_default_expression
 from klamm.protocol.errors import UnencodableMessage
 from klamm.protocol.primitives import ONE_BYTE_VARINTS, encode_uvarint, fixed_arrays
 from klamm.protocol.schema import ArrayType, Field, FieldType, FixedType, Message, Struct, VariableType
@@ -23,13 +26,14 @@ _ZERO_BYTE = b"\0"
 _NULL_STRUCT = b"\xff"
 
 
-def compile_encoder(message: type[Message], version: int) -> Callable[..., Any]:
-    return _EncoderSource(message, version).compile()
+def compile_encoder(message: type[Message], version: int, *, in_steps: bool = False) -> Callable[..., Any]:
+    return _EncoderSource(message, version, in_steps).compile()
 
 
 class _EncoderSource:
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, in_steps: bool) -> None:
         self._message = message
+        self._in_steps = in_steps
         self._layout = VersionLayout(message, version)
         self._title = f"{message.__name__} v{version}"
         self._writer = SourceWriter()
@@ -46,6 +50,9 @@ class _EncoderSource:
 
     def compile(self) -> Callable[..., Any]:
         with self._writer.block("def encode(m, pieces, chunks):"):
+            if self._in_steps:
+                self._writer.line(f"until_pause = {ELEMENTS_PER_STEP}")
+                self._writer.line("yield")
             self._struct(self._message, "m", self._title)
             self._flush()
             self._writer.line("return")
@@ -198,6 +205,8 @@ class _EncoderSource:
         self._flush()
         item = writer.fresh("m")
         with writer.block(f"for {item} in {items}:"):
+            if self._in_steps:
+                writer.pause_now_and_then()
             if isinstance(element, type):
                 self._struct(element, item, path)
             else:

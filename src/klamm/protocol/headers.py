@@ -6,11 +6,12 @@ is a string with an int16 length even in header 2, where every other string is c
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from struct import Struct as Packer
 from typing import Any
 
 from klamm.protocol.apis import FLEXIBLE_SINCE, ApiKey, response_header_version
-from klamm.protocol.codec import encode_chunks
+from klamm.protocol.codec import encode_chunks, encode_in_steps
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.primitives import Buffer, skip_tagged_fields
 from klamm.protocol.schema import Message
@@ -86,7 +87,17 @@ def encode_response_header(key: int, version: int, correlation_id: int) -> bytes
 
 def encode_response_frame(key: int, version: int, correlation_id: int, response: Message) -> list[Any]:
     """Size, header and body as chunks to send; record sets are chunks of their own."""
-    chunks = encode_chunks(response, version)
+    return _framed(key, version, correlation_id, encode_chunks(response, version))
+
+
+def encode_response_frame_in_steps(
+    key: int, version: int, correlation_id: int, response: Message
+) -> Generator[None, None, list[Any]]:
+    """As `encode_response_frame`, in a generator that yields after every few elements."""
+    return _framed(key, version, correlation_id, (yield from encode_in_steps(response, version)))
+
+
+def _framed(key: int, version: int, correlation_id: int, chunks: list[Any]) -> list[Any]:
     size = len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
     if version >= FLEXIBLE_SINCE[key] and key != _API_VERSIONS:
         chunks[0] = _FRAME_AND_TAGS.pack(size + 5, correlation_id) + chunks[0]

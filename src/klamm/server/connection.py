@@ -1,34 +1,42 @@
 """One client's connection: frames in, responses out, in the order of the requests.
 
-The socket is non-blocking and read straight from the loop's readiness callback; docs/adr/0002 says why this
+The socket is non-blocking and read straight from the loop's readiness callback; docs/adr/0001 says why this
 and not a transport. All frames of one read are handled in one go and their answers leave in one send.
 
-Back-pressure, each with a limit: reading stops while a serial handler runs, while too many requests wait
-for their second stage, and while a client does not take its answers.
+Nothing is read from a connection while a coroutine or the steps of one of its requests are at work, while
+too many of its requests wait for their second stage, while its client does not take its answers, and while
+it has used up its share of a turn of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import mmap
 import socket
+import struct
+import termios
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from types import CoroutineType
+from types import CoroutineType, GeneratorType
 from typing import Any, Protocol
 
 from klamm.apis.registry import NO_RESPONSE, CloseConnection, Lane
+from klamm.apis.steps import Steps
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
-from klamm.server.dispatch import Dispatcher, Route
+from klamm.server.dispatch import Dispatcher, LargeRequest, Route
 from klamm.server.receiving import (
     LARGE_FRAME_BYTES,
     LargeBuffers,
     ReceiveMemoryExceeded,
 )
-from klamm.server.sending import ColdRange, Outbox, PeerGone
+from klamm.server.sending import ColdRange, PeerGone, SendQueue, held_by
+from klamm.server.unsent import UnsentAnswers
+from klamm.server.work import Job, WorkQueue
 from klamm.storage.log import FileSlice
 from klamm.storage.segments.page_cache import warm
 
@@ -46,9 +54,14 @@ MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """Answers that a client has not taken, or that wait for an earlier one; beyond this nothing more is read
 from it."""
 
+LONGEST_TURN_S = 0.01
+"""How long the requests of one connection are handled before the others get their turn of the loop."""
+
 MAX_READS_AT_ONCE = 64
 """Reads of one connection in a turn of the loop: enough to empty the largest buffer of a socket."""
 
+
+_INT = struct.Struct("i")
 
 RunInThread = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 
@@ -59,7 +72,8 @@ class ServerLimits(Protocol):
     dispatcher: Dispatcher
     receive_buffer: memoryview
     large_buffers: LargeBuffers
-
+    work: WorkQueue
+    unsent: UnsentAnswers
     max_request_bytes: int
     run_in_thread: RunInThread
 
@@ -72,7 +86,16 @@ class PendingResponse:
     A finished one is kept as the bytes it will be: they are smaller than the objects, and can be counted.
     """
 
-    __slots__ = ("chunks", "correlation_id", "future", "is_done", "route", "size")
+    __slots__ = (
+        "chunks",
+        "correlation_id",
+        "file_count",
+        "future",
+        "is_done",
+        "memory_bytes",
+        "route",
+        "size",
+    )
 
     def __init__(self, route: Route, correlation_id: int) -> None:
         self.route = route
@@ -80,6 +103,8 @@ class PendingResponse:
         self.future: asyncio.Future[Any] | None = None
         self.chunks: list[Any] = []
         self.size = 0
+        self.memory_bytes = 0
+        self.file_count = 0
         self.is_done = False
 
 
@@ -89,14 +114,22 @@ class Connection:
         "_close_callbacks",
         "_has_sent",
         "_held_bytes",
+        "_held_file_count",
+        "_held_memory_bytes",
+        "_is_alone",
         "_is_handling",
+        "_is_noted_as_unsent",
         "_is_reading",
         "_is_waiting_to_send",
+        "_is_yielding",
+        "_job",
         "_large",
         "_large_filled",
         "_large_view",
+        "_last_progress_s",
         "_loop",
-        "_outbox",
+        "_on_its_way",
+        "_send_queue",
         "_serial_task",
         "_server",
         "_socket",
@@ -118,29 +151,43 @@ class Connection:
         self.client_host = client_host
         self.listener_name = listener_name
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox(sock)
+        self._send_queue = SendQueue(sock)
         self._waiting: deque[PendingResponse] = deque()
         self._held_bytes = 0
+        """Finished answers that wait for an earlier one; the next two say what they hold."""
+        self._held_memory_bytes = 0
+        self._held_file_count = 0
         self._has_sent = False
         self._carried: bytes = b""
         self._large: mmap.mmap | None = None
         self._large_view: memoryview | None = None
         self._large_filled = 0
         self._serial_task: asyncio.Task[None] | None = None
+        self._job: Job | None = None
+        self._is_alone = False
+        """A large request is parked: it is not joined by others."""
+        self._is_yielding = False
+        """It is the turn of other connections; `_carried` may hold whole frames."""
         self._warming: asyncio.Task[None] | None = None
         """Brings back into memory what is to be sent next; until then nothing is sent."""
         self._close_callbacks: list[Callable[[], None]] = []
         self._is_handling = False
         self._is_waiting_to_send = False
+        self._is_noted_as_unsent = False
         self.is_closed = False
         self.lane: Lane | None = None
         self.last_shape: object = None
-        self.last_active = self._loop.time()
+        self.last_active = self._last_progress_s = self._loop.time()
+        self._on_its_way = -1
         self._loop.add_reader(sock.fileno(), self._on_readable)
         self._is_reading = True
 
     def on_close(self, callback: Callable[[], None]) -> None:
         self._close_callbacks.append(callback)
+
+    @property
+    def files_left(self) -> int:
+        return self._server.unsent.files_left
 
     @property
     def is_busy(self) -> bool:
@@ -150,7 +197,8 @@ class Connection:
     def close(self, reason: str = "") -> None:
         """Hang up. Parked requests are abandoned: their effects stand, their answers have nowhere to go.
 
-        A serial handler runs to its end: cancelled halfway, it could leave half an effect.
+        A coroutine runs to its end: cancelled halfway, it could leave half an effect. Steps that are left are
+        not done: each step has a whole effect or none.
         """
         if self.is_closed:
             return
@@ -163,6 +211,11 @@ class Connection:
         if self._is_waiting_to_send:
             self._loop.remove_writer(descriptor)
         self._socket.close()
+        if self._job is not None:
+            self._job.cancel()
+            self._job = None
+        if self._is_noted_as_unsent:
+            self._server.unsent.note(self, 0, 0)
         self._release_large()
         for pending in self._waiting:
             if pending.future is not None:
@@ -190,6 +243,7 @@ class Connection:
         """
         self.last_active = self._loop.time()
         self._has_sent = False
+        until_s = None
         try:
             for _ in range(MAX_READS_AT_ONCE):
                 if self._large_view is not None:
@@ -197,6 +251,12 @@ class Connection:
                 else:
                     self._receive_shared()
                 if self._has_sent or not self._is_reading or self.is_closed:
+                    return
+                if until_s is None:
+                    until_s = time.monotonic() + LONGEST_TURN_S
+                elif time.monotonic() >= until_s:
+                    self._yield()
+                    self._regulate_reading()
                     return
         except BlockingIOError:
             return
@@ -226,8 +286,8 @@ class Connection:
         if self._large_filled == len(view):
             self._large_view = None
             self._handle_frames(view, len(view))
-            view.release()
-            self._release_large()
+            if self._job is None:  # else its steps read the buffer
+                self._release_large()
 
     def _release_large(self) -> None:
         self._large_view = None
@@ -241,6 +301,7 @@ class Connection:
         max_request_bytes = self._server.max_request_bytes
         position = 0
         handled = 0
+        until_s = None
         self._is_handling = True
         try:
             while end - position >= SIZE_BYTES and not self._must_wait():
@@ -251,15 +312,20 @@ class Connection:
                 self._handle(buffer[frame_start:frame_end])
                 position = frame_end
                 handled += 1
-                if handled % SEND_EVERY_REQUESTS == 0 and position < end and not self._waiting:
-                    self._send_early()
+                if handled % SEND_EVERY_REQUESTS == 0 and position < end:
+                    if not self._waiting:
+                        self._send_early()
+                    if until_s is None:
+                        until_s = time.monotonic() + LONGEST_TURN_S
+                    elif time.monotonic() >= until_s:
+                        self._yield()
             if position < end:
                 self._keep_rest(buffer[position:end])
             else:
                 self._carried = b""
         except (MalformedMessage, CloseConnection, ReceiveMemoryExceeded) as error:
             with contextlib.suppress(PeerGone, ColdRange):
-                self._outbox.send()  # what was answered before the fault
+                self._send_queue.send()  # what was answered before the fault
             self.close(str(error))
             return
         finally:
@@ -281,14 +347,28 @@ class Connection:
         self._carried = bytes(rest) if rest else b""
 
     def _must_wait(self) -> bool:
-        if not self._waiting:  # nor is a serial handler at work, which would be among them
-            return self._outbox.pending_bytes > MAX_UNSENT_BYTES or self.is_closed
+        unsent_bytes = self._send_queue.pending_bytes + self._held_bytes
+        if unsent_bytes and (unsent_bytes > MAX_UNSENT_BYTES or self._server.unsent.is_crowded):
+            return True
+        if not self._waiting:  # nor is a coroutine or a job at work, which would be among them
+            return self._is_yielding or self.is_closed
         return (
             self._serial_task is not None
+            or self._job is not None
+            or self._is_alone
+            or self._is_yielding
             or len(self._waiting) >= MAX_REQUESTS_IN_FLIGHT
-            or self._outbox.pending_bytes + self._held_bytes > MAX_UNSENT_BYTES
             or self.is_closed
         )
+
+    def _yield(self) -> None:
+        """Leave the rest of this turn of the loop to other connections."""
+        self._is_yielding = True
+        self._loop.call_soon(self._end_yielding)
+
+    def _end_yielding(self) -> None:
+        self._is_yielding = False
+        self._regulate_reading()
 
     # ---- handling
 
@@ -297,40 +377,96 @@ class Connection:
             if self.lane is not None and not self._waiting:
                 answer = self.lane.take(frame)
                 if answer is not None:
-                    self._outbox.put(answer)
+                    self._send_queue.put(answer)
                     return
             route, correlation_id, result = self._server.dispatcher.start(frame, self)
+        except LargeRequest:
+            self._handle_in_steps(frame)
+            return
         except (MalformedMessage, CloseConnection):
             raise
         except Exception:
             logger.exception("a handler failed; its client %s is disconnected", self.client_host)
             raise CloseConnection("internal error") from None
-        if isinstance(result, asyncio.Future):
-            self._park(PendingResponse(route, correlation_id), result)
-        elif isinstance(result, CoroutineType):
+        if isinstance(result, asyncio.Future | CoroutineType | GeneratorType):
             pending = PendingResponse(route, correlation_id)
             self._waiting.append(pending)
-            self._serial_task = self._loop.create_task(self._run_serial(pending, result))
+            self._go_on(pending, result)
         elif result is not NO_RESPONSE:
             if self._waiting:
                 pending = PendingResponse(route, correlation_id)
-                self._hold(pending, result)
+                self._hold(pending, _encode(route, correlation_id, result))
                 self._waiting.append(pending)
             else:
                 self._put(_encode(route, correlation_id, result))
 
-    def _park(self, pending: PendingResponse, future: asyncio.Future[Any]) -> None:
+    def _handle_in_steps(self, frame: memoryview) -> None:
+        """Handle a large request in steps: decoding, the work of its handler, and encoding the answer."""
+        if self._large is None:  # the frame is in the buffer that all connections share
+            frame = memoryview(bytearray(frame))
+        route, correlation_id, steps = self._server.dispatcher.start_in_steps(frame, self)
+        pending = PendingResponse(route, correlation_id)
         self._waiting.append(pending)
+        self._start_job(pending, steps, is_large=True)
+
+    def _go_on(self, pending: PendingResponse, result: Any) -> None:
+        """Go on with what a handler, or a part of one, returned."""
+        if isinstance(result, asyncio.Future):
+            self._park(pending, result)
+        elif isinstance(result, CoroutineType):
+            self._serial_task = self._loop.create_task(self._run_serial(pending, result))
+        elif isinstance(result, GeneratorType):
+            self._start_job(pending, result, is_large=False)
+        else:
+            self._complete(pending, _encode(pending.route, pending.correlation_id, result))
+
+    def _start_job(self, pending: PendingResponse, steps: Steps[Any], *, is_large: bool) -> None:
+        """Do `steps`, whose result is the answer or what a handler may return instead of it.
+
+        The first run of a small request is done at once: nearly always it is the last one as well.
+        """
+
+        def answer() -> Steps[tuple[bool, Any]]:
+            result = yield from steps
+            if result is NO_RESPONSE or isinstance(result, asyncio.Future | CoroutineType | GeneratorType):
+                return False, result
+            return True, (yield from pending.route.frame_in_steps(pending.correlation_id, result))
+
+        def done(result: Any, error: Exception | None) -> None:
+            self._job = None
+            if is_large:
+                self._release_large()
+            if error is not None:
+                self._fail(error)
+                return
+            is_encoded, value = result
+            if is_encoded:
+                self._complete(pending, value)
+                return
+            self._is_alone = is_large and isinstance(value, asyncio.Future)
+            self._try_to_go_on(pending, value)
+            if not self._is_handling:
+                self._send_ready()
+
+        job = Job(answer(), done)
+        self._job = job
+        if not is_large:
+            job.advance()
+        if not job.is_over:
+            self._server.work.add(job)
+
+    def _park(self, pending: PendingResponse, future: asyncio.Future[Any]) -> None:
         pending.future = future
 
         def finished(done: asyncio.Future[Any]) -> None:
             if self.is_closed or done.cancelled():
                 return
+            self._is_alone = False
             error = done.exception()
             if error is not None:
                 self._fail(error)
             else:
-                self._complete(pending, done.result())
+                self._try_to_go_on(pending, done.result())
 
         future.add_done_callback(finished)
 
@@ -344,39 +480,48 @@ class Connection:
             self._fail(error)
             return
         self._serial_task = None
-        self._complete(pending, response)
+        self._try_to_go_on(pending, response)
+
+    def _try_to_go_on(self, pending: PendingResponse, result: Any) -> None:
+        """`_go_on` from a callback of the loop, where nobody else closes the connection on a fault."""
+        if self.is_closed:
+            if isinstance(result, CoroutineType | GeneratorType):
+                result.close()
+            return
+        try:
+            self._go_on(pending, result)
+        except CloseConnection as error:
+            self.close(str(error))
 
     def _fail(self, error: BaseException) -> None:
-        if isinstance(error, CloseConnection):
+        if isinstance(error, CloseConnection | MalformedMessage):
             self.close(str(error))
         else:
             logger.error("a handler failed; its client is disconnected", exc_info=error)
             self.close("internal error")
 
-    def _complete(self, pending: PendingResponse, response: Any) -> None:
+    def _complete(self, pending: PendingResponse, chunks: list[Any]) -> None:
         if self.is_closed:
             return
-        try:
-            self._hold(pending, response)
-        except CloseConnection as error:
-            self.close(str(error))
-            return
+        self._hold(pending, chunks)
         if not self._is_handling:
             self._send_ready()
 
-    def _hold(self, pending: PendingResponse, response: Any) -> None:
+    def _hold(self, pending: PendingResponse, chunks: list[Any]) -> None:
         """Keep a finished response until its turn comes."""
-        if response is not NO_RESPONSE:
-            pending.chunks = _encode(pending.route, pending.correlation_id, response)
-            pending.size = sum(map(len, pending.chunks))
-            self._held_bytes += pending.size
+        pending.chunks = chunks
+        pending.size = sum(map(len, chunks))
+        pending.memory_bytes, pending.file_count = held_by(chunks)
+        self._held_bytes += pending.size
+        self._held_memory_bytes += pending.memory_bytes
+        self._held_file_count += pending.file_count
         pending.is_done = True
 
     # ---- sending
 
     def _put(self, chunks: list[Any]) -> None:
         for chunk in chunks:
-            self._outbox.put(chunk)
+            self._send_queue.put(chunk)
 
     def _send_ready(self) -> None:
         """Send every response whose turn has come, then go on with what back-pressure held up."""
@@ -386,22 +531,27 @@ class Connection:
         while waiting and waiting[0].is_done:
             pending = waiting.popleft()
             self._held_bytes -= pending.size
+            self._held_memory_bytes -= pending.memory_bytes
+            self._held_file_count -= pending.file_count
             self._put(pending.chunks)
-        if self._outbox.pending_bytes and not self._is_waiting_to_send and self._warming is None:
+        if self._send_queue.pending_bytes and not self._is_waiting_to_send and self._warming is None:
             self._send()
-        if waiting or self._outbox.pending_bytes or self._carried or not self._is_reading:
+        if self._held_bytes or self._send_queue.pending_bytes or self._is_noted_as_unsent:
+            self._note_unsent()
+        if waiting or self._send_queue.pending_bytes or self._carried or not self._is_reading:
             self._regulate_reading()
 
     def _send(self, *, is_warm: bool = False) -> None:
         self._has_sent = True
         try:
-            is_drained = self._outbox.send(is_warm=is_warm)
+            is_drained = self._send_queue.send(is_warm=is_warm)
         except PeerGone:
             self.close()
             return
         except ColdRange as cold:
             self._wait_until_warm(cold.piece)
             return
+        self._last_progress_s = self._loop.time()
         if is_drained == self._is_waiting_to_send:
             self._is_waiting_to_send = not is_drained
             if is_drained:
@@ -409,14 +559,34 @@ class Connection:
             else:
                 self._loop.add_writer(self._socket.fileno(), self._on_writable)
 
+    def _note_unsent(self) -> None:
+        """Count what is unsent, once the client is slower than the broker or answers wait for another."""
+        if self.is_closed:
+            return
+        byte_count, file_count = self._send_queue.held()
+        byte_count += self._held_memory_bytes
+        file_count += self._held_file_count
+        self._is_noted_as_unsent = byte_count > 0 or file_count > 0
+        self._server.unsent.note(self, byte_count, file_count)
+
+    def last_progress_s(self) -> float:
+        """When the client was last seen to take something. Its side of the socket may have taken what we
+        sent long ago, so the socket is asked how much is still on its way."""
+        (on_its_way,) = _INT.unpack(fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
+        if on_its_way != self._on_its_way:
+            self._on_its_way = on_its_way
+            self._last_progress_s = self._loop.time()
+        return self._last_progress_s
+
     def _send_early(self) -> None:
         """Let a client that pipelines work on its first answers while the rest is handled."""
-        if self._outbox.pending_bytes and not self._is_waiting_to_send and self._warming is None:
+        if self._send_queue.pending_bytes and not self._is_waiting_to_send and self._warming is None:
             self._send()
 
     def _on_writable(self) -> None:
         self.last_active = self._loop.time()
         self._send()
+        self._note_unsent()
         self._regulate_reading()
 
     def _wait_until_warm(self, piece: FileSlice) -> None:
@@ -434,6 +604,7 @@ class Connection:
         self._warming = None
         if not self.is_closed:
             self._send(is_warm=True)
+            self._note_unsent()
             self._regulate_reading()
 
     def _regulate_reading(self) -> None:
@@ -460,6 +631,8 @@ class Connection:
 
 
 def _encode(route: Route, correlation_id: int, response: Any) -> list[Any]:
+    if response is NO_RESPONSE:
+        return []
     try:
         return route.frame(correlation_id, response)
     except Exception:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from types import GeneratorType
 from typing import Any, NamedTuple
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import CloseConnection, ConnectionHandle, Handler, Request
+from klamm.apis.steps import Steps
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import API_VERSIONS, ApiKey
-from klamm.protocol.codec import decode
-from klamm.protocol.headers import encode_response_frame, parse_request_header
+from klamm.protocol.codec import decode, decode_in_steps
+from klamm.protocol.errors import TooManyElements
+from klamm.protocol.headers import (
+    encode_response_frame,
+    encode_response_frame_in_steps,
+    parse_request_header,
+)
 from klamm.protocol.messages.k18_api_versions import ApiVersion, ApiVersionsResponse
 from klamm.protocol.schema import Message
+
+MAX_ELEMENTS_AT_ONCE = 1_000
+"""Elements of a request that are decoded without a pause: about two milliseconds. Few clients have more."""
+
+MAX_BYTES_AT_ONCE = 4 * 1024 * 1024
+"""Bytes of a request that are handled without a pause: as records, a few milliseconds of checking and
+writing. Large frames have a buffer of their own, so that they can wait."""
+
+
+class LargeRequest(Exception):
+    """The request would keep the event loop for too long if it were handled at once."""
 
 
 class Route(NamedTuple):
@@ -26,6 +44,9 @@ class Route(NamedTuple):
         """The chunks of one response frame, its length first."""
         return encode_response_frame(self.key, self.version, correlation_id, response)
 
+    def frame_in_steps(self, correlation_id: int, response: Message) -> Steps[list[Any]]:
+        return encode_response_frame_in_steps(self.key, self.version, correlation_id, response)
+
 
 class Dispatcher:
     """Finds the route of each frame and starts its handler."""
@@ -38,7 +59,8 @@ class Dispatcher:
     def start(self, frame: memoryview, connection: ConnectionHandle) -> tuple[Route, int, Any]:
         """Decode one request and run its handler's first stage: (route, correlation id, what it returned).
 
-        Raises MalformedMessage or CloseConnection when the peer cannot be answered.
+        Raises MalformedMessage or CloseConnection when the peer cannot be answered, and LargeRequest when
+        the request should be started in steps.
         """
         api_key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
         route = self._routes.get((api_key, version))
@@ -47,9 +69,31 @@ class Dispatcher:
                 # A newer client asks what we speak: version 0 is the one answer that it surely reads.
                 return self._add_route(ApiKey.API_VERSIONS, 0), correlation_id, _unsupported_version()
             route = self._find_route(api_key, version, client_id)
-        message, _ = decode(route.request_class, version, frame, body_offset)
+        if len(frame) > MAX_BYTES_AT_ONCE:
+            raise LargeRequest
+        try:
+            message, _ = decode(route.request_class, version, frame, body_offset, MAX_ELEMENTS_AT_ONCE)
+        except TooManyElements:
+            raise LargeRequest from None
         request = Request(message, version, client_id, connection, frame)
         return route, correlation_id, route.handler(self._broker, request)
+
+    def start_in_steps(
+        self, frame: memoryview, connection: ConnectionHandle
+    ) -> tuple[Route, int, Steps[Any]]:
+        """As `start`, for a request that `start` refused as large. `frame` must stay as it is meanwhile."""
+        api_key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
+        route = self._routes[api_key, version]
+
+        def steps() -> Steps[Any]:
+            message, _ = yield from decode_in_steps(route.request_class, version, frame, body_offset)
+            request = Request(message, version, client_id, connection, frame, is_large=True)
+            result = route.handler(self._broker, request)
+            if isinstance(result, GeneratorType):
+                result = yield from result
+            return result
+
+        return route, correlation_id, steps()
 
     def _find_route(self, api_key: int, version: int, client_id: str | None) -> Route:
         if api_key not in self._handlers:

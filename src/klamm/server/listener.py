@@ -15,6 +15,8 @@ from klamm.config.loading import BrokerConfig
 from klamm.server.connection import Connection, RunInThread
 from klamm.server.dispatch import Dispatcher
 from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
+from klamm.server.unsent import UnsentAnswers
+from klamm.server.work import WorkQueue
 
 logger = logging.getLogger("klamm.server")
 
@@ -23,9 +25,10 @@ ACCEPT_BURST = 100
 
 OUT_OF_DESCRIPTORS_PAUSE_S = 0.1
 
-DESCRIPTORS_FOR_FILES = 4_500
+DESCRIPTORS_FOR_FILES = 6_500
 """Kept from clients, though never more than a third: without them segments could not be opened or begun, and
-idle connections would stop everybody's writes."""
+idle connections would stop everybody's writes. Segments that are kept open take up to 4,096 of them, unsent
+answers up to 2,000."""
 
 REFUSAL_LOG_INTERVAL_S = 1.0
 """Who connects again and again should not fill the log as well."""
@@ -48,6 +51,8 @@ class Server:
         self.run_in_thread = run_in_thread
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.large_buffers = LargeBuffers()
+        self.work = WorkQueue()
+        self.unsent = UnsentAnswers()
         self._config = config
         self._listening: list[socket.socket] = []
         self._connections: set[Connection] = set()

@@ -15,6 +15,7 @@ import os
 import socket
 import time
 from collections import deque
+from collections.abc import Iterable
 
 from klamm.storage.log import FileSlice
 from klamm.storage.segments.page_cache import is_resident
@@ -47,7 +48,18 @@ class ColdRange(Exception):
         self.piece = piece
 
 
-class Outbox:
+def held_by(chunks: Iterable[Chunk]) -> tuple[int, int]:
+    """The bytes in memory that `chunks` are, and the number of file ranges among them."""
+    byte_count = file_count = 0
+    for chunk in chunks:
+        if isinstance(chunk, FileSlice):
+            file_count += 1
+        else:
+            byte_count += len(chunk)
+    return byte_count, file_count
+
+
+class SendQueue:
     """A queue of chunks and the socket they go to. `pending_bytes` counts what is still queued."""
 
     __slots__ = ("_chunks", "_file_sent", "_socket", "_waiting_since", "pending_bytes")
@@ -63,6 +75,10 @@ class Outbox:
     def put(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
         self.pending_bytes += len(chunk)
+
+    def held(self) -> tuple[int, int]:
+        """The bytes in memory that are queued, and the number of file ranges."""
+        return held_by(self._chunks)
 
     def send(self, *, is_warm: bool = False) -> bool:
         """Send as much as the socket takes; true when nothing is left. Raises ColdRange and PeerGone.

@@ -1,0 +1,100 @@
+"""What clients have asked for and do not take: answers in memory, and segment files that answers hold open.
+
+One connection may have little unsent; many of them together could still fill the memory or use up the file
+descriptors. So there is a bound over all connections of a server:
+
+* from half of it on, nothing more is read from a connection that has unsent answers;
+* an answer may hold open only as many segment files as are left; it then has fewer records;
+* at the bound, connections whose clients have taken nothing for `STUCK_S` are closed, those first that have
+  waited longest. A client that reads is never closed, however slowly it reads.
+
+What a socket takes at once is never counted: counting begins when a client is too slow for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from functools import cached_property
+from typing import Protocol
+
+MAX_BYTES = 256 * 1024 * 1024
+"""Unsent answers in memory, of all connections: hundreds of slow clients at their usual size."""
+
+MAX_FILES = 2_000
+"""Segment files that unsent answers hold open, of all connections: two busy consumers of a thousand
+partitions. Where the process may have few descriptors it is a twelfth of them."""
+
+FILES_SHARE = 12
+
+STUCK_S = 1.0
+"""A client that takes nothing for so long, while memory is short, is closed."""
+
+CHECK_INTERVAL_S = 0.1
+
+
+class SlowConnection(Protocol):
+    """A connection with unsent answers."""
+
+    def last_progress_s(self) -> float:
+        """When its client was last seen to take something, by the clock of the loop."""
+
+    def close(self, reason: str = "") -> None: ...
+
+
+class UnsentAnswers:
+    """How much is unsent, by connection and in all."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES, max_files: int | None = None) -> None:
+        self._max_bytes = max_bytes
+        self._given_max_files = max_files
+        self._of: dict[SlowConnection, tuple[int, int]] = {}
+        self._check: asyncio.TimerHandle | None = None
+        self.byte_count = 0
+        self.file_count = 0
+        self.is_crowded = False
+        """Half of the bound is reached."""
+
+    @cached_property
+    def _max_files(self) -> int:
+        # Not before it is needed: the broker raises its limit of descriptors when it starts.
+        return _most_files() if self._given_max_files is None else self._given_max_files
+
+    @property
+    def files_left(self) -> int:
+        return max(0, self._max_files - self.file_count)
+
+    def note(self, connection: SlowConnection, byte_count: int, file_count: int) -> None:
+        """So much is unsent on `connection` now."""
+        bytes_before, files_before = self._of.pop(connection, (0, 0))
+        if byte_count or file_count:
+            self._of[connection] = (byte_count, file_count)
+        self.byte_count += byte_count - bytes_before
+        self.file_count += file_count - files_before
+        self.is_crowded = 2 * self.byte_count > self._max_bytes or 2 * self.file_count > self._max_files
+        if self._check is None and self._is_full():
+            self._check = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._close_stuck)
+
+    def _is_full(self) -> bool:
+        return self.byte_count >= self._max_bytes or self.file_count >= self._max_files
+
+    def _close_stuck(self) -> None:
+        self._check = None
+        stuck_since_s = asyncio.get_running_loop().time() - STUCK_S
+        progress_s = {connection: connection.last_progress_s() for connection in self._of}
+        for connection in sorted(progress_s, key=progress_s.__getitem__):
+            if not self._is_full():
+                return
+            if progress_s[connection] > stuck_since_s:
+                break
+            connection.close(
+                f"its client does not read its answers, and all unsent answers together hold "
+                f"{self.byte_count >> 20} MB and {self.file_count} files"
+            )
+        if self._is_full():
+            self._check = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._close_stuck)
+
+
+def _most_files() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_FILES if soft == resource.RLIM_INFINITY else min(MAX_FILES, soft // FILES_SHARE)
