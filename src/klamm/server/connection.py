@@ -19,7 +19,6 @@ import socket
 import struct
 import termios
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
 from types import CoroutineType, GeneratorType
 from typing import Any, Protocol
@@ -34,7 +33,8 @@ from klamm.server.receiving import (
     LargeBuffers,
     ReceiveMemoryExceeded,
 )
-from klamm.server.sending import ColdRange, PeerGone, SendQueue, held_by
+from klamm.server.responses import PendingResponse, ResponseLine
+from klamm.server.sending import ColdRange, PeerGone, SendQueue
 from klamm.server.unsent import UnsentAnswers
 from klamm.server.work import Job, WorkQueue
 from klamm.storage.log import FileSlice
@@ -80,42 +80,11 @@ class ServerLimits(Protocol):
     def forget(self, connection: Connection) -> None: ...
 
 
-class PendingResponse:
-    """The place in line of a response that is not made yet, or whose turn has not come.
-
-    A finished one is kept as the bytes it will be: they are smaller than the objects, and can be counted.
-    """
-
-    __slots__ = (
-        "chunks",
-        "correlation_id",
-        "file_count",
-        "future",
-        "is_done",
-        "memory_bytes",
-        "route",
-        "size",
-    )
-
-    def __init__(self, route: Route, correlation_id: int) -> None:
-        self.route = route
-        self.correlation_id = correlation_id
-        self.future: asyncio.Future[Any] | None = None
-        self.chunks: list[Any] = []
-        self.size = 0
-        self.memory_bytes = 0
-        self.file_count = 0
-        self.is_done = False
-
-
 class Connection:
     __slots__ = (
         "_carried",
         "_close_callbacks",
         "_has_sent",
-        "_held_bytes",
-        "_held_file_count",
-        "_held_memory_bytes",
         "_is_alone",
         "_is_handling",
         "_is_noted_as_unsent",
@@ -152,11 +121,7 @@ class Connection:
         self.listener_name = listener_name
         self._loop = asyncio.get_running_loop()
         self._send_queue = SendQueue(sock)
-        self._waiting: deque[PendingResponse] = deque()
-        self._held_bytes = 0
-        """Finished answers that wait for an earlier one; the next two say what they hold."""
-        self._held_memory_bytes = 0
-        self._held_file_count = 0
+        self._waiting = ResponseLine()
         self._has_sent = False
         self._carried: bytes = b""
         self._large: mmap.mmap | None = None
@@ -217,10 +182,7 @@ class Connection:
         if self._is_noted_as_unsent:
             self._server.unsent.note(self, 0, 0)
         self._release_large()
-        for pending in self._waiting:
-            if pending.future is not None:
-                pending.future.cancel()
-        self._waiting.clear()
+        self._waiting.abandon()
         for callback in self._close_callbacks:
             callback()
         self._close_callbacks.clear()
@@ -347,7 +309,7 @@ class Connection:
         self._carried = bytes(rest) if rest else b""
 
     def _must_wait(self) -> bool:
-        unsent_bytes = self._send_queue.pending_bytes + self._held_bytes
+        unsent_bytes = self._send_queue.pending_bytes + self._waiting.byte_count
         if unsent_bytes and (unsent_bytes > MAX_UNSENT_BYTES or self._server.unsent.is_crowded):
             return True
         if not self._waiting:  # nor is a coroutine or a job at work, which would be among them
@@ -389,14 +351,11 @@ class Connection:
             logger.exception("a handler failed; its client %s is disconnected", self.client_host)
             raise CloseConnection("internal error") from None
         if isinstance(result, asyncio.Future | CoroutineType | GeneratorType):
-            pending = PendingResponse(route, correlation_id)
-            self._waiting.append(pending)
-            self._go_on(pending, result)
+            self._go_on(self._waiting.add(route, correlation_id), result)
         elif result is not NO_RESPONSE:
             if self._waiting:
-                pending = PendingResponse(route, correlation_id)
-                self._hold(pending, _encode(route, correlation_id, result))
-                self._waiting.append(pending)
+                chunks = _encode(route, correlation_id, result)
+                self._waiting.finish(self._waiting.add(route, correlation_id), chunks)
             else:
                 self._put(_encode(route, correlation_id, result))
 
@@ -405,9 +364,7 @@ class Connection:
         if self._large is None:  # the frame is in the buffer that all connections share
             frame = memoryview(bytearray(frame))
         route, correlation_id, steps = self._server.dispatcher.start_in_steps(frame, self)
-        pending = PendingResponse(route, correlation_id)
-        self._waiting.append(pending)
-        self._start_job(pending, steps, is_large=True)
+        self._start_job(self._waiting.add(route, correlation_id), steps, is_large=True)
 
     def _go_on(self, pending: PendingResponse, result: Any) -> None:
         """Go on with what a handler, or a part of one, returned."""
@@ -503,19 +460,9 @@ class Connection:
     def _complete(self, pending: PendingResponse, chunks: list[Any]) -> None:
         if self.is_closed:
             return
-        self._hold(pending, chunks)
+        self._waiting.finish(pending, chunks)
         if not self._is_handling:
             self._send_ready()
-
-    def _hold(self, pending: PendingResponse, chunks: list[Any]) -> None:
-        """Keep a finished response until its turn comes."""
-        pending.chunks = chunks
-        pending.size = sum(map(len, chunks))
-        pending.memory_bytes, pending.file_count = held_by(chunks)
-        self._held_bytes += pending.size
-        self._held_memory_bytes += pending.memory_bytes
-        self._held_file_count += pending.file_count
-        pending.is_done = True
 
     # ---- sending
 
@@ -528,15 +475,11 @@ class Connection:
         if self.is_closed:
             return
         waiting = self._waiting
-        while waiting and waiting[0].is_done:
-            pending = waiting.popleft()
-            self._held_bytes -= pending.size
-            self._held_memory_bytes -= pending.memory_bytes
-            self._held_file_count -= pending.file_count
-            self._put(pending.chunks)
+        for chunks in waiting.take_ready():
+            self._put(chunks)
         if self._send_queue.pending_bytes and not self._is_waiting_to_send and self._warming is None:
             self._send()
-        if self._held_bytes or self._send_queue.pending_bytes or self._is_noted_as_unsent:
+        if waiting.byte_count or self._send_queue.pending_bytes or self._is_noted_as_unsent:
             self._note_unsent()
         if waiting or self._send_queue.pending_bytes or self._carried or not self._is_reading:
             self._regulate_reading()
@@ -564,8 +507,8 @@ class Connection:
         if self.is_closed:
             return
         byte_count, file_count = self._send_queue.held()
-        byte_count += self._held_memory_bytes
-        file_count += self._held_file_count
+        byte_count += self._waiting.memory_bytes
+        file_count += self._waiting.file_count
         self._is_noted_as_unsent = byte_count > 0 or file_count > 0
         self._server.unsent.note(self, byte_count, file_count)
 

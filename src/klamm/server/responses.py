@@ -1,0 +1,86 @@
+"""The responses of one connection that are not sent yet, in the order of their requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from klamm.server.dispatch import Route
+from klamm.server.sending import held_by
+
+
+class PendingResponse:
+    """The place in line of a response that is not made yet, or whose turn has not come.
+
+    A finished one is kept as the bytes it will be: they are smaller than the objects, and can be counted.
+    """
+
+    __slots__ = (
+        "chunks",
+        "correlation_id",
+        "file_count",
+        "future",
+        "is_done",
+        "memory_bytes",
+        "route",
+        "size",
+    )
+
+    def __init__(self, route: Route, correlation_id: int) -> None:
+        self.route = route
+        self.correlation_id = correlation_id
+        self.future: asyncio.Future[Any] | None = None
+        self.chunks: list[Any] = []
+        self.size = 0
+        self.memory_bytes = 0
+        self.file_count = 0
+        self.is_done = False
+
+
+class ResponseLine:
+    """Finished responses wait here for the earlier ones. The counters say what the finished ones hold."""
+
+    __slots__ = ("_pending", "byte_count", "file_count", "memory_bytes")
+
+    def __init__(self) -> None:
+        self._pending: deque[PendingResponse] = deque()
+        self.byte_count = 0
+        self.memory_bytes = 0
+        self.file_count = 0
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, route: Route, correlation_id: int) -> PendingResponse:
+        pending = PendingResponse(route, correlation_id)
+        self._pending.append(pending)
+        return pending
+
+    def finish(self, pending: PendingResponse, chunks: list[Any]) -> None:
+        """Keep a finished response until its turn comes."""
+        pending.chunks = chunks
+        pending.size = sum(map(len, chunks))
+        pending.memory_bytes, pending.file_count = held_by(chunks)
+        pending.is_done = True
+        self.byte_count += pending.size
+        self.memory_bytes += pending.memory_bytes
+        self.file_count += pending.file_count
+
+    def take_ready(self) -> Iterator[list[Any]]:
+        """Take out the responses whose turn has come."""
+        line = self._pending
+        while line and line[0].is_done:
+            pending = line.popleft()
+            self.byte_count -= pending.size
+            self.memory_bytes -= pending.memory_bytes
+            self.file_count -= pending.file_count
+            yield pending.chunks
+
+    def abandon(self) -> None:
+        """The connection is gone: nobody waits for any of them."""
+        for pending in self._pending:
+            if pending.future is not None:
+                pending.future.cancel()
+        self._pending.clear()
