@@ -61,9 +61,9 @@ class Shop:
     def commits(self, pipeline: str) -> Path:
         """Where Spark notes which batches are done."""
         state = State(self.project)
-        generation = state.generation(pipeline)
-        assert generation is not None
-        return Path(state.checkpoint(pipeline, generation)) / "commits"
+        attempt = state.attempt(pipeline)
+        assert attempt is not None
+        return Path(state.checkpoint(pipeline, attempt)) / "commits"
 
     def table(self, name: str) -> Path:
         return Path(self.project.tables) / name

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 from klamm.pipelines.addressing import is_for
 from klamm.pipelines.positions import Position
-from klamm.pipelines.state import Generation
+from klamm.pipelines.state import Attempt
 
 GROUP = "shop.table"
 SOURCES = ["orders", "other_source"]
@@ -23,11 +23,11 @@ def headers(address: str = GROUP, *, topic: str = "orders", **more: str) -> list
 
 
 def test_what_came_back_is_taken_exactly_if_the_record_is_not_read_otherwise(spark: SparkSession) -> None:
-    # The third life of a lineage: they began at 0, 5 by a replay, and 10 by a batch that was not done.
-    life = Generation.first(at(0)).next(at(5)).again(at(10))
+    # The third epoch of a pipeline: they began at 0, 5 by a replay, and 10 by a batch that was not done.
+    attempt = Attempt.first(at(0)).next(at(5)).again(at(10))
 
     def of(number: int, offset: int) -> list[tuple[str, bytes]]:
-        return headers(generation=f"{life.lineage}.{number}", offset=str(offset))
+        return headers(generation=f"{attempt.pipeline_id}.{number}", offset=str(offset))
 
     cases = [
         (0, None, True),
@@ -40,29 +40,29 @@ def test_what_came_back_is_taken_exactly_if_the_record_is_not_read_otherwise(spa
         (0, headers(generation="", offset="x"), True),
         (0, headers(source="clean"), True),
         (0, headers(source="other_source"), False),  # a rule of another source of the same topic
-        (0, of(1, 12), False),  # read by the second life, and by this one
+        (0, of(1, 12), False),  # read by the second epoch, and by this one
         (0, of(1, 7), False),  # by the second
         (0, of(1, 3), True),  # by none since
         (0, of(2, 12), False),
         (0, of(2, 7), True),
         (0, of(3, 12), True),
         (1, of(1, 3), False),  # a partition that starts do not name is read from the oldest on
-        (0, headers(generation="ffffffff.9", offset="3"), False),  # of a life before this lineage began
+        (0, headers(generation="ffffffff.9", offset="3"), False),  # of another pipeline id
     ]
     rows = [("orders", partition, given, wanted) for partition, given, wanted in cases]
-    frame = spark.createDataFrame(rows, SCHEMA).withColumn("found", is_for(GROUP, life, "orders", SOURCES))
+    frame = spark.createDataFrame(rows, SCHEMA).withColumn("found", is_for(GROUP, attempt, "orders", SOURCES))
     assert [row.found for row in frame.collect()] == [wanted for _, _, wanted in cases]
 
 
-def test_a_first_life_takes_what_it_has_refused(spark: SparkSession) -> None:
-    life = Generation.first(at(7))
+def test_a_first_epoch_takes_what_it_has_refused(spark: SparkSession) -> None:
+    attempt = Attempt.first(at(7))
     told = [
-        headers(generation=life.life, offset="9"),
+        headers(generation=attempt.epoch, offset="9"),
         headers(generation="old.1", offset="9"),
         headers(generation="old.1", offset="3"),
     ]
     frame = spark.createDataFrame([("orders", 0, each, True) for each in told], SCHEMA)
-    assert [row[0] for row in frame.select(is_for(GROUP, life, "orders", SOURCES)).collect()] == [
+    assert [row[0] for row in frame.select(is_for(GROUP, attempt, "orders", SOURCES)).collect()] == [
         True,
         False,
         True,

@@ -6,8 +6,8 @@ from klamm.pipelines.sinks.layout import BatchFolder
 POLICY = CompactionPolicy(least_folders=3, target_bytes=1000)
 
 
-def chosen(*sizes: int, generation: int = 1) -> list[int]:
-    folders = [(BatchFolder.of_batch(generation, batch), size) for batch, size in enumerate(sizes)]
+def chosen(*sizes: int, attempt: int = 1) -> list[int]:
+    folders = [(BatchFolder.of_batch(attempt, batch), size) for batch, size in enumerate(sizes)]
     return [folder.first for folder, _ in choose_run(folders, POLICY)]
 
 
@@ -33,8 +33,8 @@ def test_an_older_run_is_merged_behind_a_large_folder() -> None:
     assert chosen(10, 10, 10, 5000, 10) == [0, 1, 2]
 
 
-def test_generations_are_not_mixed() -> None:
-    folders = [(BatchFolder.of_batch(generation, batch), 10) for generation in (1, 2) for batch in range(2)]
+def test_attempts_are_not_mixed() -> None:
+    folders = [(BatchFolder.of_batch(attempt, batch), 10) for attempt in (1, 2) for batch in range(2)]
     assert choose_run(folders, POLICY) == []
 
 

@@ -191,12 +191,12 @@ def test_nothing_is_sent_again_however_many_chunks_there_are(
     assert values(shop) == [b"%d" % number for number in range(10)]
 
 
-def test_letters_of_other_lives_and_of_topics_made_anew_are_no_copies(shop: Shop) -> None:
-    bury(shop, "table", "decode", b"first life", klamm_offset=b"17")
-    bury(shop, "table", "decode", b"second life", klamm_offset=b"17", klamm_generation=b"aa.2")
+def test_letters_of_other_epochs_and_of_topics_made_anew_are_no_copies(shop: Shop) -> None:
+    bury(shop, "table", "decode", b"first epoch", klamm_offset=b"17")
+    bury(shop, "table", "decode", b"second epoch", klamm_offset=b"17", klamm_generation=b"aa.2")
     bury(shop, "table", "decode", b"made anew", klamm_offset=b"17", klamm_timestamp=b"1700000000001")
     assert redrive(shop.project).total == 3
-    assert values(shop) == [b"first life", b"second life", b"made anew"]
+    assert values(shop) == [b"first epoch", b"second epoch", b"made anew"]
 
 
 def test_marks_that_a_commit_has_no_room_for_are_told_before_anything_is_sent(
@@ -319,7 +319,7 @@ def test_a_replay_has_each_record_once_wherever_it_begins(
     replayed("earliest")
     shop.assert_each_once("table", range(4, 24))
     shop.write(TABLE.replace("amount > 0", "amount <> 0"))
-    # Those of the first life were refused again in the second: what comes back of the first counts no more.
+    # Those of the first epoch were refused again in the second: what comes back of the first counts no more.
     assert redrive(shop.project).sent == {shop.topic: 8}
     run(shop.project, once=True, spark=spark)
     shop.assert_each_once("table")

@@ -14,7 +14,7 @@ from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.positions import Position
 from klamm.pipelines.sinks.layout import BatchFolder
 from klamm.pipelines.starts import parse_point, resolve
-from klamm.pipelines.state import Generation, State
+from klamm.pipelines.state import Attempt, State
 from tests.pipelines.running import Shop
 
 TABLE = """
@@ -48,7 +48,7 @@ def shop(klamm_bootstrap: str, tmp_path: Path) -> Shop:
         start, end = at(shop, batch * EACH // 2), at(shop, (batch + 1) * EACH // 2)
         log.add(BatchEntry(1, batch, batch, start, end, EACH, 0))
     for pipeline in ("table", "copies"):
-        state.keep_generation(pipeline, Generation(1, {"orders": at(shop, 0)}))
+        state.keep_attempt(pipeline, Attempt(1, {"orders": at(shop, 0)}))
     return shop
 
 
@@ -130,7 +130,7 @@ def test_a_table_that_has_gone_on_is_planned_again(shop: Shop) -> None:
 
 
 def test_sources_that_read_a_topic_at_two_speeds_are_replayed_from_the_beginning(shop: Shop) -> None:
-    offsets = Path(State(shop.project).checkpoint("table", Generation(1))) / "offsets"
+    offsets = Path(State(shop.project).checkpoint("table", Attempt(1))) / "offsets"
     offsets.mkdir(parents=True)
     ends = [json.dumps(at(shop, 20)), json.dumps(at(shop, 13))]
     (offsets / str(BATCHES - 1)).write_text("\n".join(["v1", "{}", *ends]))
@@ -145,27 +145,27 @@ def test_batches_without_rows_go_too(shop: Shop) -> None:
         (shop.table("orders") / BatchFolder.of_batch(1, batch).name).rmdir()
     replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"))
     assert BatchLog(State(shop.project).batches_file("table")).entries == []
-    generation = State(shop.project).generation("table")
-    assert generation is not None and (generation.number, generation.cut) == (2, None)
+    attempt = State(shop.project).attempt("table")
+    assert attempt is not None and (attempt.number, attempt.cut) == (2, None)
 
 
 def test_a_table_that_the_pipeline_has_not_written_is_not_taken_apart(shop: Shop) -> None:
     state = State(shop.project)
-    state.keep_generation("table", Generation.first({"orders": at(shop, 0)}, "tables/former"))
+    state.keep_attempt("table", Attempt.first({"orders": at(shop, 0)}, "tables/former"))
     with pytest.raises(replay.ReplayRefused, match="writes to another place than it did"):
         replay.plan(shop.project, "table", "earliest")
-    state.keep_generation("table", Generation.first({"orders": at(shop, 0)}, "tables/orders"))
+    state.keep_attempt("table", Attempt.first({"orders": at(shop, 0)}, "tables/orders"))
     assert replay.plan(shop.project, "table", "earliest").retired
 
 
 def test_a_replay_that_was_broken_off_is_finished_by_the_next(shop: Shop) -> None:
     state = State(shop.project)
     planned = replay.plan(shop.project, "table", "earliest")
-    present = state.generation("table")
+    present = state.attempt("table")
     assert present is not None
-    state.keep_generation("table", present.next(planned.start, planned.retired, planned.cut))
+    state.keep_attempt("table", present.next(planned.start, planned.retired, planned.cut))
     with pytest.raises(replay.ReplayRefused, match="Plan it again"):
         replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"))
-    finished = state.generation("table")
+    finished = state.attempt("table")
     assert finished is not None and (finished.number, finished.cut, finished.retire) == (2, None, ())
     assert BatchLog(state.batches_file("table")).entries == []

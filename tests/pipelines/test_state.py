@@ -18,14 +18,14 @@ from klamm.pipelines.positions import (
 )
 from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.sinks.layout import BatchFolder
-from klamm.pipelines.state import MOST_LIVES, Generation, ProjectBusy, State
+from klamm.pipelines.state import MOST_EPOCHS, Attempt, ProjectBusy, State
 from klamm.pipelines.status import read_status, tidy_up, write_status
 from tests.pipelines.projects import make_project
 
 
-def entry(batch: int, start: int, end: int, generation: int = 1) -> BatchEntry:
+def entry(batch: int, start: int, end: int, attempt: int = 1) -> BatchEntry:
     return BatchEntry(
-        generation, batch, batch, {"orders": {"0": start}}, {"orders": {"0": end}}, end - start, 1000 + batch
+        attempt, batch, batch, {"orders": {"0": start}}, {"orders": {"0": end}}, end - start, 1000 + batch
     )
 
 
@@ -63,24 +63,24 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
         pass
 
 
-# ---- generations
+# ---- attempts
 
 
-def test_a_generation_is_kept_whole(tmp_path: Path) -> None:
+def test_a_attempt_is_kept_whole(tmp_path: Path) -> None:
     state = State(make_project(tmp_path))
-    assert state.generation("orders_table") is None
+    assert state.attempt("orders_table") is None
     start = {"orders": {"orders": {"0": 17}}}
-    generation = Generation.first(start, "tables/orders").next(start, ("batch=1-00000003",), (1, 2)).again({})
-    state.keep_generation("orders_table", generation)
-    assert state.generation("orders_table") == generation
+    attempt = Attempt.first(start, "tables/orders").next(start, ("batch=1-00000003",), (1, 2)).again({})
+    state.keep_attempt("orders_table", attempt)
+    assert state.attempt("orders_table") == attempt
 
 
-def test_a_damaged_generation_is_told_with_its_file(tmp_path: Path) -> None:
+def test_a_damaged_attempt_is_told_with_its_file(tmp_path: Path) -> None:
     state = State(make_project(tmp_path))
-    state.keep_generation("orders_table", Generation(1))
+    state.keep_attempt("orders_table", Attempt(1))
     (state.folder / "generations/orders_table.json").write_text("{")
     with pytest.raises(PipelineError, match=r"orders_table\.json"):
-        state.generation("orders_table")
+        state.attempt("orders_table")
 
 
 # ---- the log of batches
@@ -120,7 +120,7 @@ def test_retired_batches_are_forgotten_with_all_later_ones(tmp_path: Path) -> No
     log = BatchLog(tmp_path / "b.jsonl")
     for batch in range(3):
         log.add(entry(batch, batch * 10, batch * 10 + 10))
-    log.add(entry(0, 30, 40, generation=2))
+    log.add(entry(0, 30, 40, attempt=2))
     log.cut(1, 1)
     assert BatchLog(tmp_path / "b.jsonl").entries == [entry(0, 0, 10)]
 
@@ -190,23 +190,23 @@ def test_a_status_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Pat
     assert [status.pipeline for status in read_status(project)] == ["a"]
 
 
-def test_lives_that_were_wholly_read_again_are_forgotten() -> None:
+def test_epochs_that_were_wholly_read_again_are_forgotten() -> None:
     def at(offset: int, other: int = 0) -> dict[str, Position]:
         return {"orders": {"orders": {"0": offset, "1": other}}}
 
-    begun = Generation.first(at(0))
-    assert begun.life == f"{begun.lineage}.1"
+    begun = Attempt.first(at(0))
+    assert begun.epoch == f"{begun.pipeline_id}.1"
     crashed = begun.again(at(10)).again(at(10)).again(at(10))
-    assert [life.number for life in crashed.lives] == [1, 4], "a batch that fails again and again is one"
+    assert [epoch.number for epoch in crashed.epochs] == [1, 4], "a batch that fails again and again is one"
     replayed = crashed.next(at(5, 7))
-    assert [life.number for life in replayed.lives] == [1, 4, 5], "of the other partition it reads less"
-    assert [life.number for life in replayed.next(at(0)).lives] == [6]
-    assert replayed.number == 2 and replayed.life.endswith(".5")
-    unnamed = Generation.first(at(0)).again({"orders": {"orders": {"0": 5}}}).again(at(5, 7))
-    assert [life.number for life in unnamed.lives] == [1, 2, 3], (
+    assert [epoch.number for epoch in replayed.epochs] == [1, 4, 5], "of the other partition it reads less"
+    assert [epoch.number for epoch in replayed.next(at(0)).epochs] == [6]
+    assert replayed.number == 2 and replayed.epoch.endswith(".5")
+    unnamed = Attempt.first(at(0)).again({"orders": {"orders": {"0": 5}}}).again(at(5, 7))
+    assert [epoch.number for epoch in unnamed.epochs] == [1, 2, 3], (
         "what is not named is read from the oldest on"
     )
     many = begun
     for offset in range(1, 300):
         many = many.again(at(offset))
-    assert len(many.lives) == MOST_LIVES and many.lives[-1].number == 300
+    assert len(many.epochs) == MOST_EPOCHS and many.epochs[-1].number == 300

@@ -180,7 +180,7 @@ def test_the_disk_has_what_a_batch_reads_before_it_is_published(
         LocalTable(tmp_path / "orders"),
         BatchLog(tmp_path / "batches.jsonl"),
         Checkpoint(None, str(checkpoint)),
-        generation=1,
+        attempt=1,
         start={},
         on_rows=lambda batch, rows: None,
     )

@@ -10,7 +10,7 @@ import pytest
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import DefinitionError
 from klamm.pipelines.sinks.writing import Started, start_query
-from klamm.pipelines.state import Generation, State
+from klamm.pipelines.state import Attempt, State
 from tests.pipelines.projects import make_project
 
 TABLE = """
@@ -42,8 +42,8 @@ def test_a_query_that_is_started_again_leaves_to_compaction_what_it_is_at(tmp_pa
     frame: Any = Frame(["n"])
 
     def start(again: Started | None) -> Started:
-        state, generation = State(project), Generation(1)
-        return start_query(frame, pipeline, project, state, generation, once=True, on_rows=print, again=again)
+        state, attempt = State(project), Attempt(1)
+        return start_query(frame, pipeline, project, state, attempt, once=True, on_rows=print, again=again)
 
     first = start(None)
     assert first.table is not None
@@ -72,4 +72,4 @@ def test_columns_that_a_table_cannot_have_are_refused(
     pipeline = load_definitions(project).pipelines["table"]
     frame: Any = Frame(columns)
     with pytest.raises(DefinitionError, match=problem):
-        start_query(frame, pipeline, project, State(project), Generation(1), once=True, on_rows=print)
+        start_query(frame, pipeline, project, State(project), Attempt(1), once=True, on_rows=print)

@@ -1,13 +1,15 @@
-"""Records that a redrive has sent back: which pipeline takes them, and when.
+"""Which pipeline reads a record that a redrive sent back.
 
-A dead letter goes back for the pipeline that had refused it, and if it was a source's rule, for that source:
-the others have had the record, and would have its rows twice. And a pipeline that is replayed, or makes a
-batch again that was not done, reads the records anew that it had refused. So it takes what came back of a
-record exactly if it has not begun a life since, the present one included, that reads the record itself: what
-that life refuses again has a letter of its own.
+A redriven record is addressed: its headers name the pipeline that wrote the dead-letter record, and the
+source if an expectation of a source was broken. All other pipelines and sources have read the original
+record, and skip the redriven one, or they would have its rows twice.
 
-Consumers that are no pipelines see all such records. One that passes headers on to another topic does no
-harm: an address counts in the topic that it names.
+The addressed pipeline skips the redriven record too if it has begun a later epoch (by a replay, or because a
+batch ran again) that reads the original record: that epoch writes a dead-letter record of its own if the
+record is still bad.
+
+Consumers that are not pipelines see all redriven records. A consumer that copies headers to another topic
+does no harm: an address counts only in the topic that it names.
 """
 
 from __future__ import annotations
@@ -19,57 +21,57 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from klamm.pipelines.positions import EARLIEST_OFFSET, Position
-from klamm.pipelines.state import Generation
+from klamm.pipelines.state import Attempt
 
 FOR = "klamm.for"
-"""The header with the group of the pipeline that a record is for; a record without it is for all."""
+"""The header with the group of the pipeline that a record is addressed to. Records without it are for all."""
 
-TOPIC, OFFSET, GENERATION, SOURCE = "klamm.topic", "klamm.offset", "klamm.generation", "klamm.source"
-"""Headers: where the record was that was refused (its partition is the same), in which life of the pipeline,
-and by the rule of which function."""
+TOPIC, OFFSET, EPOCH, SOURCE = "klamm.topic", "klamm.offset", "klamm.generation", "klamm.source"
+"""Headers: topic and offset of the original record (its partition is the same), the epoch of the pipeline
+that wrote the dead-letter record, and the function whose expectation was broken."""
 
 
-def is_for(group: str, generation: Generation, source: str, sources: Iterable[str]) -> Column:
-    """Whether a row of Spark's schema for records is for this pipeline and source. Never null. `sources` are
-    all of the pipeline."""
+def is_for(group: str, attempt: Attempt, source: str, sources: Iterable[str]) -> Column:
+    """True for rows that this pipeline and source must read; never null. The rows have the columns of the
+    data source. `sources` are all sources of the pipeline."""
     others = [name for name in sources if name != source]
     address = F.when(_text(TOPIC) == F.col("topic"), _text(FOR))
     is_ours = (
         address.eqNullSafe(group)
         & ~F.coalesce(_text(SOURCE).isin(others), F.lit(False))
-        & ~F.coalesce(_is_read_anew(generation, source), F.lit(False))
+        & ~F.coalesce(_is_read_anew(attempt, source), F.lit(False))
     )
     return address.isNull() | is_ours
 
 
-def _is_read_anew(generation: Generation, source: str) -> Column:
-    """Whether a life later than the one that had refused the record has read it, or will. A record of
-    another lineage was refused before all lives of this one."""
-    name = _text(GENERATION)
-    refused_in = F.when(
-        F.startswith(name, F.lit(f"{generation.lineage}.")),
+def _is_read_anew(attempt: Attempt, source: str) -> Column:
+    """True if an epoch after the one that wrote the dead-letter record reads the original record. A
+    dead-letter record with another pipeline id is older than all epochs of this one."""
+    name = _text(EPOCH)
+    written_in = F.when(
+        F.startswith(name, F.lit(f"{attempt.pipeline_id}.")),
         F.substring_index(name, ".", -1).try_cast("int"),
     ).otherwise(F.lit(0))
     offset = _text(OFFSET).try_cast("bigint")
     place = F.concat_ws("-", "topic", "partition")
 
-    def reads_it(life: Column) -> Column:
-        # What a life does not name it reads from the oldest on.
-        begin = F.coalesce(F.try_element_at(life["begins"], place), F.lit(EARLIEST_OFFSET))
-        return (life["number"] > refused_in) & (begin <= offset)
+    def reads_it(epoch: Column) -> Column:
+        # An epoch reads a partition that its start does not name from the oldest record.
+        begin = F.coalesce(F.try_element_at(epoch["begins"], place), F.lit(EARLIEST_OFFSET))
+        return (epoch["number"] > written_in) & (begin <= offset)
 
-    return name.isNotNull() & F.exists(_lives(generation, source), reads_it)
+    return name.isNotNull() & F.exists(_epochs(attempt, source), reads_it)
 
 
-def _lives(generation: Generation, source: str) -> Column:
-    """The lives that read this source, as one value: they may be many."""
-    lives = [
+def _epochs(attempt: Attempt, source: str) -> Column:
+    """The epochs that read this source, as one JSON value: there may be many."""
+    epochs = [
         {"number": number, "begins": _by_place(start[source])}
-        for number, start in generation.lives
+        for number, start in attempt.epochs
         if source in start
     ]
     kind = "ARRAY<STRUCT<number: INT, begins: MAP<STRING, BIGINT>>>"
-    return F.from_json(F.lit(json.dumps(lives)), kind)
+    return F.from_json(F.lit(json.dumps(epochs)), kind)
 
 
 def _by_place(start: Position) -> dict[str, int]:

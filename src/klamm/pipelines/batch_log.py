@@ -1,8 +1,9 @@
-"""Which records a table's batches hold: one line of JSON per published batch, or per run of merged ones.
+"""The log of a table's batches: one line of JSON per published batch, or per run of merged batches.
 
-A replay finds by it what to take out of the table and where to begin again. A line is added after its batch
-was published and before Spark counts it as done; when a crash comes in between, the batch is tried again,
-found published, and gets its line then. A line that a crash cut off is dropped when the file is read.
+A replay reads the log to find which batches to remove from the table and at which offsets to begin. A line is
+added after its batch was published and before Spark counts the batch as done. If the process crashes in
+between, Spark runs the batch again, the batch is found published, and its line is added then. A last line
+that a crash cut off is dropped when the file is read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from klamm.pipelines.state import write_whole
 class BatchEntry:
     """The records from `start` to `end` are in the batches `first` to `last`, as `rows` rows."""
 
-    generation: int
+    attempt: int
     first: int
     last: int
     start: Position
@@ -32,7 +33,7 @@ class BatchEntry:
 
 
 class BatchLog:
-    """The log of one pipeline. The thread of its query adds to it, that of compaction merges lines."""
+    """The log of one pipeline. The query's thread adds lines, the compaction thread merges them."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -47,11 +48,11 @@ class BatchLog:
                 self._rewrite()
         return self._entries
 
-    def last(self, generation: int) -> BatchEntry | None:
-        return next((entry for entry in reversed(self.entries) if entry.generation == generation), None)
+    def last(self, attempt: int) -> BatchEntry | None:
+        return next((entry for entry in reversed(self.entries) if entry.attempt == attempt), None)
 
-    def holds(self, generation: int, batch: int) -> bool:
-        last = self.last(generation)
+    def holds(self, attempt: int, batch: int) -> bool:
+        last = self.last(attempt)
         return last is not None and batch <= last.last
 
     def rows_in(self, folder: BatchFolder) -> int:
@@ -67,13 +68,13 @@ class BatchLog:
                 os.fsync(stream.fileno())
 
     def merge(self, folder: BatchFolder) -> None:
-        """One line for the batches of a folder that they were merged into."""
+        """Replace the lines of the batches that were merged into `folder` by one line."""
         with self._changing:
             inside = [entry for entry in self.entries if _inside(entry, folder)]
             if len(inside) < 2:
                 return
             whole = BatchEntry(
-                generation=folder.generation,
+                attempt=folder.attempt,
                 first=inside[0].first,
                 last=inside[-1].last,
                 start=inside[0].start,
@@ -85,11 +86,12 @@ class BatchLog:
             self.entries[position : position + len(inside)] = [whole]
             self._rewrite()
 
-    def cut(self, generation: int, first: int) -> None:
-        """Forget a batch and all later ones, after they were taken out of the table."""
+    def cut(self, attempt: int, first: int) -> None:
+        """Forget the batch `first` of `attempt` and all later ones, after they were removed from the
+        table."""
         with self._changing:
             self._entries = [
-                entry for entry in self.entries if (entry.generation, entry.first) < (generation, first)
+                entry for entry in self.entries if (entry.attempt, entry.first) < (attempt, first)
             ]
             self._rewrite()
 
@@ -98,18 +100,24 @@ class BatchLog:
 
 
 def _inside(entry: BatchEntry, folder: BatchFolder) -> bool:
-    return folder.holds(entry.generation, entry.first) and folder.holds(entry.generation, entry.last)
+    return folder.holds(entry.attempt, entry.first) and folder.holds(entry.attempt, entry.last)
 
 
 def _line(entry: BatchEntry) -> str:
-    return json.dumps(asdict(entry), separators=(",", ":")) + "\n"
+    value = asdict(entry)
+    return json.dumps({"generation": value.pop("attempt"), **value}, separators=(",", ":")) + "\n"
 
 
 def _read(file: Path) -> tuple[list[BatchEntry], bool]:
-    """What the file has, and whether its last line is cut off."""
+    """The entries of the file, and whether its last line is cut off."""
     try:
         lines = file.read_text().splitlines(keepends=True)
     except FileNotFoundError:
         return [], False
     cut = bool(lines) and not lines[-1].endswith("\n")
-    return [BatchEntry(**json.loads(line)) for line in (lines[:-1] if cut else lines)], cut
+    return [_entry(line) for line in (lines[:-1] if cut else lines)], cut
+
+
+def _entry(line: str) -> BatchEntry:
+    value = json.loads(line)
+    return BatchEntry(attempt=value.pop("generation"), **value)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Checkpoint:
-    """The checkpoint of one generation of one pipeline, on this machine or wherever Spark keeps it."""
+    """The checkpoint of one attempt of one pipeline, on this machine or wherever Spark keeps it."""
 
     def __init__(self, spark: SparkSession | None, location: str) -> None:
         self.location = location

@@ -1,22 +1,22 @@
-"""Dead letters: rows that break a rule, sent to the project's dead-letter topic with what is wrong with them.
+"""Dead-letter records: rows that break an expectation or cannot be decoded, sent to the dead-letter topic.
 
-A dead letter has the key and the value of the record, its headers, and:
+A dead-letter record has the key, the value and the headers of the original record, and these headers:
 
     klamm.rule          the expectation's name, or "decode"
     klamm.error         what is wrong, in words
-    klamm.pipeline      the pipeline that met it
-    klamm.generation    in which of its lives: a replay begins a new one
-    klamm.source        the source, transform or pipeline that has the rule
-    klamm.topic, klamm.partition, klamm.offset, klamm.timestamp (ms)     where the record is
-    klamm.content       "record"; or "row": a transform has dropped the columns that carry the record, so that
-                        the value is what was left of the row, as JSON, and coordinates may be missing; or
-                        "coordinates": with all this it was larger than the broker takes, so that just the
-                        headers above are here, and the record is where they say
+    klamm.pipeline      the pipeline that wrote the dead-letter record
+    klamm.generation    the pipeline's id and epoch; a replay begins a new epoch
+    klamm.source        the source, transform or pipeline that has the expectation
+    klamm.topic, klamm.partition, klamm.offset, klamm.timestamp (ms)     of the original record
+    klamm.content       "record": key and value are the original's. "row": a transform has dropped the columns
+                        that carry the original, so the value is the row as JSON, and coordinates may be
+                        missing. "coordinates": with these headers the record was larger than the broker
+                        accepts, so only the headers were sent
 
-They are sent while the rows go by, in one pass, by a function in Spark's Python workers whose result is
-filtered on. It is given one column, which is null for good rows, so that these cost little. A batch of rows
-goes on when all its dead letters are acknowledged. At least once: a task that Spark runs again sends again.
-docs/adr/0013-dead-letters-in-one-pass.md has the reasons.
+A Python function in Spark's workers sends the records while the rows pass, in one pass over the data, and
+returns which rows stay. It gets one column, which is null for good rows, so good rows cost little. A batch of
+rows goes on when the broker has acknowledged all its dead-letter records. Delivery is at least once: a task
+that Spark runs again sends again. The reasons are in docs/adr/0013-dead-letters-in-one-pass.md.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from pyspark.sql.pandas.functions import arrow_udf
 from klamm.client.errors import ClientError, RecordTooLarge, TopicExists
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.producer import Producer
-from klamm.pipelines.addressing import FOR, GENERATION, OFFSET, SOURCE, TOPIC
+from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, SOURCE, TOPIC
 from klamm.pipelines.definitions import CARRIED, CONTENTS, DECODE_RULE
 from klamm.pipelines.project import Project
-from klamm.pipelines.state import Generation
+from klamm.pipelines.state import Attempt
 from pyspark_klamm.sink import forget_producer, producer_for
 
 HEADER_PREFIX = "klamm."
@@ -48,13 +48,11 @@ RULE, ERROR, PIPELINE = "klamm.rule", "klamm.error", "klamm.pipeline"
 PARTITION, TIMESTAMP = "klamm.partition", "klamm.timestamp"
 CONTENT = "klamm.content"
 IS_RECORD, IS_ROW, IS_ELSEWHERE = "record", "row", "coordinates"
-"""What klamm.content says."""
-_OURS = frozenset(
-    {RULE, ERROR, PIPELINE, GENERATION, SOURCE, TOPIC, PARTITION, OFFSET, TIMESTAMP, CONTENT, FOR}
-)
+"""The values of klamm.content."""
+_OURS = frozenset({RULE, ERROR, PIPELINE, EPOCH, SOURCE, TOPIC, PARTITION, OFFSET, TIMESTAMP, CONTENT, FOR})
 
 DELIVERY_TIMEOUT_S = 120.0
-"""How long a batch waits for the acknowledgements of its dead letters before its task fails."""
+"""How long a batch waits for the acknowledgements of its dead-letter records before its task fails."""
 
 SCHEMA = pa.schema(
     [
@@ -67,23 +65,26 @@ SCHEMA = pa.schema(
 logger = logging.getLogger("klamm.pipelines")
 
 Explain = Callable[[bytes], str | None]
-"""Says more about a value that could not be decoded than Spark did; None if it knows no more."""
+"""From a value that Spark could not decode to what is wrong with it; None if nothing is found."""
 
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """Where the dead letters of one pipeline go. Travels to workers."""
+    """Sends the dead-letter records of one pipeline. Pickled to Spark's workers."""
 
     topic: str
     settings: tuple[tuple[str, str], ...]
     pipeline: str
-    life: str | None
+    epoch: str | None
 
     @classmethod
-    def of(cls, project: Project, pipeline: str, life: Generation | None) -> DeadLetters:
+    def of(cls, project: Project, pipeline: str, attempt: Attempt | None) -> DeadLetters:
         settings = {**project.client_settings("producer"), "bootstrap.servers": project.bootstrap}
         return cls(
-            project.dead_letters, tuple(sorted(settings.items())), pipeline, life.life if life else None
+            project.dead_letters,
+            tuple(sorted(settings.items())),
+            pipeline,
+            attempt.epoch if attempt else None,
         )
 
     def send(
@@ -97,9 +98,9 @@ class DeadLetters:
         columns: list[str],
         explain: Explain | None,
     ) -> DataFrame:
-        """The frame without the bad rows, which are sent when the others are read.
+        """The frame without its bad rows, which are sent to the dead-letter topic when the frame is read.
 
-        `columns` are those of the user, which are sent if the record itself is no longer there.
+        `columns` are the user's columns. They are sent if the frame no longer carries the original record.
         """
         parts = [
             rule.alias("rule"),
@@ -116,35 +117,35 @@ class DeadLetters:
         return frame.filter(keep(F.when(is_bad, F.to_json(F.struct(*parts)))))
 
     def _udf(self, node: str, explain: Explain | None) -> Any:
-        letters = self
+        dead_letters = self
 
         def keep(bad: pa.Array) -> pa.Array:
-            return send_batch(letters, node, explain, bad)
+            return send_batch(dead_letters, node, explain, bad)
 
         udf = arrow_udf(keep, returnType="boolean")  # type: ignore[call-overload]
-        # Or Spark might call it twice for a row, or not at all.
+        # Spark may call a deterministic function twice for a row, or not at all.
         return udf.asNondeterministic()
 
 
-def send_batch(letters: DeadLetters, node: str, explain: Explain | None, bad: pa.Array) -> pa.Array:
-    """In a worker: send the rows that are there as JSON, wait for the broker, and say which rows stay."""
+def send_batch(dead_letters: DeadLetters, node: str, explain: Explain | None, bad: pa.Array) -> pa.Array:
+    """In a worker: send the bad rows, given as JSON, wait for the broker, and return which rows stay."""
     is_good = pc.is_null(bad)
     if bad.null_count < len(bad):
         rows = [json.loads(text) for text in bad.drop_null().to_pylist()]
-        _send(letters, [_record(letters, node, explain, row) for row in rows])
+        _send(dead_letters, [_record(dead_letters, node, explain, row) for row in rows])
     return is_good
 
 
-def _send(letters: DeadLetters, records: list[dict[str, Any]]) -> None:
-    settings = dict(letters.settings)
+def _send(dead_letters: DeadLetters, records: list[dict[str, Any]]) -> None:
+    settings = dict(dead_letters.settings)
     try:
         try:
-            _send_together(producer_for(settings), letters.topic, records)
+            _send_together(producer_for(settings), dead_letters.topic, records)
         except RecordTooLarge:
             forget_producer(settings)
-            _send_one_by_one(producer_for(settings), letters.topic, records)
+            _send_one_by_one(producer_for(settings), dead_letters.topic, records)
     except ClientError:
-        forget_producer(settings)  # what it still holds must not be sent beside what the next attempt sends
+        forget_producer(settings)  # its unsent records must not be sent beside those of the next task
         raise
 
 
@@ -155,7 +156,7 @@ def _send_together(producer: Producer, topic: str, records: list[dict[str, Any]]
 
 
 def _send_one_by_one(producer: Producer, topic: str, records: list[dict[str, Any]]) -> None:
-    """Slowly: some of them are too large. Their records were not, before our headers came to them."""
+    """The slow way, if some records are too large now that they have our headers too."""
     for record in records:
         try:
             _send_together(producer, topic, [record])
@@ -163,17 +164,19 @@ def _send_one_by_one(producer: Producer, topic: str, records: list[dict[str, Any
             _send_together(producer, topic, [_coordinates_of(record)])
 
 
-def _coordinates_of(letter: dict[str, Any]) -> dict[str, Any]:
-    """The dead letter without what is in the record, and in the row if it is made of one."""
-    headers = [header for header in letter["headers"] if is_ours(header["key"])]
+def _coordinates_of(record: dict[str, Any]) -> dict[str, Any]:
+    """The dead-letter record with our headers only: without key, value and the original's headers."""
+    headers = [header for header in record["headers"] if is_ours(header["key"])]
     for header in headers:
         if header["key"] == CONTENT and header["value"] == IS_RECORD.encode():
             header["value"] = IS_ELSEWHERE.encode()
     return {"key": None, "value": None, "headers": headers}
 
 
-def _record(letters: DeadLetters, node: str, explain: Explain | None, row: dict[str, Any]) -> dict[str, Any]:
-    """The dead letter of one row. JSON has bytes as base64, and leaves out what is null."""
+def _record(
+    dead_letters: DeadLetters, node: str, explain: Explain | None, row: dict[str, Any]
+) -> dict[str, Any]:
+    """The dead-letter record of one row, which is JSON with bytes as base64 and without nulls."""
     is_record = "row" not in row
     value = _bytes(row.get("_value")) if is_record else row["row"].encode()
     error = row.get("error")
@@ -182,8 +185,8 @@ def _record(letters: DeadLetters, node: str, explain: Explain | None, row: dict[
     named = {
         RULE: row["rule"],
         ERROR: error,
-        PIPELINE: letters.pipeline,
-        GENERATION: letters.life,
+        PIPELINE: dead_letters.pipeline,
+        EPOCH: dead_letters.epoch,
         SOURCE: node,
         TOPIC: row.get("_topic"),
         PARTITION: row.get("_partition"),
@@ -205,20 +208,20 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def is_ours(header: str | None) -> bool:
-    """Whether a header of this name is one that a dead letter gets, or that tells of the one before it.
-    klamm.redriven stays with its record."""
+    """True if dead-letter records and redriven records get a header of this name. klamm.redriven is not among
+    them: it stays with its record."""
     return header in _OURS
 
 
 def make_topic(project: Project) -> None:
-    """Make the dead-letter topic if it is not there, on the driver, before the first letter needs it."""
+    """Create the dead-letter topic if it does not exist. Runs on the driver, before the first batch."""
     settings: Mapping[str, str] = project.client_settings("admin")
     try:
         with Admin(project.bootstrap, config=settings) as admin:
             if project.dead_letters not in admin.list_topics():
                 admin.create_topic(project.dead_letters)
     except TopicExists:
-        return  # somebody else was quicker
+        return  # created by another client meanwhile
     except ClientError as error:
-        # It may be there and hidden from us, or made when it is written to; if not, the first letter says so.
-        logger.warning("the dead-letter topic %s could not be made: %s", project.dead_letters, error)
+        # The topic may exist without being visible to us, or be created by the first write.
+        logger.warning("could not create the dead-letter topic %s: %s", project.dead_letters, error)

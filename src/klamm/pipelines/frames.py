@@ -36,7 +36,7 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.sampling import last_offsets
 from klamm.pipelines.schemas.explaining import json_explainer
 from klamm.pipelines.schemas.resolving import ensure_schema
-from klamm.pipelines.state import Generation
+from klamm.pipelines.state import Attempt
 
 READ_FORMAT = "klamm"
 
@@ -59,13 +59,13 @@ def build(
     streaming: bool,
     last: int | None = None,
     starts: Mapping[str, Position] | None = None,
-    life: Generation | None = None,
+    attempt: Attempt | None = None,
     makes_topics: bool = True,
 ) -> DataFrame:
     """The DataFrame of a node: a pipeline's without the contents of records, which do not go into sinks.
 
     `last` reads that many of the newest records of each source (without `streaming`); `starts` are the
-    positions to begin at, by source; else all is read. `life` is the pipeline's, which has begun there:
+    positions to begin at, by source; else all is read. `attempt` is the pipeline's, which has begun there:
     without one, nothing that was sent back is passed over. `makes_topics`: the dead-letter topic, before
     any row needs it.
     """
@@ -75,7 +75,7 @@ def build(
     nodes = order(node.name, definitions.nodes)
     if streaming and makes_topics and any(_may_send(each) for each in nodes):
         make_topic(project)
-    frame = _Builder(node, nodes, project, spark, streaming, last, starts or {}, life).build(nodes)
+    frame = _Builder(node, nodes, project, spark, streaming, last, starts or {}, attempt).build(nodes)
     if isinstance(node, Pipeline):
         frame = frame.drop(*CONTENTS)
     if streaming:
@@ -95,17 +95,17 @@ class _Builder:
         streaming: bool,
         last: int | None,
         starts: Mapping[str, Position],
-        life: Generation | None,
+        attempt: Attempt | None,
     ) -> None:
         self._project = project
         self._spark = spark
         self._streaming = streaming
         self._last = last
         self._starts = starts
-        self._life = life
+        self._attempt = attempt
         self._query = node.name
         self._sources = [each.name for each in nodes if isinstance(each, Source)]
-        self._letters = DeadLetters.of(project, node.name, life) if streaming else None
+        self._dead_letters = DeadLetters.of(project, node.name, attempt) if streaming else None
         self._frames: dict[str, DataFrame] = {}
 
     def build(self, nodes: list[Node]) -> DataFrame:
@@ -115,7 +115,7 @@ class _Builder:
             else:
                 frame = self._call(node, {name: self._frames[name] for name in node.inputs})
                 if node.expectations or isinstance(node, Pipeline):
-                    frame = check_returned(frame, node, self._letters)
+                    frame = check_returned(frame, node, self._dead_letters)
             self._frames[node.name] = frame
         return self._frames[nodes[-1].name]
 
@@ -123,15 +123,15 @@ class _Builder:
         schema = ensure_schema(self._project, source)
         decoded = decode(self._raw(source), source, schema, self._project)
         unknown = unknown_fields(source, schema)
-        return check_decoded(decoded, source, self._letters, unknown, _explainer(source, schema))
+        return check_decoded(decoded, source, self._dead_letters, unknown, _explainer(source, schema))
 
     def _raw(self, source: Source) -> DataFrame:
         options = self._read_options(source)
         reader: Any = self._spark.readStream if self._streaming else self._spark.read
         rows: DataFrame = reader.format(READ_FORMAT).options(**options).load()
-        if self._life is not None:
+        if self._attempt is not None:
             group = self._project.group_of(self._query)
-            rows = rows.filter(is_for(group, self._life, source.name, self._sources))
+            rows = rows.filter(is_for(group, self._attempt, source.name, self._sources))
         if self._last is not None:
             rows = rows.orderBy(F.desc("timestamp"), F.desc("offset")).limit(self._last)
         return rows.select(*[F.col(name.removeprefix("_")).alias(name) for name in CARRIED])

@@ -27,7 +27,7 @@ from klamm.client.plain.consumer import Consumer
 from klamm.client.plain.producer import Delivery, Producer
 from klamm.client.results import CommittedOffset, Record, TopicPartition
 from klamm.pipelines import dead_letters as letters
-from klamm.pipelines.addressing import FOR, GENERATION, OFFSET, SOURCE, TOPIC
+from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, SOURCE, TOPIC
 from klamm.pipelines.definitions import Definitions
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError
@@ -134,7 +134,7 @@ class Letter:
         self.offset = _number(self._text(OFFSET))
         self.timestamp = _number(self._text(letters.TIMESTAMP))
         self.content = self._text(letters.CONTENT)
-        self.life = self._text(GENERATION)
+        self.epoch = self._text(EPOCH)
 
     def _text(self, name: str) -> str:
         return _text(self.headers.get(name))
@@ -357,7 +357,7 @@ class _Work:
         """Whether no letter of the same record was met before in this redrive; noted from now on."""
         if letter.offset is None:
             return True
-        reader = () if self._wanted.for_all else (letter.pipeline, letter.life)
+        reader = () if self._wanted.for_all else (letter.pipeline, letter.epoch)
         # The time, too: a topic that was made anew has the same offsets again.
         record = (*reader, letter.topic, letter.partition, letter.offset, letter.timestamp)
         if record in self._met:
@@ -397,7 +397,7 @@ class _Work:
         headers.append((REDRIVEN, str(times + 1).encode()))
         if not self._wanted.for_all:
             headers.append((FOR, self._project.group_of(letter.pipeline).encode()))
-            told = (TOPIC, OFFSET, GENERATION, SOURCE)
+            told = (TOPIC, OFFSET, EPOCH, SOURCE)
             headers += [(name, letter.headers[name]) for name in told if name in letter.headers]
         return self._clients.producer.send(
             letter.topic,

@@ -1,6 +1,6 @@
 """Reads records again that a pipeline has read: `plan` says what that means, `carry_out` prepares it.
 
-The pipeline gets a new generation, with a checkpoint of its own, that begins where it shall be read again;
+The pipeline gets a new attempt, with a checkpoint of its own, that begins where it shall be read again;
 the next run goes on from there. What becomes of what was written before depends on the sink:
 
     parquet    the batches from that point on are taken out of the table and made anew: each row is there once
@@ -20,12 +20,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from klamm.pipelines.attempts import finish_retiring, table_place
 from klamm.pipelines.batch_log import BatchEntry, BatchLog
 from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Definitions, ParquetSink, Pipeline, TopicSink
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError
-from klamm.pipelines.generations import finish_retiring, table_place
 from klamm.pipelines.graph import sources_of
 from klamm.pipelines.hadoop import local_path
 from klamm.pipelines.positions import EARLIEST_OFFSET, Position, is_gone, merged, reaches
@@ -51,14 +51,14 @@ class ReplayPlan:
 
     pipeline: str
     sink: str
-    generation: int
-    """The number of the generation that begins."""
+    attempt: int
+    """The number of the attempt that begins."""
     start: dict[str, Position]
     """Where it begins, for each source."""
     retired: tuple[str, ...]
     """Folders that are taken out of the table."""
     cut: tuple[int, int] | None
-    """The first batch of its log that goes, by generation and number."""
+    """The first batch of its log that goes, by attempt and number."""
     newest: str
     """The newest folder of the table by now; none: nothing."""
     retired_rows: int
@@ -73,13 +73,13 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
     definitions = load_definitions(project)
     wanted = _pipeline(definitions, pipeline)
     state = State(project)
-    present = state.generation(pipeline)
+    present = state.attempt(pipeline)
     if present is None:
         raise ReplayRefused(
             f"{pipeline} has not run yet: there is nothing to replay",
             advice="Its first run begins where its source says (start=)",
         )
-    if present.lineage and present.table != table_place(project, wanted):
+    if present.pipeline_id and present.table != table_place(project, wanted):
         raise ReplayRefused(
             f"{pipeline} writes to another place than it did: what is there may be another's",
             advice="Run it first",
@@ -123,7 +123,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
     return ReplayPlan(
         pipeline=pipeline,
         sink=sink_text(wanted.to),
-        generation=present.number + 1,
+        attempt=present.number + 1,
         start=starts,
         retired=tuple(folder.name for folder in rebuilt.retired),
         cut=rebuilt.first,
@@ -136,16 +136,16 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
 def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | None = None) -> None:
     """Prepare the next run to begin where the plan says. Refused while the project runs.
 
-    First the generation is written down, with what is to be retired, then that is done: whatever happens in
+    First the attempt is written down, with what is to be retired, then that is done: whatever happens in
     between, the next run finishes it.
     """
     state = State(project)
     wanted = _pipeline(load_definitions(project), planned.pipeline)
     with state.lock("preparing a replay"), _session_if_needed(project, wanted, spark) as session:
-        present = state.generation(planned.pipeline)
+        present = state.attempt(planned.pipeline)
         if present is not None and present.cut is not None:
             finish_retiring(project, state, wanted, present, session)
-        if present is None or present.number + 1 != planned.generation or present.cut:
+        if present is None or present.number + 1 != planned.attempt or present.cut:
             raise ReplayRefused(
                 f"{planned.pipeline} has been replayed since this was planned", advice="Plan it again"
             )
@@ -156,7 +156,7 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
                     f"{planned.pipeline} has gone on since the replay was planned", advice="Plan it again"
                 )
         begun = present.next(planned.start, planned.retired, planned.cut)
-        state.keep_generation(planned.pipeline, begun)
+        state.keep_attempt(planned.pipeline, begun)
         if begun.cut is not None:
             finish_retiring(project, state, wanted, begun, session)
 
@@ -225,10 +225,10 @@ def _first_reached(
     found = next((entry for entry in entries if reaches(entry.end, point)), None)
     if found is None:
         return None
-    inside = next((folder for folder in folders if folder.holds(found.generation, found.first)), None)
+    inside = next((folder for folder in folders if folder.holds(found.attempt, found.first)), None)
     if inside is None:
         return found
-    return next(entry for entry in entries if inside.holds(entry.generation, entry.first))
+    return next(entry for entry in entries if inside.holds(entry.attempt, entry.first))
 
 
 class _Rebuilt(NamedTuple):
@@ -262,14 +262,14 @@ def _rebuilt(
     end = merged((entry.end for entry in later), max)
     begins_folder = {folder[:2] for folder in folders}
     for index, entry in enumerate(later):
-        inside = any(folder.holds(entry.generation, entry.first) for folder in folders)
-        is_first = not inside or (entry.generation, entry.first) in begins_folder
+        inside = any(folder.holds(entry.attempt, entry.first) for folder in folders)
+        is_first = not inside or (entry.attempt, entry.first) in begins_folder
         if is_first and not is_gone(entry.start, end, oldest, newest):
             return _Rebuilt(
                 begins=entry.start,
-                first=(entry.generation, entry.first),
+                first=(entry.attempt, entry.first),
                 is_whole=entry is entries[0],
-                retired=tuple(folder for folder in folders if folder[:2] >= (entry.generation, entry.first)),
+                retired=tuple(folder for folder in folders if folder[:2] >= (entry.attempt, entry.first)),
                 rows=sum(each.rows for each in later[index:]),
                 staying_rows=sum(each.rows for each in later[:index]),
             )

@@ -26,13 +26,13 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 from klamm.client.errors import ClientError
 from klamm.pipelines import frames
+from klamm.pipelines.attempts import current_attempt, present_starts
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.compactor import Compactor
 from klamm.pipelines.definitions import Definitions, Otherwise, ParquetSink, Pipeline
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import DefinitionError, PipelineError, ProjectError
 from klamm.pipelines.failures import Failure, explain
-from klamm.pipelines.generations import current_generation, present_starts
 from klamm.pipelines.graph import order
 from klamm.pipelines.progress import ENDED, PipelineStatus, Tally, rule_name
 from klamm.pipelines.project import Project
@@ -174,10 +174,8 @@ class _Run:
         tally = self._tallies[pipeline.name]
         again = self._started.get(pipeline.name)
         try:
-            generation = current_generation(
-                self._project, self._state, self._definitions, pipeline, self._spark
-            )
-            starts = present_starts(self._project, self._definitions, pipeline, generation)
+            attempt = current_attempt(self._project, self._state, self._definitions, pipeline, self._spark)
+            starts = present_starts(self._project, self._definitions, pipeline, attempt)
             frame = frames.build(
                 pipeline,
                 self._definitions,
@@ -185,14 +183,14 @@ class _Run:
                 self._spark,
                 streaming=True,
                 starts=starts,
-                life=generation,
+                attempt=attempt,
             )
             started = start_query(
                 frame,
                 pipeline,
                 self._project,
                 self._state,
-                generation,
+                attempt,
                 once=self._once,
                 on_rows=lambda batch, rows: self._news.put(lambda: tally.wrote(batch, rows)),
                 again=again,
@@ -206,7 +204,7 @@ class _Run:
             return
         self._started[pipeline.name] = started
         self._seen.pop(pipeline.name, None)
-        tally.started(generation.number, _now_ms())
+        tally.started(attempt.number, _now_ms())
         if again is not None or self._compactor is None:
             return
         if started.table is not None and started.log is not None:

@@ -1,16 +1,23 @@
-"""What a project remembers between runs, in its state folder on this machine.
+"""What a project keeps between runs, in its state folder on this machine.
 
     lock                       held by the process that runs the project
     driver.lock                held by that process's JVM, which may outlive it for a moment
     redrive.lock               held by a redrive
-    generations/<pipeline>.json
-    batches/<pipeline>.jsonl   what is published in the pipeline's table, with offsets (`batch_log.py`)
+    generations/<pipeline>.json    the pipeline's present attempt, and its epochs
+    batches/<pipeline>.jsonl   the batches in the pipeline's table, with their offsets (`batch_log.py`)
     status/<pipeline>.json     how the pipeline is doing (`status.py`)
 
-Checkpoints are Spark's, one folder per pipeline and generation; they lie in the state folder too unless the
-project says otherwise. A generation is what a pipeline writes from a starting position on: a replay starts
-the next one. Its number and its start are written before its first batch, so that a start at "latest" is the
-same position again when that batch is tried again.
+Checkpoints are Spark's, one folder per pipeline and attempt. They lie in the state folder too, unless the
+project names another place.
+
+An attempt is everything that a pipeline writes from one starting position on; a replay starts the next
+attempt. Its number and its start are written to disk before its first batch, so that a start at "latest"
+means the same offsets when that batch runs again.
+
+An epoch begins with each attempt, and each time a batch runs again that was not done. A dead-letter record
+names the epoch that wrote it.
+
+On disk an attempt is called a generation, an epoch a life, and a pipeline's id its lineage.
 """
 
 from __future__ import annotations
@@ -35,38 +42,39 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DRIVER_WAIT_S = 30.0
-"""How long to wait for the JVM of a run that was killed: it ends itself when it finds its process gone."""
+"""How long to wait for the JVM of a run that was killed. It ends by itself once its Python process is
+gone."""
 
 _DRIVER_POLL_S = 0.05
 
 
 class ProjectBusy(PipelineError):
-    """Another process runs the project, or changes it."""
+    """Another process runs or changes the project."""
 
 
-MOST_LIVES = 200
-"""How many are kept: nearly each is a batch that was broken off, and counts for what that had refused."""
+MOST_EPOCHS = 200
+"""How many epochs are kept. Nearly each stands for a batch that was interrupted."""
 
 
-class Life(NamedTuple):
-    """What a pipeline reads from `start` on, for each source by its name; `number` counts them."""
+class Epoch(NamedTuple):
+    """What a pipeline reads from `start` on. `start` has a position per source; `number` counts the
+    epochs."""
 
     number: int
     start: Mapping[str, Position]
 
 
 @dataclass(frozen=True)
-class Generation:
+class Attempt:
     """What a pipeline writes between two replays, with a checkpoint of its own.
 
-    It begins at `start`, for each source by its name. A replay that was killed is finished by whoever comes
-    next: the folders `retire` of the table must be gone before it runs, and what its log has from the batch
-    `cut` on (generation and number). `table` is where batches go, if they go to a table of ours, so that one
-    of another is not taken for it.
+    `start` has the position at which each source begins. `retire` and `cut` are the rest of a replay that was
+    interrupted: before the attempt runs, the folders `retire` must leave the table, and the batch log must
+    forget everything from the batch `cut` on (attempt and batch number). `table` is where the batches go, if
+    they go to a Parquet table; it tells the pipeline's own table from another one.
 
-    `lineage` is new when a pipeline begins without a state. A life begins with each generation, and each
-    time a batch is read again that was not done: `lives` has those of all generations, without such that
-    a later one has wholly read again.
+    `pipeline_id` is drawn when a pipeline begins without a state. `epochs` has the epochs of all attempts,
+    except those whose records a later epoch reads again as a whole.
     """
 
     number: int
@@ -74,35 +82,36 @@ class Generation:
     retire: tuple[str, ...] = ()
     cut: tuple[int, int] | None = None
     table: str | None = None
-    lineage: str = ""
-    lives: tuple[Life, ...] = ()
+    pipeline_id: str = ""
+    epochs: tuple[Epoch, ...] = ()
 
     @classmethod
     def first(cls, start: Mapping[str, Position], table: str | None = None) -> Self:
-        return cls(1, start, table=table, lineage=secrets.token_hex(4), lives=(Life(1, start),))
+        return cls(1, start, table=table, pipeline_id=secrets.token_hex(4), epochs=(Epoch(1, start),))
 
     def next(
         self, start: Mapping[str, Position], retire: tuple[str, ...] = (), cut: tuple[int, int] | None = None
     ) -> Self:
-        """The generation that a replay begins."""
+        """The attempt that a replay starts."""
         begun = self.again(start)
         return replace(begun, number=self.number + 1, start=start, retire=retire, cut=cut)
 
     def again(self, start: Mapping[str, Position]) -> Self:
-        """The same one, with a life that begins with a batch that was not done."""
-        number = self.lives[-1].number + 1 if self.lives else 1
-        kept = [life for life in self.lives if not _covers(start, life.start)]
-        return replace(self, lives=(*kept[1 - MOST_LIVES :], Life(number, start)))
+        """The same attempt with a new epoch, which begins at `start`, the position of the batch to run
+        again."""
+        number = self.epochs[-1].number + 1 if self.epochs else 1
+        kept = [epoch for epoch in self.epochs if not _covers(start, epoch.start)]
+        return replace(self, epochs=(*kept[1 - MOST_EPOCHS :], Epoch(number, start)))
 
     @property
-    def life(self) -> str:
-        """The name of the present life, and of no other, also not of one after the state was deleted."""
-        return f"{self.lineage}.{self.lives[-1].number if self.lives else 0}"
+    def epoch(self) -> str:
+        """The name of the present epoch. It is unique, even if the state is deleted and made again."""
+        return f"{self.pipeline_id}.{self.epochs[-1].number if self.epochs else 0}"
 
 
 def _covers(start: Mapping[str, Position], other: Mapping[str, Position]) -> bool:
-    """Whether everything that is read from `other` on is read from `start` on. Partitions that are not named
-    are read from their oldest record on."""
+    """True if `start` lies at or before `other` in every partition. A partition that is not named is read
+    from its oldest record."""
     for source, position in other.items():
         if source not in start:
             return False
@@ -123,7 +132,7 @@ class State:
 
     @contextmanager
     def lock(self, purpose: str, name: str = "lock") -> Iterator[None]:
-        """Keep others from running or changing the project meanwhile. Raises ProjectBusy at once."""
+        """Keep other processes from running or changing the project meanwhile. Raises ProjectBusy at once."""
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -156,10 +165,9 @@ class State:
         return False
 
     def lock_driver(self, spark: SparkSession) -> Any:
-        """Have the JVM hold a lock as long as it lives, or until what is returned is closed.
+        """Have the JVM hold a lock until it ends, or until the returned file is closed.
 
-        A process that is killed leaves its JVM behind for a moment, and that could still write to
-        checkpoints.
+        The JVM of a process that was killed runs on for a moment, and could still write to checkpoints.
         """
         jvm: Any = spark._jvm
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -175,35 +183,38 @@ class State:
             time.sleep(_DRIVER_POLL_S)
         return file
 
-    def generation(self, pipeline: str) -> Generation | None:
-        """The pipeline's present generation; None before its first start."""
-        file = self._generation_file(pipeline)
+    def attempt(self, pipeline: str) -> Attempt | None:
+        """The pipeline's present attempt; None before its first start."""
+        file = self._attempt_file(pipeline)
         try:
             value = json.loads(file.read_text())
             cut = value.get("cut")
-            return Generation(
+            return Attempt(
                 int(value["number"]),
                 value["start"],
                 tuple(value["retire"]),
                 (int(cut[0]), int(cut[1])) if cut else None,
                 value.get("table"),
                 value.get("lineage", ""),
-                tuple(Life(int(number), start) for number, start in value.get("lives", ())),
+                tuple(Epoch(int(number), start) for number, start in value.get("lives", ())),
             )
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise PipelineError(
-                f"{file} does not read as what it should be ({error})",
-                advice=f"If checkpoints of {pipeline} are there, restore it; else remove it",
+                f"{file} cannot be read: {error}",
+                advice=f"Restore the file, or delete it if {pipeline} has no checkpoints",
             ) from None
 
-    def keep_generation(self, pipeline: str, generation: Generation) -> None:
-        write_whole(self._generation_file(pipeline), json.dumps(asdict(generation), indent=1))
+    def keep_attempt(self, pipeline: str, attempt: Attempt) -> None:
+        value = asdict(attempt)
+        value["lineage"], value["lives"] = value.pop("pipeline_id"), value.pop("epochs")
+        write_whole(self._attempt_file(pipeline), json.dumps(value, indent=1))
 
-    def checkpoint(self, pipeline: str, generation: Generation) -> str:
-        """With the lineage in its name: what begins without a state must not go on with an old checkpoint."""
-        name = "-".join(filter(None, [str(generation.number), generation.lineage]))
+    def checkpoint(self, pipeline: str, attempt: Attempt) -> str:
+        """The folder of the attempt's checkpoint. Its name has the pipeline's id, so that a pipeline whose
+        state was deleted does not continue an old checkpoint."""
+        name = "-".join(filter(None, [str(attempt.number), attempt.pipeline_id]))
         return joined(self._project.checkpoints, pipeline, name)
 
     def batches_file(self, pipeline: str) -> Path:
@@ -212,12 +223,12 @@ class State:
     def status_file(self, pipeline: str) -> Path:
         return self.folder / "status" / f"{pipeline}.json"
 
-    def _generation_file(self, pipeline: str) -> Path:
+    def _attempt_file(self, pipeline: str) -> Path:
         return self.folder / "generations" / f"{pipeline}.json"
 
 
 def write_whole(file: Path, text: str, *, durable: bool = True) -> None:
-    """Write a file so that readers find its old text or its new one; if `durable`, after a crash too."""
+    """Write a file so that readers find its old text or its new text; if `durable`, also after a crash."""
     file.parent.mkdir(parents=True, exist_ok=True)
     made = file.with_name(f".{file.name}.new")
     with made.open("w") as stream:
@@ -231,7 +242,7 @@ def write_whole(file: Path, text: str, *, durable: bool = True) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have the disk keep a file, or what a folder lists."""
+    """fsync a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -240,4 +251,4 @@ def sync(path: Path) -> None:
 
 
 def _holder(descriptor: int) -> str:
-    return os.pread(descriptor, 200, 0).decode(errors="replace") or "by another process"
+    return os.pread(descriptor, 200, 0).decode(errors="replace") or "another process"

@@ -55,10 +55,10 @@ def choose_run(
     sizes: Sequence[tuple[BatchFolder, int]], policy: CompactionPolicy
 ) -> list[tuple[BatchFolder, int]]:
     """The neighbouring folders to merge next, the newest run first; nothing when there is none worth it."""
-    by_generation: dict[int, list[tuple[BatchFolder, int]]] = {}
+    by_attempt: dict[int, list[tuple[BatchFolder, int]]] = {}
     for folder, size in sorted(sizes):
-        by_generation.setdefault(folder.generation, []).append((folder, size))
-    for _, folders in sorted(by_generation.items(), reverse=True):
+        by_attempt.setdefault(folder.attempt, []).append((folder, size))
+    for _, folders in sorted(by_attempt.items(), reverse=True):
         run: list[tuple[BatchFolder, int]] = []
         total = 0
         for folder, size in reversed(folders):
@@ -92,7 +92,7 @@ def compact(spark: SparkSession, table: Table, log: BatchLog, policy: Compaction
     try:
         files = math.ceil(sum(size for _, size in run) / policy.target_bytes)
         _merge(spark, table, merged_folders, staged, files)
-        into = BatchFolder(run[0][0].generation, run[0][0].first, run[-1][0].last)
+        into = BatchFolder(run[0][0].attempt, run[0][0].first, run[-1][0].last)
         table.replace(merged_folders, staged, into)
     finally:
         table.discard(staged)

@@ -48,14 +48,14 @@ class JdbcWriter:
         sink: JdbcSink,
         project: str,
         pipeline: str,
-        generation: int,
+        attempt: int,
         mode: Mode,
         checkpoint: Checkpoint,
         on_rows: Callable[[int, int], None],
     ) -> None:
         self._sink = sink
         self._owner = _at_most(f"{project}.{pipeline}", _LONGEST_OWNER)
-        self._generation = generation
+        self._attempt = attempt
         self._mode = mode
         self._checkpoint = checkpoint
         self._on_rows = on_rows
@@ -114,7 +114,7 @@ class JdbcWriter:
             connection,
             f"INSERT INTO {BATCHES_TABLE} (pipeline, generation, batch, ends) VALUES (?, ?, ?, ?)",
             self._owner,
-            self._generation,
+            self._attempt,
             batch,
             self._ends(batch),
         )
@@ -122,7 +122,7 @@ class JdbcWriter:
             connection,
             f"DELETE FROM {BATCHES_TABLE} WHERE pipeline = ? AND generation = ? AND batch < ?",
             self._owner,
-            self._generation,
+            self._attempt,
             batch - REMEMBERED_BATCHES,
         )
         connection.commit()
@@ -159,7 +159,7 @@ class JdbcWriter:
         )
         moved: dict[int, str] = {}
         try:
-            _fill(statement, self._owner, self._generation, batch)
+            _fill(statement, self._owner, self._attempt, batch)
             found = statement.executeQuery()
             while found.next():
                 moved[int(found.getInt(1))] = str(found.getString(2))

@@ -1,6 +1,6 @@
 """How the batches of a table are named on disk. A core.
 
-    <table>/batch=1-00000042/part-….parquet              batch 42 of the pipeline's first generation
+    <table>/batch=1-00000042/part-….parquet              batch 42 of the pipeline's first attempt
     <table>/batch=1-00000000-00000041.3/part-….parquet   batches 0 to 41, merged; the table was rebuilt thrice
     <table>/batch=1-00000043/day=2026-01-31/part-….parquet
 
@@ -24,17 +24,17 @@ _FOLDER = re.compile(r"batch=(\d+)-(\d{8,})(?:-(\d{8,}))?(?:\.(\d+))?")
 
 
 class BatchFolder(NamedTuple):
-    """One folder of a table: the batches `first` to `last` of a generation. In the order they were made."""
+    """One folder of a table: the batches `first` to `last` of an attempt. In the order they were made."""
 
-    generation: int
+    attempt: int
     first: int
     last: int
     rebuilds: int = 0
     """How often the table had been rebuilt when the folder got its name."""
 
     @classmethod
-    def of_batch(cls, generation: int, batch: int) -> BatchFolder:
-        return cls(generation, batch, batch)
+    def of_batch(cls, attempt: int, batch: int) -> BatchFolder:
+        return cls(attempt, batch, batch)
 
     @classmethod
     def parse(cls, name: str) -> BatchFolder | None:
@@ -42,17 +42,17 @@ class BatchFolder(NamedTuple):
         found = _FOLDER.fullmatch(name)
         if found is None:
             return None
-        generation, first, last, rebuilds = found.groups()
-        return cls(int(generation), int(first), int(last or first), int(rebuilds or 0))
+        attempt, first, last, rebuilds = found.groups()
+        return cls(int(attempt), int(first), int(last or first), int(rebuilds or 0))
 
     @property
     def name(self) -> str:
         last = f"-{self.last:08d}" if self.last != self.first else ""
         rebuilds = f".{self.rebuilds}" if self.rebuilds else ""
-        return f"{PREFIX}{self.generation}-{self.first:08d}{last}{rebuilds}"
+        return f"{PREFIX}{self.attempt}-{self.first:08d}{last}{rebuilds}"
 
-    def holds(self, generation: int, batch: int) -> bool:
-        return self.generation == generation and self.first <= batch <= self.last
+    def holds(self, attempt: int, batch: int) -> bool:
+        return self.attempt == attempt and self.first <= batch <= self.last
 
 
 def parse_folders(names: Iterable[str]) -> list[BatchFolder]:

@@ -43,7 +43,7 @@ class ParquetWriter:
         table: Table,
         log: BatchLog,
         checkpoint: Checkpoint,
-        generation: int,
+        attempt: int,
         start: Position,
         on_rows: Callable[[int, int], None],
     ) -> None:
@@ -57,12 +57,12 @@ class ParquetWriter:
         self._table = table
         self._log = log
         self._checkpoint = checkpoint
-        self._generation = generation
+        self._attempt = attempt
         self._start = start
         self._on_rows = on_rows
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        if self._table.holds(self._generation, batch) or self._log.holds(self._generation, batch):
+        if self._table.holds(self._attempt, batch) or self._log.holds(self._attempt, batch):
             self._pass_over(frame, batch)
             return
         start, end = self._range(batch)
@@ -71,7 +71,7 @@ class ParquetWriter:
             rows = self._write(frame, staged, records_between(start, end))
             if rows:
                 self._checkpoint.sync(batch)
-                self._table.publish(staged, BatchFolder.of_batch(self._generation, batch))
+                self._table.publish(staged, BatchFolder.of_batch(self._attempt, batch))
         finally:
             self._table.discard(staged)
         self._note(batch, start, end, rows)
@@ -97,14 +97,14 @@ class ParquetWriter:
     def _pass_over(self, frame: DataFrame, batch: int) -> None:
         """A batch that was published before a crash: only what Spark itself keeps of it is made again."""
         self._refuse_an_older_checkpoint(batch)
-        if not self._log.holds(self._generation, batch):
+        if not self._log.holds(self._attempt, batch):
             self._note(batch, *self._range(batch), self._rows_of(batch, frame.sparkSession))
         if self._checkpoint.keeps_state():
             frame.write.format("noop").mode("overwrite").save()
 
     def _refuse_an_older_checkpoint(self, batch: int) -> None:
         """Spark runs its last batch again, with the same records. Anything else is another checkpoint."""
-        last = self._log.last(self._generation)
+        last = self._log.last(self._attempt)
         if last is None or batch > last.last:
             return
         end = merged([last.start, *self._checkpoint.ends(batch)], max)
@@ -117,18 +117,18 @@ class ParquetWriter:
 
     def _rows_of(self, batch: int, spark: SparkSession) -> int:
         """How many rows of a published batch the log does not know of, also when it was merged since."""
-        folder = self._table.find(self._generation, batch)
+        folder = self._table.find(self._attempt, batch)
         assert folder is not None
         rows = spark.read.parquet(joined(self._table.location, folder.name)).count()
         return rows - self._log.rows_in(folder)
 
     def _range(self, batch: int) -> tuple[Position, Position]:
         """The records of a batch: after those of the one before, up to what its checkpoint says."""
-        before = self._log.last(self._generation)
+        before = self._log.last(self._attempt)
         start = self._start if before is None else before.end
         return start, merged([start, *self._checkpoint.ends(batch)], max)
 
     def _note(self, batch: int, start: Position, end: Position, rows: int) -> None:
         self._log.add(
-            BatchEntry(self._generation, batch, batch, start, end, rows, published_ms=int(time.time() * 1000))
+            BatchEntry(self._attempt, batch, batch, start, end, rows, published_ms=int(time.time() * 1000))
         )

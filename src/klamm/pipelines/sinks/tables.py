@@ -70,20 +70,20 @@ class Table(ABC):
         """Held while the folder is changed: publishing and rebuilding exclude one another."""
         self._name = location.rstrip("/").rpartition("/")[2]
 
-    def find(self, generation: int, batch: int) -> BatchFolder | None:
+    def find(self, attempt: int, batch: int) -> BatchFolder | None:
         """The folder that a batch is published in, by itself or merged with others."""
-        return next((folder for folder in self.folders() if folder.holds(generation, batch)), None)
+        return next((folder for folder in self.folders() if folder.holds(attempt, batch)), None)
 
-    def holds(self, generation: int, batch: int) -> bool:
-        return self.find(generation, batch) is not None
+    def holds(self, attempt: int, batch: int) -> bool:
+        return self.find(attempt, batch) is not None
 
     def new_staging(self, label: str) -> str:
         """A place to write to that no other attempt, not even one that was given up, writes to."""
         return joined(self._beside(STAGING), f"{label}-{uuid.uuid4().hex}")
 
-    def retired(self, generation: int) -> str:
-        """Where the folders go that a replay takes out, when it starts this generation."""
-        return joined(self._beside(RETIRED), str(generation))
+    def retired(self, attempt: int) -> str:
+        """Where the folders go that a replay takes out, when it starts this attempt."""
+        return joined(self._beside(RETIRED), str(attempt))
 
     def _beside(self, folder: str) -> str:
         return joined(parent(self.location), folder, self._name)
@@ -97,8 +97,8 @@ class Table(ABC):
         """Make a written folder a part of the table, in one step."""
 
     @abstractmethod
-    def retire(self, folders: Iterable[BatchFolder], generation: int) -> None:
-        """Take folders out of the table, into `retired(generation)`. What is not in it is left out."""
+    def retire(self, folders: Iterable[BatchFolder], attempt: int) -> None:
+        """Take folders out of the table, into `retired(attempt)`. What is not in it is left out."""
 
     @abstractmethod
     def discard(self, staged: str) -> None:
@@ -130,13 +130,13 @@ class LocalTable(Table):
             os.rename(staged, self.path / folder.name)
             sync(self.path)
 
-    def retire(self, folders: Iterable[BatchFolder], generation: int) -> None:
+    def retire(self, folders: Iterable[BatchFolder], attempt: int) -> None:
         with self.changing:
             there = {folder[:3]: folder for folder in self.folders()}
             found = [there[folder[:3]] for folder in folders if folder[:3] in there]
             if not found:
                 return
-            target = Path(self.retired(generation))
+            target = Path(self.retired(attempt))
             target.mkdir(parents=True, exist_ok=True)
             if why_impossible(target) is not None:
                 # The last first: what is left is always a table as it was at some time.
@@ -208,10 +208,10 @@ class RemoteTable(Table):
             self._files.make_folder(self.location)
             self._files.rename(staged, joined(self.location, folder.name))
 
-    def retire(self, folders: Iterable[BatchFolder], generation: int) -> None:
+    def retire(self, folders: Iterable[BatchFolder], attempt: int) -> None:
         with self.changing:
             there = set(self.folders())
-            target = self.retired(generation)
+            target = self.retired(attempt)
             self._files.make_folder(target)
             for folder in sorted(there.intersection(folders), reverse=True):
                 self._files.rename(joined(self.location, folder.name), joined(target, folder.name))

@@ -24,7 +24,7 @@ from klamm.pipelines.sinks.lakehouse import lakehouse_writer
 from klamm.pipelines.sinks.parquet import ParquetWriter
 from klamm.pipelines.sinks.tables import Table, open_table, table_location
 from klamm.pipelines.sinks.topic import topic_writer
-from klamm.pipelines.state import Generation, State
+from klamm.pipelines.state import Attempt, State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +49,7 @@ def start_query(
     pipeline: Pipeline,
     project: Project,
     state: State,
-    generation: Generation,
+    attempt: Attempt,
     *,
     once: bool,
     on_rows: Callable[[int, int], None],
@@ -63,7 +63,7 @@ def start_query(
     check_mode(pipeline)
     check_columns(pipeline, frame.columns)
     sink = pipeline.to
-    checkpoint = Checkpoint(frame.sparkSession, state.checkpoint(pipeline.name, generation))
+    checkpoint = Checkpoint(frame.sparkSession, state.checkpoint(pipeline.name, attempt))
     table: Table | None = None
     log: BatchLog | None = None
     match sink:
@@ -74,11 +74,11 @@ def start_query(
                 table = open_table(frame.sparkSession, table_location(project.tables, sink.table))
                 table.clean_up()
                 log = BatchLog(state.batches_file(pipeline.name))
-            start = _start(generation)
-            write = ParquetWriter(sink, table, log, checkpoint, generation.number, start, on_rows)
+            start = _start(attempt)
+            write = ParquetWriter(sink, table, log, checkpoint, attempt.number, start, on_rows)
             writer = frame.writeStream.foreachBatch(write)
         case JdbcSink():
-            write_rows = _jdbc_writer(sink, pipeline, project, generation, checkpoint, on_rows)
+            write_rows = _jdbc_writer(sink, pipeline, project, attempt, checkpoint, on_rows)
             writer = frame.writeStream.foreachBatch(write_rows)
         case TopicSink():
             writer = topic_writer(frame, sink, project, pipeline.place)
@@ -91,7 +91,7 @@ def is_applied(
     pipeline: Pipeline,
     project: Project,
     state: State,
-    generation: Generation,
+    attempt: Attempt,
     checkpoint: Checkpoint,
     batch: int,
     spark: SparkSession,
@@ -103,9 +103,9 @@ def is_applied(
         case ParquetSink():
             table = open_table(spark, table_location(project.tables, sink.table))
             log = BatchLog(state.batches_file(pipeline.name))
-            return table.holds(generation.number, batch) or log.holds(generation.number, batch)
+            return table.holds(attempt.number, batch) or log.holds(attempt.number, batch)
         case JdbcSink():
-            writer = _jdbc_writer(sink, pipeline, project, generation, checkpoint, lambda batch, rows: None)
+            writer = _jdbc_writer(sink, pipeline, project, attempt, checkpoint, lambda batch, rows: None)
             return writer.has(spark, batch)
         case _:
             return False
@@ -115,13 +115,11 @@ def _jdbc_writer(
     sink: JdbcSink,
     pipeline: Pipeline,
     project: Project,
-    generation: Generation,
+    attempt: Attempt,
     checkpoint: Checkpoint,
     on_rows: Callable[[int, int], None],
 ) -> JdbcWriter:
-    return JdbcWriter(
-        sink, project.name, pipeline.name, generation.number, pipeline.mode, checkpoint, on_rows
-    )
+    return JdbcWriter(sink, project.name, pipeline.name, attempt.number, pipeline.mode, checkpoint, on_rows)
 
 
 def _started(writer: DataStreamWriter, pipeline: Pipeline, checkpoint: str, once: bool) -> StreamingQuery:
@@ -141,5 +139,5 @@ def _started(writer: DataStreamWriter, pipeline: Pipeline, checkpoint: str, once
             return writer.start()
 
 
-def _start(generation: Generation) -> Position:
-    return merged((position for position in generation.start.values()), min)
+def _start(attempt: Attempt) -> Position:
+    return merged((position for position in attempt.start.values()), min)

@@ -1,4 +1,5 @@
-"""The life of a pipeline from its first start on, and from one replay to the next."""
+"""Starts the attempt that a pipeline runs: makes the first one, finishes a replay that was interrupted, and
+begins an epoch when a batch has to run again. `state.py` says what attempts and epochs are."""
 
 from __future__ import annotations
 
@@ -16,35 +17,38 @@ from klamm.pipelines.sinks.layout import parse_folders
 from klamm.pipelines.sinks.tables import TableError, open_table, table_location
 from klamm.pipelines.sinks.writing import is_applied
 from klamm.pipelines.starts import resolve
-from klamm.pipelines.state import Generation, State
+from klamm.pipelines.state import Attempt, State
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def current_generation(
+def current_attempt(
     project: Project, state: State, definitions: Definitions, pipeline: Pipeline, spark: SparkSession
-) -> Generation:
-    """The generation to run. The first is made here; what a replay has left to do is done here."""
-    found = state.generation(pipeline.name)
+) -> Attempt:
+    """The attempt to run. Makes the first one, and finishes a replay that was interrupted."""
+    found = state.attempt(pipeline.name)
     table = table_place(project, pipeline)
     if found is None:
-        _refuse_a_strangers_table(project, pipeline, spark, "has not written any")
-        found = Generation.first(first_starts(project, definitions, pipeline), table)
-        state.keep_generation(pipeline.name, found)
+        _refuse_a_table_of_another_pipeline(project, pipeline, spark, "has not written any")
+        found = Attempt.first(first_starts(project, definitions, pipeline), table)
+        state.keep_attempt(pipeline.name, found)
     elif found.table != table:
-        if found.lineage:
-            _refuse_a_strangers_table(project, pipeline, spark, f"has written to {found.table or 'no table'}")
+        if found.pipeline_id:
+            _refuse_a_table_of_another_pipeline(
+                project, pipeline, spark, f"has written to {found.table or 'no table'}"
+            )
             BatchLog(state.batches_file(pipeline.name)).cut(0, 0)
         found = replace(found, table=table)
-        state.keep_generation(pipeline.name, found)
+        state.keep_attempt(pipeline.name, found)
     if found.cut is not None:
         found = finish_retiring(project, state, pipeline, found, spark)
     return _after_an_unfinished_batch(project, state, definitions, pipeline, found, spark)
 
 
 def table_place(project: Project, pipeline: Pipeline) -> str | None:
-    """Where a pipeline's table of ours is; below the project, wherever that is."""
+    """Where the pipeline's Parquet table is, relative to the project's folder if it lies below it; None if
+    the pipeline writes something else."""
     if not isinstance(pipeline.to, ParquetSink):
         return None
     location = table_location(project.tables, pipeline.to.table)
@@ -54,18 +58,21 @@ def table_place(project: Project, pipeline: Pipeline) -> str | None:
     return location
 
 
-def _refuse_a_strangers_table(
+def _refuse_a_table_of_another_pipeline(
     project: Project, pipeline: Pipeline, spark: SparkSession, what_it_did: str
 ) -> None:
-    """Its batches have the numbers that ours would get: ours would be taken for published, and be lost."""
+    """Raise if the table has batches that this pipeline has not written.
+
+    Their numbers are the ones that our batches would get, so our batches would look published, and be lost.
+    """
     if not isinstance(pipeline.to, ParquetSink):
         return
     table = open_table(spark, table_location(project.tables, pipeline.to.table))
     if table.folders():
         raise TableError(
-            f"the table {table.location} has batches, but {pipeline.name} {what_it_did}: they are another "
-            "pipeline's, or the project's state is gone",
-            advice=f"Move the table away, name another one, or put {project.state} back",
+            f"the table {table.location} has batches, but {pipeline.name} {what_it_did}: another pipeline "
+            "wrote them, or the project's state was deleted",
+            advice=f"Move the table away, name another table, or restore {project.state}",
             place=pipeline.place,
         )
 
@@ -75,28 +82,32 @@ def _after_an_unfinished_batch(
     state: State,
     definitions: Definitions,
     pipeline: Pipeline,
-    generation: Generation,
+    attempt: Attempt,
     spark: SparkSession,
-) -> Generation:
-    """With a new life if a batch is to be made again: what it refuses and takes counts then, and not what it
-    did the first time. A batch that its sink has is not made again, whatever Spark knows of it."""
-    checkpoint = Checkpoint(spark, state.checkpoint(pipeline.name, generation))
+) -> Attempt:
+    """The attempt, with a new epoch if a batch has to run again.
+
+    The new epoch makes the dead-letter records of the second run count instead of those of the first. A batch
+    that its sink already has does not run again, even if Spark's checkpoint does not know that it is done.
+    """
+    checkpoint = Checkpoint(spark, state.checkpoint(pipeline.name, attempt))
     batch = checkpoint.unfinished()
-    if batch is None or is_applied(pipeline, project, state, generation, checkpoint, batch, spark):
-        return generation
-    # Of two sources of one topic it is not known which is where: rather a row twice than not at all.
+    if batch is None or is_applied(pipeline, project, state, attempt, checkpoint, batch, spark):
+        return attempt
+    # The checkpoint has one position per topic. If two sources read the same topic, a row is rather read
+    # twice than not at all.
     before = merged(checkpoint.ends(batch - 1), max)
     start = {
         source.name: {topic: before[topic] for topic in source.topics if topic in before}
         for source in sources_of(pipeline.name, definitions.nodes)
     }
-    begun = generation.again(start if batch else generation.start)
-    state.keep_generation(pipeline.name, begun)
+    begun = attempt.again(start if batch else attempt.start)
+    state.keep_attempt(pipeline.name, begun)
     return begun
 
 
 def first_starts(project: Project, definitions: Definitions, pipeline: Pipeline) -> dict[str, Position]:
-    """Where each source begins, as the source says."""
+    """The position at which each source begins, from its `start` argument."""
     return {
         source.name: resolve(project, source.topics, source.start)
         for source in sources_of(pipeline.name, definitions.nodes)
@@ -104,12 +115,12 @@ def first_starts(project: Project, definitions: Definitions, pipeline: Pipeline)
 
 
 def present_starts(
-    project: Project, definitions: Definitions, pipeline: Pipeline, generation: Generation
+    project: Project, definitions: Definitions, pipeline: Pipeline, attempt: Attempt
 ) -> dict[str, Position]:
-    """Where the generation begins, for all sources and partitions there are by now."""
+    """The position at which the attempt begins, for all sources and partitions that exist now."""
     starts = {}
     for source in sources_of(pipeline.name, definitions.nodes):
-        known = generation.start.get(source.name)
+        known = attempt.start.get(source.name)
         if known is None:
             starts[source.name] = resolve(project, source.topics, source.start)
             continue
@@ -121,14 +132,14 @@ def present_starts(
 
 
 def finish_retiring(
-    project: Project, state: State, pipeline: Pipeline, generation: Generation, spark: SparkSession | None
-) -> Generation:
-    """Take out of the table and its log what a replay makes anew, and note that it is done."""
-    if isinstance(pipeline.to, ParquetSink) and generation.cut is not None:
-        if retired := parse_folders(generation.retire):
+    project: Project, state: State, pipeline: Pipeline, attempt: Attempt, spark: SparkSession | None
+) -> Attempt:
+    """Remove the batches that a replay will write again from the table and its batch log, and note that."""
+    if isinstance(pipeline.to, ParquetSink) and attempt.cut is not None:
+        if retired := parse_folders(attempt.retire):
             table = open_table(spark, table_location(project.tables, pipeline.to.table))
-            table.retire(retired, generation.number)
-        BatchLog(state.batches_file(pipeline.name)).cut(*generation.cut)
-    done = replace(generation, retire=(), cut=None)
-    state.keep_generation(pipeline.name, done)
+            table.retire(retired, attempt.number)
+        BatchLog(state.batches_file(pipeline.name)).cut(*attempt.cut)
+    done = replace(attempt, retire=(), cut=None)
+    state.keep_attempt(pipeline.name, done)
     return done
