@@ -7,7 +7,7 @@ import pytest
 
 from klamm.config.client_config import ClientConfig
 from klamm.config.rows import ConfigError
-from klamm.security.tls import client_ssl_context, explain_tls_error, is_hang_up
+from klamm.security.tls import client_ssl_context, explain_tls_error, may_pass
 from tests.client.secured import Certificates
 
 
@@ -67,10 +67,18 @@ def test_what_errors_mean(reason: str, advice: str) -> None:
     error = ssl.SSLError(1, "x")
     error.reason = reason
     assert advice in explain_tls_error(error)[1]
-    assert not is_hang_up(error)
+    assert not may_pass(error)
+
+
+def test_errors_that_are_not_about_certificates_may_pass() -> None:
+    for reason in ("DECRYPTION_FAILED_OR_BAD_RECORD_MAC", "TLSV1_ALERT_INTERNAL_ERROR", None):
+        error = ssl.SSLError(1, "x")
+        error.reason = reason  # type: ignore[assignment]
+        assert may_pass(error)
+    assert not may_pass(ssl.SSLCertVerificationError(1, "x"))
 
 
 def test_who_hangs_up_says_nothing() -> None:
     for error in (ConnectionResetError(), ssl.SSLEOFError(8, "EOF")):
-        assert is_hang_up(error)
+        assert may_pass(error)
         assert "PLAINTEXT" in explain_tls_error(error)[1]

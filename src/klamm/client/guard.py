@@ -66,14 +66,16 @@ class ClientGuard(ForkAware):
         if not self.unusable:
             return
         if self.forked:
-            raise ClientForked(
-                f"{self.kind} {self.client_id} was made before this process was forked",
-                advice=f"Make another {self.kind} in the child",
-            )
+            raise self.forked_error()
         raise ClientClosed(f"{self.kind} {self.client_id} is closed", advice=f"Make a new {self.kind}")
 
+    def check_not_forked(self) -> None:
+        """Raise ClientForked in a forked child. For calls that may be made after `close`."""
+        if self.forked:
+            self.check()
+
     def check_on_loop(self) -> None:
-        """The same, and ClientMisused on another loop than that of the first call: nothing would come."""
+        """As `check`; ClientMisused on another loop than that of the first call, where nothing would come."""
         self.check()
         try:
             loop = asyncio.get_running_loop()
@@ -89,6 +91,12 @@ class ClientGuard(ForkAware):
                 f"{self.kind} {self.client_id} is used on another event loop than before",
                 advice="Make it, use it and close it within one asyncio.run()",
             )
+
+    def forked_error(self) -> ClientForked:
+        return ClientForked(
+            f"{self.kind} {self.client_id} was made before this process was forked",
+            advice=f"Make another {self.kind} in the child",
+        )
 
     def begin_close(self) -> bool:
         """Whether the caller is the one to close the client: the first to ask, and not in a forked child."""

@@ -26,6 +26,13 @@ _OURS_REFUSED = (
     "ALERT_HANDSHAKE_FAILURE",
     "CERTIFICATE_EXPIRED",
 )
+_LASTING = (
+    *_OURS_REFUSED,
+    "UNSUPPORTED_PROTOCOL",
+    "ALERT_PROTOCOL_VERSION",
+    "NO_SHARED_CIPHER",
+    "ACCESS_DENIED",
+)
 
 
 def client_ssl_context(config: ConfigValues) -> ssl.SSLContext:
@@ -112,6 +119,9 @@ def explain_tls_error(error: Exception) -> tuple[str, str]:
     return str(error), "Look at the broker's TLS settings"
 
 
-def is_hang_up(error: Exception) -> bool:
-    """Whether the other side closed the connection, rather than said what it does not like."""
-    return isinstance(error, ssl.SSLEOFError | ConnectionError | EOFError)
+def may_pass(error: Exception) -> bool:
+    """True if another handshake may succeed: the error is not about certificates, or about TLS at all."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return False
+    reason = getattr(error, "reason", None) or ""
+    return reason not in _NO_TLS_THERE and not any(each in reason for each in _LASTING)

@@ -112,28 +112,36 @@ FORK_PLAIN = """
     consumer.assign([(topic, 0)])
     consumer.poll(timeout=0.1)
     admin.list_topics()
+    waiting = klamm.Producer(bootstrap, linger_ms=60_000)
+    delivery = waiting.send(topic, b"lingers")
     child = os.fork()
     if child == 0:
         refused = 0
         for call in (
             lambda: producer.send(topic, b"child"),
             lambda: producer.flush(),
+            lambda: producer.counters(),
+            lambda: delivery.result(),
+            lambda: delivery.result(timeout=30),
             lambda: consumer.poll(timeout=1),
+            lambda: consumer.counters(),
             lambda: admin.list_topics(),
         ):
             try:
                 call()
             except klamm.ClientForked:
                 refused += 1
-        for client in (producer, consumer, admin):
+        assert isinstance(delivery.exception(), klamm.ClientForked) and delivery.done()
+        for client in (producer, consumer, admin, waiting):
             client.close()
         with klamm.Producer(bootstrap) as own:
             own.send(topic, b"child").result()
-        os._exit(0 if refused == 4 else 1)
+        os._exit(0 if refused == 8 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child was not refused"
     print(producer.send(topic, b"parent").result().offset)
-    for client in (producer, consumer, admin):
+    for client in (producer, consumer, admin, waiting):
         client.close()
+    assert delivery.result().offset == 3
 """
 
 FORK_AIO = """
@@ -144,9 +152,14 @@ FORK_AIO = """
         async with klamm.aio.Producer(bootstrap) as producer, klamm.aio.Admin(bootstrap) as admin:
             await producer.send(topic, b"parent")
             await admin.list_topics()
+            under_way = producer.send(topic, b"parent")
             child = os.fork()
             if child == 0:
                 refused = 0
+                try:
+                    under_way.result()
+                except klamm.ClientForked:
+                    refused += 1
                 try:
                     producer.send(topic, b"child")
                 except klamm.ClientForked:
@@ -156,9 +169,9 @@ FORK_AIO = """
                     call.send(None)
                 except klamm.ClientForked:
                     refused += 1
-                os._exit(0 if refused == 2 else 1)
+                os._exit(0 if refused == 3 else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "the child was not refused"
-            await producer.send(topic, b"parent")
+            assert (await under_way).offset == 1
             print((await producer.send(topic, b"parent")).offset)
 
     asyncio.run(main())

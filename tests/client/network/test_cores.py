@@ -1,15 +1,17 @@
-"""Addresses, backoff and frames: no socket, no clock."""
+"""Addresses, backoff, frames and why connections end: no socket, no clock."""
 
 from __future__ import annotations
 
 import random
+import ssl
 import struct
 
 import pytest
 
+from klamm.client.errors import ConnectionFailed, TlsFailed
 from klamm.client.network.addresses import BrokerAddress, parse_bootstrap
 from klamm.client.network.backoff import JITTER, Backoff, Health
-from klamm.client.network.endings import describe_stranger
+from klamm.client.network.endings import describe_stranger, why_lost
 from klamm.client.network.receiving import SCRATCH_BYTES, FrameReceiver
 from klamm.config.rows import ConfigError
 from klamm.protocol.errors import MalformedMessage
@@ -148,3 +150,21 @@ def test_what_strangers_speak(said: bytes, guess: str) -> None:
     with pytest.raises(MalformedMessage):
         receive(receiver, said)
     assert guess in describe_stranger(receiver.first_bytes)[0]
+
+
+# ---- why connections end
+
+
+def test_a_tls_error_on_a_connection_that_has_answered_is_a_lost_connection() -> None:
+    """A record that was damaged on its way, or a broker that dies: the next connection may do better."""
+    address = BrokerAddress(1, "host", 9093)
+    damaged = ssl.SSLError(1, "bad record mac")
+    damaged.reason = "DECRYPTION_FAILED_OR_BAD_RECORD_MAC"
+    refused = ssl.SSLError(1, "certificate required")
+    refused.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    for error in (damaged, refused):
+        lost = why_lost(address, error, is_trusted=True, has_answered=True)
+        assert type(lost) is ConnectionFailed and lost.retriable
+    new = why_lost(address, refused, is_trusted=False, has_answered=False)
+    assert isinstance(new, TlsFailed) and not new.retriable
+    assert why_lost(address, damaged, is_trusted=False, has_answered=False).retriable

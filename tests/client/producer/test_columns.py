@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +19,7 @@ from klamm.client.producer.settings import ProducerSettings
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.records.reader import iter_records
+from klamm.testing import Broker
 from tests.client.network.fake_broker import topic_of
 from tests.client.producer.cores import NOW_MS, Cores
 from tests.client.producer.scripted import TOPIC, ScriptedTopic, answer_with
@@ -227,3 +231,56 @@ async def test_columns_that_a_broker_refuses() -> None:
         topic.script = [answer_with(ErrorCode.MESSAGE_TOO_LARGE)] * 3
         with pytest.raises(RecordTooLarge):
             await producer.send_arrow(table_of(2), TOPIC)
+
+
+# ---- loading what columns need
+
+FIRST_COLUMNS = """
+    import asyncio, sys
+    import pyarrow
+    import klamm, klamm.aio
+
+    async def main():
+        turns = 0
+
+        async def turn():
+            nonlocal turns
+            while "klamm.client.producer.columns" not in sys.modules:
+                await asyncio.sleep(0.001)
+            while not hasattr(sys.modules["klamm.client.producer.columns"], "ColumnFeed"):
+                turns += 1
+                await asyncio.sleep(0.001)
+
+        async with klamm.aio.Producer(sys.argv[1]) as producer:
+            turning = asyncio.create_task(turn())
+            good = producer.send_arrow(pyarrow.RecordBatch.from_pydict({"value": [b"1", b"2"]}), "columns")
+            wrong = producer.send_arrow(pyarrow.RecordBatch.from_pydict({"other": [b"1"]}), "columns")
+            assert "numba" not in sys.modules
+            print([one.records for one in await good])
+            try:
+                await wrong
+            except klamm.ClientMisused as error:
+                print(error)
+            await turning
+            assert turns, "the loop stood still while numba was loaded"
+            try:
+                producer.send_arrow(pyarrow.RecordBatch.from_pydict({"other": [b"1"]}), "columns")
+            except klamm.ClientMisused as error:
+                print("at once")
+
+    asyncio.run(main())
+"""
+
+
+def test_the_first_columns_load_numba_beside_the_loop() -> None:
+    with Broker() as broker:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(FIRST_COLUMNS), broker.bootstrap],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert (first, third) == ("[2]", "at once") and "value" in second

@@ -116,6 +116,7 @@ class Admin:
 
     def counters(self) -> dict[str, float]:
         """What this client has counted so far, by name."""
+        self._guard.check_not_forked()
         return self._network.counters.as_dict()
 
     async def _ready(self) -> AdminCalls:

@@ -6,16 +6,22 @@ import ssl
 
 from klamm.client.errors import ClientError, ConnectionFailed, NotKafka, TlsFailed
 from klamm.client.network.addresses import BrokerAddress
-from klamm.security.tls import explain_tls_error
+from klamm.security.tls import explain_tls_error, may_pass
 
 
 def why_lost(
     address: BrokerAddress, error: Exception | None, *, is_trusted: bool, has_answered: bool
 ) -> ClientError:
-    """The other side hung up: after it had answered requests, only which versions it knows, or nothing."""
-    if isinstance(error, ssl.SSLError):  # TLS 1.3 refuses our certificate only after the handshake
+    """The connection ended: after the broker had answered requests, only which versions it knows, or nothing.
+
+    An error of TLS is final only before the first answer: with TLS 1.3 brokers refuse our certificate after
+    the handshake. Later it is a lost connection like any other.
+    """
+    if isinstance(error, ssl.SSLError) and not has_answered:
         problem, advice = explain_tls_error(error)
-        return TlsFailed(f"{address} ended the TLS connection: {problem}", advice=advice)
+        refused = TlsFailed(f"{address} ended the TLS connection: {problem}", advice=advice)
+        refused.retriable = may_pass(error)
+        return refused
     reason = f": {error}" if error is not None and str(error) else ""
     if is_trusted:
         return ConnectionFailed(f"{address} closed the connection{reason}")

@@ -23,7 +23,7 @@ from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import API_VERSIONS, ApiKey
 from klamm.protocol.messages.k18_api_versions import ApiVersionsRequest, ApiVersionsResponse
 from klamm.security.sasl import SaslCredentials
-from klamm.security.tls import explain_tls_error, is_hang_up
+from klamm.security.tls import explain_tls_error, may_pass
 
 SOFTWARE_NAME = "klamm"
 SOFTWARE_VERSION = "0.1.0"
@@ -166,7 +166,7 @@ async def _adopt(
         sock.close()
         problem, advice = explain_tls_error(error)
         failure = TlsFailed(f"no TLS with {connection.address}: {problem}", advice=advice)
-        failure.retriable = is_hang_up(error)
+        failure.retriable = may_pass(error)
         raise failure from None
     except BaseException:
         with contextlib.suppress(OSError):

@@ -77,6 +77,7 @@ class PlainFace:
 
     def counters(self) -> dict[str, float]:
         """What this client has counted so far, by name."""
+        self._guard.check_not_forked()
         return self._client.counters()
 
     def __repr__(self) -> str:

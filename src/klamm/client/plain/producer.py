@@ -27,6 +27,7 @@ from klamm.client.producer.engine import Engine
 from klamm.client.producer.options import ProducerOptions
 from klamm.client.producer.partitioners import Partitioner
 from klamm.client.producer.producer import Producer as AsyncProducer
+from klamm.client.producer.producer import column_feed
 from klamm.client.producer.settings import producer_config
 from klamm.client.results import SentRecord
 from klamm.config.client_config import Bootstrap, ConfigGiven
@@ -220,14 +221,17 @@ class Producer(PlainFace):
 
         Raises ClientMisused for columns that cannot be sent.
         """
-        from klamm.client.producer.columns import ColumnFeed, ColumnNames
-
         self._guard.check()
-        names = ColumnNames(value, key, headers, timestamp, partition)
-        client = self._client
-        feed = ColumnFeed(batch, names, client.settings, client.partitioner, as_name(topic, "topic"))
+        columns = {
+            "value": value,
+            "key": key,
+            "headers": headers,
+            "timestamp": timestamp,
+            "partition": partition,
+        }
+        feed = column_feed(batch, as_name(topic, "topic"), columns, self._client)
         delivery = RangesDelivery()
-        self._run(client.feed(feed, delivery))
+        self._run(self._client.feed(feed, delivery))
         return delivery
 
     def _send_later(self, full: BufferFull, *record: Any) -> Delivery:

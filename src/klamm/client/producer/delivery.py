@@ -105,7 +105,7 @@ class RangesDelivery:
     When some of its batches failed it ends in the error of the first that did; the others may be written.
     """
 
-    __slots__ = ("_batches", "_failure", "_feed_waiters", "_is_fed", "_place")
+    __slots__ = ("__weakref__", "_batches", "_failure", "_feed_waiters", "_is_fed", "_place")
 
     def __init__(self) -> None:
         self._batches: list[Batch] = []

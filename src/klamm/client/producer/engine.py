@@ -12,15 +12,18 @@ import random
 import ssl
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Generic
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
+from weakref import WeakSet
 
 from klamm.client.errors import BufferFull, ClientClosed, ClientError, TimedOut
-from klamm.client.guard import ClientGuard
+from klamm.client.guard import ClientGuard, ForkAware
 from klamm.client.logs import client_logger
 from klamm.client.network.network import Network
 from klamm.client.producer.accumulator import Accumulator, DeliveryT
-from klamm.client.producer.batches import RECORD_MEMORY_BYTES, Batch, Waiter
+from klamm.client.producer.batches import RECORD_MEMORY_BYTES, Batch, Outcome, Waiter
 from klamm.client.producer.delivery import RangesDelivery
 from klamm.client.producer.errands import Errands
 from klamm.client.producer.lookups import FEED
@@ -40,11 +43,14 @@ ROOM_SHARE = 8
 """A sender that found the memory full waits until one part in so many is free: senders wait once in a while
 and not for every record."""
 
-MOSTFEEDS = 8
+MOST_FEEDS = 8
 """How many sets of columns may wait for their turn: the rows of all of them are in memory."""
 
 
-class Engine(Generic[DeliveryT]):
+MakeFeed: TypeAlias = "Callable[[], ColumnFeed]"
+
+
+class Engine(ForkAware, Generic[DeliveryT]):
     """See the module. Everything but `counters` and what says so runs on the client's loop."""
 
     def __init__(
@@ -56,6 +62,7 @@ class Engine(Generic[DeliveryT]):
         partitioner: Partitioner | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
+        super().__init__()
         self.settings = ProducerSettings.of(config)
         self.partitioner = partitioner
         self._lock = lock
@@ -86,8 +93,19 @@ class Engine(Generic[DeliveryT]):
         self._feeding = asyncio.Lock()
         """Columns are fed one after the other, so that their rows stay in order."""
         self._feeds = 0
+        self._fed_deliveries: WeakSet[RangesDelivery] = WeakSet()
 
     # ---- life
+
+    def after_fork(self) -> None:
+        """In a forked child: nothing that was on its way will ever be answered here."""
+        super().after_fork()
+        self._unseen.is_forked = True
+        error = self._guard.forked_error()
+        for batch in self.accumulator.ledger.unsettled():
+            batch.outcome = Outcome(error=error)
+        for delivery in self._fed_deliveries:
+            delivery.end_feed(error)
 
     async def start(self) -> None:
         """Begin. Nothing is connected before it is needed."""
@@ -226,11 +244,13 @@ class Engine(Generic[DeliveryT]):
 
     # ---- columns
 
-    def feed_soon(self, feed: ColumnFeed, delivery: RangesDelivery) -> None:
-        """Feed in a task. When MOSTFEEDS wait already, BufferFull."""
-        if len(self._errands.under_way(FEED)) >= MOSTFEEDS:
+    def feed_soon(self, feed: ColumnFeed | MakeFeed, delivery: RangesDelivery) -> None:
+        """Feed in a task. When MOST_FEEDS wait already, BufferFull."""
+        if callable(feed) and any(find_spec(package) is None for package in ("numba", "numpy", "pyarrow")):
+            feed()  # says which is missing
+        if len(self._errands.under_way(FEED)) >= MOST_FEEDS:
             raise BufferFull(
-                f"{MOSTFEEDS} sets of columns wait to be sent already",
+                f"{MOST_FEEDS} sets of columns wait to be sent already",
                 advice="Wait with `await producer.drain()`",
             )
         self._feeds += 1
@@ -243,11 +263,17 @@ class Engine(Generic[DeliveryT]):
         if feeds:
             await asyncio.wait(feeds)
 
-    async def feed(self, feed: ColumnFeed, delivery: RangesDelivery) -> None:
-        """Bring the rows of a feed into batches, as room allows. What goes wrong is in the delivery."""
+    async def feed(self, feed: ColumnFeed | MakeFeed, delivery: RangesDelivery) -> None:
+        """Bring the rows of a feed into batches, as room allows. What goes wrong is in the delivery.
+
+        A feed that is yet to be made is made in a thread, because that loads numba.
+        """
         failure: ClientError | None = ClientClosed("the rest of the rows was given up")
+        self._fed_deliveries.add(delivery)
         try:
             async with self._feeding:
+                if callable(feed):
+                    feed = await asyncio.to_thread(feed)
                 await self.sender.lookups.want_topic(feed.topic)
                 while await self._feed_slice(feed, delivery):
                     self.sender.pump()

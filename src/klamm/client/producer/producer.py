@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 from asyncio import _get_running_loop
 from collections.abc import Generator
+from functools import partial
 from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -25,6 +27,10 @@ from klamm.config.client_config import Bootstrap, ConfigGiven
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from klamm.client.producer.columns import ColumnFeed
+
+_COLUMNS = "klamm.client.producer.columns"
 
 
 class Delivery(BatchDelivery):
@@ -94,6 +100,24 @@ def not_done() -> ClientMisused:
     return ClientMisused("nobody has acknowledged this yet", advice="Await it, or ask `done()` first")
 
 
+def columns_are_loaded() -> bool:
+    """True if pyarrow and numba are loaded, so that columns can be taken at once. They take seconds to load,
+    and compiling our kernels, once on a machine, takes longer."""
+    return hasattr(sys.modules.get(_COLUMNS), "ColumnFeed")
+
+
+def column_feed(
+    batch: pyarrow.RecordBatch | pyarrow.Table,
+    topic: str,
+    columns: dict[str, str | None],
+    engine: Engine[Any],
+) -> ColumnFeed:
+    """The rows of a batch, ready to be brought into batches of records. Not on the loop the first time."""
+    from klamm.client.producer.columns import ColumnFeed, ColumnNames
+
+    return ColumnFeed(batch, ColumnNames(**columns), engine.settings, engine.partitioner, topic)
+
+
 class Producer:
     """Sends records to topics.
 
@@ -158,6 +182,7 @@ class Producer:
 
     def counters(self) -> dict[str, float]:
         """What this client has counted so far, by name."""
+        self._guard.check_not_forked()
         return self._engine.counters()
 
     # ---- sending
@@ -208,16 +233,22 @@ class Producer:
         object is made per row. The rows are queued as room allows; `await drain()` waits until they are, and
         only then is it certain that records sent later come behind them.
 
-        Raises ClientMisused for columns that cannot be sent, and BufferFull when much waits already.
+        Raises ClientMisused for columns that cannot be sent, and BufferFull when much waits already. The
+        first call in a process loads numba, which takes seconds, in a thread: there the delivery ends in the
+        ClientMisused instead.
         """
-        from klamm.client.producer.columns import ColumnFeed, ColumnNames
-
         self._guard.check_on_loop()
-        names = ColumnNames(value, key, headers, timestamp, partition)
         engine = self._engine
-        feed = ColumnFeed(batch, names, engine.settings, engine.partitioner, as_name(topic, "topic"))
+        columns = {
+            "value": value,
+            "key": key,
+            "headers": headers,
+            "timestamp": timestamp,
+            "partition": partition,
+        }
+        make_feed = partial(column_feed, batch, as_name(topic, "topic"), columns, engine)
         delivery = RangesDelivery()
-        engine.feed_soon(feed, delivery)
+        engine.feed_soon(make_feed() if columns_are_loaded() else make_feed, delivery)
         return delivery
 
     async def drain(self) -> None:

@@ -24,6 +24,8 @@ class UnseenFailures:
     def __init__(self, logger: ClientLogger) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where to log; where nothing runs any more it is done at once."""
+        self.is_forked = False
+        """Whether this is a copy in a forked child: the parent tells of its failures."""
         self._logger = logger
         # Reentrant, because what is done under it may drop the next batch.
         self._lock = threading.RLock()
@@ -36,6 +38,8 @@ class UnseenFailures:
 
     def add(self, notice: FailureNotice) -> None:
         notice.is_seen = True  # it is alive again, and must be told once
+        if self.is_forked:
+            return
         with self._lock:
             self._noted.append(notice)
             is_scheduled, self._is_scheduled = self._is_scheduled, self.loop is not None
