@@ -11,16 +11,21 @@ import pytest
 
 import klamm
 from klamm.client.consumer.commits import Commits, Offsets
+from klamm.client.consumer.engine import ConsumerEngine
 from klamm.client.consumer.group.coordinator import GroupCoordinator
 from klamm.client.consumer.lease import Lease, Place
 from klamm.client.consumer.positions import Positions
+from klamm.client.consumer.subscription import Listeners
 from klamm.client.results import CommittedOffset, TopicPartition
+from klamm.config.client_config import ClientConfig
 from klamm.testing import Broker
 from tests.client.faces import Face
 from tests.client.topics import make_topic, unique
 
 PARTITION = TopicPartition("t", 0)
 LIMIT_S = 20.0
+LEFT = -1
+"""Stands for the moment when the group was left, among the offsets that were committed."""
 
 
 class SlowGroup:
@@ -33,6 +38,9 @@ class SlowGroup:
     async def commit(self, offsets: Offsets, timeout: float) -> None:
         self.begun.append(offsets[PARTITION].offset)
         await self.answer.wait()
+
+    async def leave(self) -> None:
+        self.begun.append(LEFT)
 
 
 def commits_of(group: SlowGroup, positions: Positions, **more: Any) -> Commits:
@@ -94,13 +102,31 @@ async def test_commits_that_nobody_waits_for_are_waited_for_before_partitions_ar
     commits.commit_later(at(10))
     await turns()
     commits.commit_later(at(20))
-    settled = asyncio.create_task(commits.settle_later())
+    settled = asyncio.create_task(commits.wait_for_later())
     await turns()
     assert not settled.done()
     group.answer.set()
     async with asyncio.timeout(LIMIT_S):
         await settled
     assert group.begun == [10, 20]
+
+
+async def test_a_consumer_that_closes_leaves_after_all_its_commits() -> None:
+    config = ClientConfig("consumer", "localhost:9092", None, {"group_id": "g", "enable_auto_commit": False})
+    engine = ConsumerEngine(config, None)
+    group = SlowGroup()
+    commits = commits_of(group, engine.positions)
+    engine.group, engine.commits = cast("GroupCoordinator", group), commits
+    engine.subscribe("t", Listeners())
+    commits.commit_later(at(10))
+    await turns()
+    commits.commit_later(at(20))
+    farewell = asyncio.create_task(engine.farewell())
+    await turns()
+    group.answer.set()
+    async with asyncio.timeout(LIMIT_S):
+        await farewell
+    assert group.begun == [10, 20, LEFT]
 
 
 def test_a_topic_that_is_gone_holds_up_nothing(face: Face, broker: Broker) -> None:

@@ -41,7 +41,7 @@ class Commits:
         self._interval_seconds = interval_seconds
         self._timeout_seconds = timeout_seconds
         self._logger = client_logger("commits", client_id)
-        self._turn = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._later: dict[TopicPartition, CommittedOffset] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.is_polled = False
@@ -57,7 +57,7 @@ class Commits:
             self._spawn("automatic", self._commit_for_ever(self._interval_seconds))
 
     async def close(self) -> None:
-        """Send what still waits, and end."""
+        """Wait for what is under way, and end."""
         if task := self._tasks.pop("automatic", None):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -68,7 +68,7 @@ class Commits:
         """Commit, after whatever is under way."""
         for partition in offsets:
             self._later.pop(partition, None)  # older, and it would come behind this one
-        async with self._turn:
+        async with self._one_at_a_time:
             await self._commit(offsets, timeout)
 
     def commit_later(self, offsets: Offsets) -> None:
@@ -82,7 +82,7 @@ class Commits:
         if not self.is_automatic or not self.is_polled:
             return
         try:
-            async with self._turn:
+            async with self._one_at_a_time:
                 # Looked for only now: what was committed by hand meanwhile may be further on.
                 offsets = self._positions.committable()
                 if offsets:
@@ -90,11 +90,11 @@ class Commits:
         except ClientError as error:
             self._logger.warning("finished positions were not committed: %s", error)
 
-    async def settle_later(self) -> None:
-        """Wait for the commits that nobody waits for. Before partitions are given up: afterwards they would
-        go out under the next generation, and undo what the next owner has committed."""
+    async def wait_for_later(self, timeout: float | None = None) -> None:
+        """Wait for the commits of `commit_later`, before partitions are given up: afterwards they would be
+        refused, or go out under the next generation and undo what the next owner has committed."""
         if task := self._tasks.get("later"):
-            await asyncio.wait([task])
+            await asyncio.wait([task], timeout=timeout)
 
     # ---- inside
 
@@ -117,7 +117,7 @@ class Commits:
             while self._later:
                 offsets, self._later = self._later, {}
                 try:
-                    async with self._turn:
+                    async with self._one_at_a_time:
                         await self._commit(offsets, None)
                 except ClientError as error:
                     self._logger.warning("a commit that nobody waited for failed: %s", error)

@@ -203,6 +203,7 @@ class ConsumerEngine:
         """Give up what is assigned, for good."""
         if self.group is None or self.commits is None:
             return
+        await self.commits.wait_for_later(seconds)
         await self.commits.commit_finished(seconds)
         if self.subscription.is_by_topic:
             owned = self.positions.assignment()
@@ -216,7 +217,7 @@ class ConsumerEngine:
     async def partitions_revoked(self, partitions: set[TopicPartition]) -> None:
         assert self.group is not None and self.commits is not None
         self._unpark(set())
-        await self.commits.settle_later()
+        await self.commits.wait_for_later()
         await self.commits.commit_finished()
         try:
             if self.subscription.listeners.on_revoked is not None:
