@@ -77,7 +77,7 @@ CORES = (
     "client/network/pending.py",
     "client/network/receiving.py",
     "client/network/versions.py",
-    "client/consumer/absences.py",
+    "client/consumer/outages.py",
     "client/consumer/start.py",
     "client/consumer/subscription.py",
     "client/consumer/partition_state.py",

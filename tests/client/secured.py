@@ -21,6 +21,9 @@ from tests.peers.kafka_jars import PeerMissing
 USER, PASSWORD = "alice", "alice-secret-1"
 SCRAM_USER, SCRAM_PASSWORD = "bob", "bob-secret-²"  # Kafka takes it as typed; SASLprep would make it a 2
 
+STRANGER, STRANGER_PASSWORD = "carol", "carol-secret-3"
+"""May log in, and do nothing: no topic, no group. The others may do everything."""
+
 LISTENERS = {
     "TLS": "SSL",
     "MUTUAL": "SSL",
@@ -85,17 +88,27 @@ class SecuredKafka:
             options["sasl_password"] = PASSWORD if is_plain else SCRAM_PASSWORD
         return options
 
+    def options_of_stranger(self) -> dict[str, str]:
+        return {
+            **self.options("PLAIN"),
+            "sasl_username": STRANGER,
+            "sasl_password": STRANGER_PASSWORD,
+        }
+
     def _properties(self) -> Iterator[tuple[str, str]]:
+        yield "authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        yield "super.users", f"User:ANONYMOUS;User:{USER};User:{SCRAM_USER};User:CN=client"
         yield "ssl.keystore.type", "PEM"
         yield "ssl.keystore.location", str(self.certificates.broker)
         yield "ssl.truststore.type", "PEM"
         yield "ssl.truststore.location", str(self.certificates.authority)
         yield "listener.name.mutual.ssl.client.auth", "required"
         plain = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        users = f'user_{USER}="{PASSWORD}" user_{STRANGER}="{STRANGER_PASSWORD}"'
         scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
         for name in (name.lower() for name, protocol in LISTENERS.items() if "SASL" in protocol):
             prefix = f"listener.name.{name}"
-            yield f"{prefix}.plain.sasl.jaas.config", f'{plain} required user_{USER}="{PASSWORD}";'
+            yield f"{prefix}.plain.sasl.jaas.config", f"{plain} required {users};"
             if name == "onlyplain":
                 yield f"{prefix}.sasl.enabled.mechanisms", "PLAIN"
                 continue

@@ -88,3 +88,31 @@ def test_a_wrong_password_is_heard_of_at_once(face: Face, secured_kafka: Secured
             attempt()
         assert "wrong-secret" not in str(caught.value)
     assert time.monotonic() - started < PATIENCE_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("what", "reading"),
+    [
+        ("topic", {"topics": ["forbidden"]}),
+        ("group", {"topics": ["forbidden"], "group": "forbidden"}),
+    ],
+)
+def test_whoever_may_not_read_is_told_by_every_poll(
+    face: Face, secured_kafka: SecuredKafka, what: str, reading: dict[str, object]
+) -> None:
+    started = time.monotonic()
+    consumer = face.consumer(**secured_kafka.options_of_stranger(), **reading)
+    for poll in (consumer.poll, consumer.poll, consumer.poll_arrow, lambda: next(iter(consumer))):
+        with pytest.raises(klamm.AuthorizationFailed) as caught:
+            poll()
+        assert "forbidden" in str(caught.value)
+    assert time.monotonic() - started < PATIENCE_SECONDS
+
+
+def test_whoever_assigns_a_topic_that_may_not_be_read_is_told(
+    face: Face, secured_kafka: SecuredKafka
+) -> None:
+    consumer = face.consumer(**secured_kafka.options_of_stranger())
+    consumer.assign([("forbidden", 0)])
+    with pytest.raises(klamm.AuthorizationFailed, match="forbidden"):
+        consumer.poll(timeout=PATIENCE_SECONDS)

@@ -51,11 +51,22 @@ def consume_one(face: Face, bootstrap: str, topic: str = "topic", **options: Any
         consumer.end_offsets([(topic, 0)])
 
 
+def poll_for_ever(consumer: Any) -> None:
+    while True:
+        consumer.poll(timeout=0.1)
+
+
+def iterate(consumer: Any) -> None:
+    for _ in consumer:
+        pass
+
+
 def poll_group(face: Face, bootstrap: str, topic: str = "topic", **options: Any) -> None:
-    with face.consumer(
+    consumer = face.consumer(
         bootstrap, group="group", topics=[topic], start="earliest", **{**SHORT, **options}
-    ) as consumer:
-        consumer.poll(timeout=CALL_MS / 1000)
+    )
+    with consumer:
+        poll_for_ever(consumer)
 
 
 def administer(face: Face, bootstrap: str, **options: Any) -> None:
@@ -63,7 +74,7 @@ def administer(face: Face, bootstrap: str, **options: Any) -> None:
         admin.describe_cluster()
 
 
-def all_at_once(*calls: Callable[[], Any]) -> list[klamm.ClientError | None]:
+def all_at_once(*calls: Callable[[], Any], within_s: float = BOUND_S) -> list[klamm.ClientError | None]:
     """The failures of several clients, which wait at the same time."""
     with ThreadPoolExecutor(len(calls)) as pool:
-        return [future.result() for future in [pool.submit(failure_of, call) for call in calls]]
+        return [future.result() for future in [pool.submit(failure_of, call, within_s) for call in calls]]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
 import klamm
 from tests.client.bad_input.bounded import (
+    SHORT,
     administer,
     all_at_once,
     consume_one,
     failure_of,
+    iterate,
+    poll_for_ever,
     poll_group,
     produce_one,
 )
@@ -32,8 +37,8 @@ Address = contextlib.AbstractContextManager[str]
 
 
 def failures_at(face: Face, address: str, **options: object) -> list[klamm.ClientError]:
-    """Those of a producer, a consumer and an admin, and of a group that polls if it has one."""
-    *failures, group_failure = all_at_once(
+    """Those of a producer, of a consumer, of an admin, and of a group that polls."""
+    failures = all_at_once(
         partial(produce_one, face, address, **options),
         partial(consume_one, face, address, **options),
         partial(administer, face, address, **options),
@@ -42,8 +47,31 @@ def failures_at(face: Face, address: str, **options: object) -> list[klamm.Clien
     for failure in failures:
         assert failure is not None, f"{address} is no broker, and nobody minded"
         assert address in str(failure), f"the address is missing in: {failure}"
-    # A poll may also find nothing, as it does when a broker is away for a moment.
-    return [failure for failure in (*failures, group_failure) if failure is not None]
+    return [failure for failure in failures if failure is not None]
+
+
+WAYS: dict[str, Callable[[Any], object]] = {
+    "poll": lambda consumer: consumer.poll(),
+    "short polls": poll_for_ever,
+    "iteration": iterate,
+    "poll_arrow": lambda consumer: consumer.poll_arrow(),
+}
+
+
+@pytest.mark.parametrize("has_group", [True, False], ids=["group", "alone"])
+def test_whoever_polls_is_told(face: Face, has_group: bool) -> None:
+    """Within default_api_timeout_ms, however it polls; and again after as long."""
+    group = {"group": "g"} if has_group else {}
+
+    def poll_twice(way: Callable[[Any], object], address: str) -> None:
+        with face.consumer(address, topics=["topic"], **group, **SHORT) as consumer:
+            for _ in range(2):
+                failure = failure_of(partial(way, consumer))
+                assert isinstance(failure, klamm.NoBrokerReachable)
+                assert failure.retriable and address in str(failure)
+
+    with closed_port() as address:
+        all_at_once(*(partial(poll_twice, way, address) for way in WAYS.values()), within_s=60)
 
 
 def causes(failure: klamm.ClientError) -> set[type]:

@@ -353,7 +353,7 @@ class FakeConsumer:
         for _ in range(1000):
             self.look_up()
             sizes = [self.fetch(node) for node in self.cluster.nodes]
-            if max(sizes) <= 0 and not self.planner.survey(self.now).lacks_offsets:
+            if max(sizes) <= 0 and not self.planner.survey(self.now).needs:
                 return
         raise AssertionError("fetching has no end")
 

@@ -362,7 +362,7 @@ async def test_a_cancellation_of_the_users_together_with_ours_goes_on(
         task = asyncio.create_task(worker.run())
         await until(lambda: len(worker.started) == 1, "a record is in work")
         session = worker.sessions[0]
-        session._life.end()
+        session._end()
         session._cancel_workers()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import TypeAlias
 
-from klamm.client.consumer.absences import Absences
 from klamm.client.consumer.commits import Commits
 from klamm.client.consumer.fetch_planner import FetchPlanner
 from klamm.client.consumer.fetch_requests import FetchSettings
@@ -25,12 +24,13 @@ from klamm.client.consumer.group.base_session import BaseSession
 from klamm.client.consumer.group.coordinator import GroupCoordinator
 from klamm.client.consumer.hand_out import HandOut
 from klamm.client.consumer.offsets import OffsetLookup
+from klamm.client.consumer.outages import Absences, Outage
 from klamm.client.consumer.partition_state import UNKNOWN, PartitionState
 from klamm.client.consumer.position_finder import PositionFinder
 from klamm.client.consumer.positions import Positions
 from klamm.client.consumer.start import parse_start
 from klamm.client.consumer.subscription import Listener, Listeners, Subscription, Topics
-from klamm.client.errors import ClientClosed, ClientMisused
+from klamm.client.errors import ClientClosed, ClientError, ClientMisused
 from klamm.client.logs import client_logger
 from klamm.client.network.backoff import Backoff
 from klamm.client.network.metadata import MetadataChange
@@ -61,6 +61,7 @@ class ConsumerEngine:
         self.positions = Positions(threading.Lock())
         self.records = HandOut(self.positions)
         self._absences = Absences(self.positions)
+        self._outage = Outage(self.timeout_seconds)
         self.subscription = Subscription(excludes_internal=config.bool_("exclude.internal.topics"))
         self.call_listener: CallListener = _call_here
         self.on_news: Callable[[], bool] | None = None
@@ -84,7 +85,7 @@ class ConsumerEngine:
             self.positions,
             self.lookup,
             policy,
-            self.committed if self.group is not None else None,
+            None if self.group is None else self.group.try_committed,
             backoff=Backoff(config.seconds("retry.backoff.ms"), config.seconds("retry.backoff.max.ms")),
             patience_seconds=self.timeout_seconds,
             clock=monotonic,
@@ -114,6 +115,7 @@ class ConsumerEngine:
         self._loop_thread = threading.get_ident()
         await self.network.start()
         self.network.on_metadata(self._metadata_came)
+        self.network.on_metadata_failure(self._metadata_failed)
         self.positions.on_change = self._kick
         self._ask_for_topics()
         self._fetcher.start()
@@ -186,11 +188,36 @@ class ConsumerEngine:
             self._follow_topics()
 
     def _metadata_came(self, change: MetadataChange) -> None:
+        wanted = {partition.topic for partition in self.positions.states} | set(self.subscription.names)
+        if self._outage.metadata_came(self.network.metadata.topics, wanted):
+            self._tell_trouble()
         if not self.subscription.is_by_topic:
             if self._absences.look(self.network.metadata.topics, monotonic()):
                 self._tell_news()
         elif self.group is None and change:
             self._follow_topics()
+
+    def _metadata_failed(self, error: ClientError, seconds: float) -> None:
+        if self._outage.metadata_failed(error, seconds):
+            self._tell_trouble()
+
+    def _tell_trouble(self) -> None:
+        self._tell_news()
+        if self.group is not None:
+            self.group.look_again()
+
+    @property
+    def has_trouble(self) -> bool:
+        """From any thread: whether `raise_trouble` raises something."""
+        return self._outage.error is not None
+
+    def raise_trouble(self) -> None:
+        """From any thread: raise what keeps the consumer from reading anything, if there is something."""
+        error = self._outage.take()
+        if error is not None:
+            # Whoever comes back after that wants to know whether it is better now.
+            self._on_loop(self.network.request_refresh)
+            raise error
 
     def _follow_topics(self) -> None:
         """Without a group all partitions of the topics are ours, as they come and go."""
@@ -289,7 +316,7 @@ class ConsumerEngine:
     async def wait_for_news(self, timeout: float | None) -> None:
         """Until a poll may have something to return, or must `join`, or the time is over."""
         assert self._loop is not None
-        if self.records.has_news() or self.is_rebalance_due or self.is_leaving:
+        if self.records.has_news() or self.is_rebalance_due or self.is_leaving or self.has_trouble:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(waiter)
@@ -321,6 +348,15 @@ class ConsumerEngine:
             assert self._loop is not None
             with contextlib.suppress(RuntimeError):  # a closed loop: nothing will be fetched any more
                 self._loop.call_soon_threadsafe(self._kicked)
+
+    def _on_loop(self, function: Callable[[], object]) -> None:
+        """From any thread: have the loop call a function, unless it is closed."""
+        assert self._loop is not None
+        if threading.get_ident() == self._loop_thread:
+            function()
+        else:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(function)
 
     def _kicked(self) -> None:
         self._is_kick_pending = False

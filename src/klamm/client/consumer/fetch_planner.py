@@ -89,8 +89,8 @@ class Survey(NamedTuple):
     """Brokers that have something to be fetched while a fetch of other partitions waits there."""
     lacks_leaders: bool
     """Some partition has no leader that we know of: ask for metadata."""
-    lacks_offsets: bool
-    """Some partition does not know where to read, or whether it may go on there."""
+    needs: set[Need]
+    """What partitions wait for that do not know where to read, or whether they may go on there."""
     wake_at: float | None
     """When something can be tried again."""
 
@@ -122,7 +122,8 @@ class FetchPlanner:
         """Which brokers to ask. Notices what changed in the metadata."""
         nodes: set[int] = set()
         express_nodes: set[int] = set()
-        lacks_leaders = lacks_offsets = False
+        lacks_leaders = False
+        needs: set[Need] = set()
         wake_at: float | None = None
         with self._positions.lock:
             self._positions.room_below_bytes = self._partition_bytes()
@@ -133,7 +134,7 @@ class FetchPlanner:
                 if state.retry_at > now:
                     wake_at = state.retry_at if wake_at is None else min(wake_at, state.retry_at)
                 elif state.need is not Need.NOTHING:
-                    lacks_offsets = True
+                    needs.add(state.need)
                 elif node_id is None:
                     lacks_leaders = True
                 elif self._can_fetch(state, now) and self._has_room(state):
@@ -144,7 +145,7 @@ class FetchPlanner:
             if self._room_bytes() <= 0 and self._positions.ready:
                 nodes.clear()
                 express_nodes.clear()
-        return Survey(nodes, express_nodes, lacks_leaders, lacks_offsets, wake_at)
+        return Survey(nodes, express_nodes, lacks_leaders, needs, wake_at)
 
     def plan(
         self, node_id: int, now: float, newest_version: int, *, is_express: bool = False
@@ -471,7 +472,7 @@ class FetchPlanner:
         if state.buffered_bytes:
             state.is_drained_first = True  # hand out what is there, and look again after that
         elif self._settings.may_guess_offsets:
-            self._positions.restart(state, None)
+            self._positions.restart(state, None, out_of_range_offset=state.fetch_offset)
         else:
             self._positions.set_error(state, error)
         return False

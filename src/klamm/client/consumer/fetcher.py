@@ -14,6 +14,7 @@ from typing import Any
 
 from klamm.client.consumer.fetch_planner import FetchPlanner
 from klamm.client.consumer.fetch_requests import FetchPlan
+from klamm.client.consumer.partition_state import Need
 from klamm.client.consumer.position_finder import PositionFinder
 from klamm.client.errors import ClientError
 from klamm.client.logs import client_logger
@@ -79,7 +80,7 @@ class Fetcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: dict[tuple[int, bool], asyncio.Task[None]] = {}
         """By broker and whether it does express fetches."""
-        self._finding: asyncio.Task[None] | None = None
+        self._finding: dict[Need, asyncio.Task[None]] = {}
         self._is_kicked = False
         self._resting: list[asyncio.Future[None]] = []
         """Tasks that let a thread go first, until the next kick."""
@@ -100,7 +101,7 @@ class Fetcher:
     async def close(self) -> None:
         self._is_closed = True
         self._stop_timer()
-        tasks = [*self._tasks.values(), *([self._finding] if self._finding is not None else [])]
+        tasks = [*self._tasks.values(), *self._finding.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -122,8 +123,8 @@ class Fetcher:
             self._begin(node_id, is_express=False)
         for node_id in survey.express_nodes:
             self._begin(node_id, is_express=True)
-        if survey.lacks_offsets and self._finding is None:
-            self._finding = self._spawn(self._find(), "klamm-positions")
+        for need in survey.needs - self._finding.keys():
+            self._finding[need] = self._spawn(self._find(need), f"klamm-positions-{need.name.lower()}")
         if survey.lacks_leaders:
             self._network.request_refresh()
         self._stop_timer()
@@ -145,16 +146,16 @@ class Fetcher:
             self._timer.cancel()
             self._timer = None
 
-    async def _find(self) -> None:
+    async def _find(self, need: Need) -> None:
         try:
-            await self._finder.run()
+            await self._finder.run(need)
         except asyncio.CancelledError:
             self._is_closed = True
             raise
         except Exception:
             self._logger.exception("looking for offsets failed")
         finally:
-            self._finding = None
+            del self._finding[need]
             if not self._is_closed:
                 self._on_news()  # a position that somebody waits for, or an error
                 self.kick()

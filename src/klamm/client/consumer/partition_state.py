@@ -130,6 +130,7 @@ class PartitionState:
         "led_by",
         "log_start_offset",
         "need",
+        "out_of_range_offset",
         "partition",
         "position",
         "preferred_replica",
@@ -148,6 +149,8 @@ class PartitionState:
         self.need = Need.COMMITTED
         self.reset_to: StartPolicy | None = None
         """Where to start with Need.RESET; None is the consumer's own policy."""
+        self.out_of_range_offset = UNKNOWN
+        """The offset that the broker did not have, if that is why the partition needs a reset."""
         self.position = UNKNOWN
         """The next offset to lease. What is finished ends here, too, unless there is a lease."""
         self.epoch = UNKNOWN

@@ -158,7 +158,8 @@ class Polling:
                 break
 
     async def _wait(self, deadline: float | None) -> bool:
-        """Wait for something to return; False when the time is over."""
+        """Wait for something to return; False when the time is over. Raises what makes waiting vain."""
+        self._engine.raise_trouble()
         left = None if deadline is None else deadline - monotonic()
         if left is not None and left <= 0:
             return False

@@ -1,18 +1,19 @@
 """Finds out where to read in partitions that do not know: after an assignment, a reset, a change of leaders.
 
-One round asks once for everything that is needed, in three steps: the group's committed offsets; for what
-has none, where `start` says; for what a new leader may have lost, where its epochs ended. What passes by
-itself is tried again later; what does not, or takes longer than default.api.timeout.ms, is left for a poll
-to raise.
+There are three questions: for the group's committed offsets; for what has none, where `start` says; for what
+a new leader may have lost, where its epochs ended. They are asked at the same time, so that a coordinator
+that does not answer holds up nobody who does not need it. What passes by itself is tried again later; what
+does not, or takes longer than default.api.timeout.ms, is left for a poll to raise.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from time import time as wall_clock_seconds
 from typing import TypeAlias
 
+from klamm.client.consumer.group.offsets import CommittedFound
 from klamm.client.consumer.offsets import EpochEnd, OffsetLookup
 from klamm.client.consumer.partition_state import UNKNOWN, Need, PartitionState
 from klamm.client.consumer.positions import Positions
@@ -20,12 +21,11 @@ from klamm.client.consumer.start import LATEST, StartPolicy
 from klamm.client.errors import BrokerError, ClientError, NoOffset, OffsetOutOfRange, TimedOut
 from klamm.client.logs import ClientLogger
 from klamm.client.network.backoff import Backoff
-from klamm.client.results import CommittedOffset, TopicPartition
+from klamm.client.results import TopicPartition
 from klamm.model.errors import ErrorCode
 
-FetchCommitted: TypeAlias = Callable[
-    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, CommittedOffset]]
-]
+FetchCommitted: TypeAlias = Callable[[Collection[TopicPartition]], Awaitable[CommittedFound]]
+"""One attempt to read committed offsets."""
 
 Asked: TypeAlias = list[tuple[PartitionState, int]]
 """Partitions and their versions."""
@@ -56,32 +56,31 @@ class PositionFinder:
         self._logger = logger
         self._waiting_since: dict[tuple[PartitionState, int], float] = {}
 
-    async def run(self) -> None:
-        """One round."""
-        if asked := self._needing(Need.COMMITTED):
-            await self._ask_committed(asked)
-        if asked := self._needing(Need.RESET):
-            await self._ask_offsets(asked)
-        if asked := self._needing(Need.VALIDATION):
-            await self._ask_epochs(asked)
-
-    def _needing(self, need: Need) -> Asked:
-        return self._positions.needing(need, self._clock())
+    async def run(self, need: Need) -> None:
+        """One attempt for all partitions that need this."""
+        asked = self._positions.needing(need, self._clock())
+        if not asked:
+            return
+        match need:
+            case Need.COMMITTED:
+                await self._ask_committed(asked)
+            case Need.RESET:
+                await self._ask_offsets(asked)
+            case Need.VALIDATION:
+                await self._ask_epochs(asked)
 
     # ---- committed offsets
 
     async def _ask_committed(self, asked: Asked) -> None:
-        found: Mapping[TopicPartition, CommittedOffset] = {}
+        answer = CommittedFound({}, {})
         if self._committed is not None:
-            try:
-                found = await self._committed([state.partition for state, _ in asked])
-            except ClientError as error:
-                for state, version in asked:
-                    self._failed(state, version, error)
-                return
+            answer = await self._committed([state.partition for state, _ in asked])
         for state, version in asked:
-            committed = found.get(state.partition)
-            if committed is not None:
+            error = answer.failures.get(state.partition)
+            committed = answer.found.get(state.partition)
+            if error is not None:
+                self._failed(state, version, error)
+            elif committed is not None:
                 self._succeeded(state, version)
                 self._positions.start_at(
                     state, version, committed.offset, committed.leader_epoch, is_committed=True
@@ -114,10 +113,24 @@ class PositionFinder:
         for state, version in asked:
             if found := answer.found.get(state.partition):
                 self._succeeded(state, version)
+                self._tell_start(state, version, found.offset)
                 self._positions.start_at(state, version, found.offset)
-                self._logger.debug("%s starts at offset %d", state.partition, found.offset)
             elif error := answer.failures.get(state.partition):
                 self._failed(state, version, error)
+
+    def _tell_start(self, state: PartitionState, version: int, offset: int) -> None:
+        before = state.out_of_range_offset
+        if before == UNKNOWN or not self._positions.is_current(state, version):
+            self._logger.debug("%s starts at offset %d", state.partition, offset)
+        else:
+            self._logger.warning(
+                "%s has no offset %d: reading goes on at offset %d (start=%r) and passes over %d records",
+                state.partition,
+                before,
+                offset,
+                self._policy.word,
+                max(0, offset - before),
+            )
 
     # ---- new leaders
 

@@ -249,9 +249,12 @@ class Positions:
         state.error = error
         self.failed.add(state)
 
-    def restart(self, state: PartitionState, policy: StartPolicy | None) -> None:
+    def restart(
+        self, state: PartitionState, policy: StartPolicy | None, *, out_of_range_offset: int = UNKNOWN
+    ) -> None:
         """As `reset`; the caller holds the lock."""
         self._reset(state, policy)
+        state.out_of_range_offset = out_of_range_offset
 
     def raise_error(self, partition: TopicPartition) -> None:
         """Raise what went wrong in a partition, if something did, in place of the next poll."""
@@ -392,6 +395,7 @@ class Positions:
         self._forget(state)
         state.need = Need.RESET
         state.reset_to = policy
+        state.out_of_range_offset = UNKNOWN
         state.position = state.fetch_offset = UNKNOWN
         state.epoch = state.fetch_epoch = UNKNOWN
         state.is_drained_first = False

@@ -279,6 +279,11 @@ class Network:
         """Call `callback` after every refresh; what it is given is false when nothing changed."""
         self._refresher.on_change(callback)
 
+    def on_metadata_failure(self, callback: Callable[[ClientError, float], None]) -> None:
+        """Call `callback` after every refresh that failed, with why and for how many seconds none has
+        succeeded."""
+        self._refresher.on_failure = callback
+
     async def topic(self, name: str, timeout: float) -> TopicMetadata:
         """A topic, once it is known and a partition of it can be used. A producer's look-up creates it.
 

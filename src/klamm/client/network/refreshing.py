@@ -55,6 +55,8 @@ class MetadataRefresher:
         self._wanted: set[str] = set()
         self._wants_all = False
         self._callbacks: list[Callable[[MetadataChange], None]] = []
+        self.on_failure: Callable[[ClientError, float], None] | None = None
+        """Called after a question that failed, with why and for how many seconds none has succeeded."""
         self._waiting: list[asyncio.Future[None]] = []
         self._wake = asyncio.Event()
         self._is_urgent = False
@@ -62,6 +64,8 @@ class MetadataRefresher:
         """Questions in a row that brought no news."""
         self._failures = 0
         """Questions in a row that were not answered."""
+        self._failing_since = 0.0
+        """When the first of them was asked."""
         self._missing_since: dict[str, float] = {}
         """Wanted topics that are not there, as of the latest answer."""
         self._told_missing: set[str] = set()
@@ -141,6 +145,8 @@ class MetadataRefresher:
             except ClientError as error:
                 self.last_error = error
                 self._fruitless += 1
+                if not self._failures:
+                    self._failing_since = self._asked_at
                 self._failures += 1
                 # The second, fourth, eighth, … failure in a row: trouble that lasts is told, not repeated.
                 is_worth_telling = self._failures > 1 and self._failures & (self._failures - 1) == 0
@@ -151,6 +157,8 @@ class MetadataRefresher:
                     self._wake.set()
                 else:
                     _end(waiting, error)
+                if self.on_failure is not None:
+                    self.on_failure(error, loop.time() - self._failing_since)
             except asyncio.CancelledError:
                 self._waiting = waiting + self._waiting  # `close` tells them
                 raise

@@ -82,7 +82,8 @@ class BlockingWaits:
         self._thread.check_not_current()
         self._news.expect()
         engine = self._engine
-        if not (engine.records.has_news() or engine.is_rebalance_due or engine.is_leaving):
+        is_due = engine.is_rebalance_due or engine.is_leaving or engine.has_trouble
+        if not is_due and not engine.records.has_news():
             self._news.wait(WAIT_SLICE_S if timeout is None else min(timeout, WAIT_SLICE_S))
 
     async def columns(self, leases: Sequence[Lease], limit: int | None) -> Columns:

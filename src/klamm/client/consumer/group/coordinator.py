@@ -30,7 +30,14 @@ from klamm.client.consumer.group.actions import (
 )
 from klamm.client.consumer.group.assignors import Topics
 from klamm.client.consumer.group.membership import MemberSettings, Membership, Phase
-from klamm.client.consumer.group.offsets import ASK_AGAIN, NO_MEMBER, GroupOffsets, Identity, listed
+from klamm.client.consumer.group.offsets import (
+    ASK_AGAIN,
+    NO_MEMBER,
+    CommittedFound,
+    GroupOffsets,
+    Identity,
+    listed,
+)
 from klamm.client.errors import ClientClosed, ClientError, PollOverdue
 from klamm.client.logs import client_logger
 from klamm.client.network.backoff import Backoff
@@ -73,6 +80,10 @@ class GroupOwner(Protocol):
 
     async def partitions_lost(self, partitions: set[TopicPartition]) -> None:
         """Stop reading these. They are others' already, and nothing can be committed."""
+        ...
+
+    def raise_trouble(self) -> None:
+        """Raise what keeps the consumer from reading anything, if there is something."""
         ...
 
 
@@ -175,6 +186,7 @@ class GroupCoordinator:
                     return
                 if self._membership.needs_poll:
                     continue  # it came while the steps before it were taken
+                self._owner.raise_trouble()
                 self._changed.clear()
                 try:
                     async with asyncio.timeout_at(deadline):
@@ -184,6 +196,10 @@ class GroupCoordinator:
         finally:
             self._polls_under_way -= 1
             self._membership.polled(loop.time())
+
+    def look_again(self) -> None:
+        """Have whoever waits in `ensure_active` ask its owner for trouble."""
+        self._changed.set()
 
     async def leave(self) -> None:
         """End the membership, if there is one. What was owned is given up without a word to the owner."""
@@ -214,6 +230,10 @@ class GroupCoordinator:
     ) -> dict[TopicPartition, CommittedOffset]:
         """What the group has committed; partitions without an offset are not in it."""
         return await self._offsets.committed(partitions, timeout)
+
+    async def try_committed(self, partitions: Collection[TopicPartition]) -> CommittedFound:
+        """One attempt at the same: what is found, and why the rest is not."""
+        return await self._offsets.try_committed(partitions, self._request_seconds)
 
     def _identity(self) -> Identity:
         membership = self._membership

@@ -52,6 +52,13 @@ class Identity(NamedTuple):
     instance_id: str | None
 
 
+class CommittedFound(NamedTuple):
+    """Partitions that have no committed offset are in neither."""
+
+    found: dict[TopicPartition, CommittedOffset]
+    failures: dict[TopicPartition, ClientError]
+
+
 NO_MEMBER = Identity(-1, "", None)
 """A consumer with a group and without a membership: it chose its partitions itself."""
 
@@ -119,18 +126,31 @@ class GroupOffsets:
                 error.retriable = False
             raise error
 
+    async def try_committed(self, partitions: Collection[TopicPartition], timeout: float) -> CommittedFound:
+        """One attempt: what is found, and why the rest is not. One partition holds up no other."""
+        metadata = self._network.metadata
+        request = fetch_request(metadata, self._group_id, partitions, self._require_stable)
+        try:
+            answer = await self._ask(request, timeout, max_version(metadata, partitions))
+        except ClientError as error:
+            return CommittedFound({}, dict.fromkeys(partitions, error))
+        found, codes = fetched_offsets(metadata, answer)
+        failures: dict[TopicPartition, ClientError] = {}
+        for partition, code in codes.items():
+            self._look_around(code)
+            of_what = "" if partition is None else f" of {partition}"
+            refusal = BrokerError.of(code, f"reading committed offsets{of_what} of group {self._group_id!r}")
+            failures.update(dict.fromkeys(partitions if partition is None else [partition], refusal))
+        return CommittedFound(found, failures)
+
     async def _fetch_once(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> dict[TopicPartition, CommittedOffset]:
-        metadata = self._network.metadata
-        request = fetch_request(metadata, self._group_id, partitions, self._require_stable)
-        answer = await self._ask(request, timeout, max_version(metadata, partitions))
-        found, errors = fetched_offsets(metadata, answer)
-        for partition, code in errors.items():
-            self._look_around(code)
-            of_what = "" if partition is None else f" of {partition}"
-            raise BrokerError.of(code, f"reading committed offsets{of_what} of group {self._group_id!r}")
-        return found
+        answer = await self.try_committed(partitions, timeout)
+        if answer.failures:
+            # One that no retry can heal ends it.
+            raise min(answer.failures.values(), key=lambda error: error.retriable)
+        return answer.found
 
     async def _ask(self, request: Message | Versioned, timeout: float, max_version: int | None) -> Any:
         node_id = await self._network.coordinator(self._group_id, timeout)

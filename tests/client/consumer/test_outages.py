@@ -1,4 +1,4 @@
-"""Partitions that were assigned and are not there: a poll says so, soon and by name."""
+"""What keeps a consumer from reading: a poll says so, in time and by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import klamm
-from klamm.client.consumer.absences import PATIENCE_SECONDS, Absences
+from klamm.client.consumer.outages import PATIENCE_SECONDS, Absences, Outage
 from klamm.client.consumer.positions import Positions
 from klamm.client.network.metadata import PartitionMetadata, TopicMetadata
 from klamm.client.results import TopicPartition
@@ -27,6 +27,36 @@ SOON_SECONDS = 15.0
 def topic_of(partitions: int, error: ErrorCode = ErrorCode.NONE) -> dict[str, TopicMetadata]:
     made = tuple(PartitionMetadata(index, 1, 0, (1,), (1,)) for index in range(partitions))
     return {"orders": TopicMetadata("orders", b"o" * 16, False, error, made)}
+
+
+def test_that_no_broker_is_reached_is_told_after_a_while_and_again_after_as_long() -> None:
+    outage = Outage(60.0)
+    nobody = klamm.NoBrokerReachable("nobody listens at x:1")
+    assert not outage.metadata_failed(nobody, 59.9)
+    assert outage.metadata_failed(nobody, 60.0)
+    told = outage.take()
+    assert isinstance(told, klamm.NoBrokerReachable) and "for 60.0 s" in str(told) and "x:1" in str(told)
+    assert outage.take() is None
+    assert not outage.metadata_failed(nobody, 119.9), "who polls on is not told at every poll"
+    assert outage.metadata_failed(nobody, 120.0)
+    assert not outage.metadata_came({}, []), "it is over before anybody was told"
+    assert outage.take() is None
+    assert not outage.metadata_failed(nobody, 59.9)
+
+
+def test_what_no_retry_heals_is_told_at_once() -> None:
+    outage = Outage(60.0)
+    assert outage.metadata_failed(klamm.AuthenticationFailed("who are you"), 0.1)
+    assert isinstance(outage.take(), klamm.AuthenticationFailed)
+
+
+def test_a_topic_that_may_not_be_read_is_told_at_once_and_one_that_is_missing_is_not() -> None:
+    outage = Outage(60.0)
+    assert outage.metadata_came(topic_of(0, ErrorCode.TOPIC_AUTHORIZATION_FAILED), ["orders"])
+    told = outage.take()
+    assert isinstance(told, klamm.AuthorizationFailed) and "orders" in str(told)
+    assert not outage.metadata_came(topic_of(0, ErrorCode.TOPIC_AUTHORIZATION_FAILED), ["others"])
+    assert not outage.metadata_came(topic_of(0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ["orders"])
 
 
 def test_what_is_missing_for_long_is_told_once() -> None:
