@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 from typing import Any
 
 import pytest
@@ -91,3 +92,70 @@ def test_times_that_are_none(timeout: Any) -> None:
         with pytest.raises(ClientMisused, match="is no time to wait"):
             delivery.exception(timeout)
     assert batch.waiters == []
+
+
+# ---- what Python waits with
+
+
+async def test_asyncio_waits_for_deliveries() -> None:
+    first, second = batch_of_one(), batch_of_one()
+    deliveries = [aio.Delivery(first, 0), aio.Delivery(second, 0), ranges(aio.RangesDelivery, second)]
+    done, pending = await asyncio.wait(deliveries, timeout=0.01)
+    assert not done and pending == set(deliveries)
+    assert first.waiters == [] and second.waiters == []
+    waiting = asyncio.create_task(asyncio.wait(deliveries, return_when=asyncio.FIRST_COMPLETED))
+    await asyncio.sleep(0)
+    settle(first, Outcome(base_offset=3))
+    done, pending = await waiting
+    assert done == {deliveries[0]} and pending == set(deliveries[1:])
+    assert second.waiters == []
+    waiting = asyncio.create_task(asyncio.wait(deliveries, return_when=asyncio.FIRST_EXCEPTION))
+    await asyncio.sleep(0)
+    settle(second, Outcome(error=ClientMisused("no")))
+    done, pending = await waiting
+    assert done == set(deliveries) and not pending
+    assert not deliveries[0].cancelled()
+
+
+async def test_asyncio_takes_deliveries_as_they_complete() -> None:
+    first, second = batch_of_one(), batch_of_one()
+    settle(second, Outcome(base_offset=7))
+    completed = asyncio.as_completed([aio.Delivery(first, 0), aio.Delivery(second, 0)])
+    assert (await next(completed)).offset == 7
+    settle(first, Outcome(base_offset=5))
+    assert (await next(completed)).offset == 5
+
+
+def test_callbacks_can_be_taken_back() -> None:
+    batch = batch_of_one()
+    told: list[Any] = []
+    for delivery in (plain.Delivery(batch, 0), ranges(plain.RangesDelivery, batch)):
+        delivery.add_done_callback(told.append)
+        delivery.add_done_callback(told.append)
+        delivery.add_done_callback(print)
+        assert delivery.remove_done_callback(told.append) == 2
+        assert delivery.remove_done_callback(told.append) == 0
+        assert delivery.remove_done_callback(print) == 1
+    fed_later = plain.RangesDelivery()
+    fed_later.add_done_callback(told.append)
+    assert fed_later.remove_done_callback(told.append) == 1
+    assert batch.waiters == [] and fed_later._feed_waiters == []
+
+
+@pytest.mark.parametrize(
+    "wait", [concurrent.futures.wait, lambda one: list(concurrent.futures.as_completed(one))]
+)
+def test_what_concurrent_futures_cannot_wait_for_says_what_to_do(wait: Any) -> None:
+    batch = batch_of_one()
+    for delivery in (plain.Delivery(batch, 0), ranges(plain.RangesDelivery, batch), aio.Delivery(batch, 0)):
+        with pytest.raises(
+            ClientMisused, match=r"concurrent\.futures cannot wait for it.*result\(\) of each"
+        ):
+            wait([delivery])
+
+
+def settle(batch: Batch, outcome: Outcome) -> None:
+    """As the ledger and the sender do."""
+    batch.outcome = outcome
+    for _, waiter in batch.take_waiters():
+        waiter()

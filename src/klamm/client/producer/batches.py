@@ -292,16 +292,17 @@ class Batch:
                 waiter()
                 return
 
-    def drop_waiter(self, index: int, waiter: Waiter) -> None:
-        """Nobody waits there any more. One that is being called, or on the move, is called all the same."""
+    def drop_waiter(self, index: int, waiter: Waiter) -> bool:
+        """Take a waiter back; whether it was there. One that is being called, or on the move, is called all
+        the same."""
         batch = self
         while True:
             try:
                 batch.waiters.remove((index, waiter))
-                return
+                return True
             except ValueError:
                 if batch.moved is None:
-                    return
+                    return False
             batch, index = batch.moved[index]
 
     def was_looked_at(self) -> None:

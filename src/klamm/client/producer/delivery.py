@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, NoReturn, Self
 
-from klamm.client.errors import ClientError
+from klamm.client.errors import ClientError, ClientMisused
 from klamm.client.producer.batches import Batch, Outcome, Waiter
 from klamm.client.results import SentRecord
 
@@ -48,6 +48,21 @@ class BatchDelivery:
         logged.
         """
         self._batch.add_waiter(self._index, DoneCallback(callback, self))
+
+    def remove_done_callback(self, callback: Callable[[Self], object]) -> int:
+        """Take back a callback that was not called yet; returns how often it had been added."""
+        count = 0
+        while self._batch.drop_waiter(self._index, DoneCallback(callback, self)):
+            count += 1
+        return count
+
+    def cancelled(self) -> bool:
+        """Always False: a record that was taken is sent. It is here because `asyncio.wait` asks for it."""
+        return False
+
+    @property
+    def _condition(self) -> NoReturn:
+        raise not_a_future()
 
     def _outcome(self) -> Outcome | None:
         batch = self._batch
@@ -89,6 +104,14 @@ class BatchDelivery:
             batch.topic,
         )
         return tuple.__new__(SentRecord, place)  # for each record; calling the class costs twice as much
+
+
+def not_a_future() -> ClientMisused:
+    """What `concurrent.futures.wait` and `as_completed` get, which look for the insides of a Future."""
+    return ClientMisused(
+        "a delivery is not a concurrent.futures.Future, so concurrent.futures cannot wait for it",
+        advice="Call result() of each delivery, or producer.flush() for all of them; or add_done_callback()",
+    )
 
 
 class SentRange(NamedTuple):
@@ -133,6 +156,24 @@ class RangesDelivery:
     def add_done_callback(self, callback: Callable[[Self], object]) -> None:
         """Call `callback(delivery)` when all records are done, at once if they are."""
         self._add_waiter(DoneCallback(callback, self))
+
+    def remove_done_callback(self, callback: Callable[[Self], object]) -> int:
+        """Take back a callback that was not called yet; returns how often it had been added."""
+        wanted = DoneCallback(callback, self)
+        undone = self._undone()
+        waiters = [*self._feed_waiters, *(waiter for _, waiter in (undone.waiters if undone else ()))]
+        found = [one for one in waiters if isinstance(one, RangesWaiter) and one.calls(wanted)]
+        for waiting in found:
+            waiting.drop()
+        return len(found)
+
+    def cancelled(self) -> bool:
+        """Always False: records that were taken are sent. It is here because `asyncio.wait` asks for it."""
+        return False
+
+    @property
+    def _condition(self) -> NoReturn:
+        raise not_a_future()
 
     def _undone(self) -> Batch | None:
         """The first batch that is not done; of one that was split, the first part."""
@@ -200,6 +241,10 @@ class RangesWaiter:
         else:
             self._delivery._feed_waiters.append(self)
 
+    def calls(self, waiter: Waiter) -> bool:
+        """True if `waiter` is what will be called in the end."""
+        return self._waiter == waiter
+
     def drop(self) -> None:
         """Nobody waits any more."""
         self._waiter = None
@@ -217,6 +262,14 @@ class DoneCallback:
     def __init__(self, callback: Callable[[Any], object], delivery: object) -> None:
         self._callback = callback
         self._delivery = delivery
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DoneCallback):
+            return NotImplemented
+        return self._callback == other._callback and self._delivery is other._delivery
+
+    def __hash__(self) -> int:
+        return hash((self._callback, id(self._delivery)))
 
     def __call__(self) -> None:
         try:
