@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 
 import pytest
 
@@ -56,6 +57,26 @@ def test_the_same_words(aio, plain, name):
     words = [inspect.getdoc(face if name == "__init__" else getattr(face, name)) for face in (aio, plain)]
     assert all(words), f"{aio.__name__}.{name} has no docstring"
     assert words[0] == words[1] or name in DIFFERENT_WORDS
+
+
+@pytest.mark.parametrize("name", ["close", "partitions_for", "counters", "start"])
+def test_what_several_kinds_of_clients_have_is_called_alike(name):
+    """Whoever knows a producer knows how an admin is closed."""
+    found = {
+        (*arguments(getattr(client, name)), results(getattr(client, name)))
+        for client in (klamm.Producer, klamm.Admin, klamm.aio.Producer, klamm.aio.Admin)
+    }
+    assert len(found) == 1
+
+
+def test_what_the_plain_admin_forwards_looks_written_out():
+    """Editors and `help` show the arguments and the words, and it is no coroutine."""
+    create = klamm.Admin.create_topic
+    assert "replication_factor: 'int | None' = None" in str(inspect.signature(create))
+    assert inspect.getdoc(create).startswith("Create a topic, and return when it can be used.")
+    assert not inspect.iscoroutinefunction(create) and create.__name__ == "create_topic"
+    shown = pydoc.render_doc(klamm.Admin, renderer=pydoc.plaintext)
+    assert "create_topic(self, name: 'str', partitions: 'int | None' = None" in shown
 
 
 @pytest.mark.parametrize(("aio", "plain"), PAIRS, ids=lambda one: one.__name__)

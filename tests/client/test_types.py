@@ -33,6 +33,10 @@ with klamm.Admin("localhost:9092") as admin:
     admin.delete_records({("orders", 1): 3})
     admin.list_offsets({partition: "latest"})
     admin.list_offsets({partition: "lates"})  # refused
+    numbers: list[int] = admin.partitions_for("orders", timeout=5)
+    admin.partitions_for(5)  # refused
+    admin.describe_topic("orders").partition  # refused
+    admin.describe_topics(name="orders")  # refused
     try:
         admin.create_topic("orders", 3, configs={"retention.ms": 1000})
     except klamm.TopicExists as error:

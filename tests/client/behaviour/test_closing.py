@@ -83,3 +83,23 @@ def test_calls_of_an_admin(face: Face, bootstrap: str) -> None:
             pause.wait(moment_s)
             admin.close()
             assert isinstance(end_of(waiting), klamm.ClientClosed | None)
+
+
+@pytest.mark.parametrize("kind", ["producer", "admin"])
+def test_closing_takes_a_time(face: Face, bootstrap: str, new_topic: NewTopic, kind: str) -> None:
+    topic = new_topic(partitions=3)
+    client = getattr(face, kind)(bootstrap)
+    assert client.partitions_for(topic) == client.partitions_for(topic, timeout=PATIENCE_S) == [0, 1, 2]
+    with pytest.raises(klamm.ClientMisused, match="timeout=-1"):
+        client.close(timeout=-1)
+    client.close(timeout=PATIENCE_S)
+    client.close(0)
+    with pytest.raises(klamm.ClientClosed):
+        client.partitions_for(topic)
+
+
+def test_partitions_of_a_topic_that_is_not_there(face: Face, bootstrap: str) -> None:
+    with face.admin(bootstrap) as admin, pytest.raises(klamm.UnknownTopic):
+        admin.partitions_for("there-is-none", timeout=PATIENCE_S)
+    with face.admin(bootstrap) as admin:
+        assert "there-is-none" not in admin.list_topics(), "asking created it"

@@ -43,6 +43,7 @@ from klamm.client.arguments import (
     as_names,
     as_partition,
     as_partitions,
+    as_timeout,
     several,
 )
 from klamm.client.guard import ClientGuard
@@ -88,12 +89,17 @@ class Admin:
             self._guard.started = True
             await self._network.start()
 
-    async def close(self) -> None:
-        """End all connections. Idempotent; every other call raises ClientClosed afterwards."""
+    async def close(self, timeout: float | None = None) -> None:
+        """End all connections; calls under way raise ClientClosed. A connection that is not closed properly
+        within `timeout` seconds is cut off.
+
+        Idempotent; every other call raises ClientClosed afterwards.
+        """
+        seconds = as_timeout(timeout)
         if not self._guard.unusable:
             self._guard.check_on_loop()
         if self._guard.begin_close():
-            await self._network.close()
+            await self._network.close(seconds)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -208,6 +214,11 @@ class Admin:
         """Several topics by name, or all of them. BatchFailed names those that are not there."""
         chosen = None if names is None else as_names(names, "topic")
         return await topics_module.describe_topics(await self._ready(), chosen, timeout)
+
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
+        """The partitions of a topic, from 0 on. UnknownTopic if there is none."""
+        found = await self.describe_topic(topic, timeout=as_timeout(timeout))
+        return [one.partition for one in found.partitions]
 
     async def create_partitions(
         self,

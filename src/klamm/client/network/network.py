@@ -111,10 +111,11 @@ class Network:
         self._pool.check_open()
         self._refresher.start()
 
-    async def close(self) -> None:
-        """End all tasks and connections. What was written already is still sent, if brokers take it."""
+    async def close(self, timeout: float | None = None) -> None:
+        """End all tasks and connections. What was written already is still sent, if brokers take it within
+        `timeout` seconds."""
         await self._refresher.close()
-        await self._pool.close()
+        await self._pool.close(timeout)
 
     # ---- requests
 

@@ -123,8 +123,9 @@ class ConnectionPool:
         ]
         return max(waits)[1] if waits else None
 
-    async def close(self) -> None:
-        """End everything. What was written already is still sent, within CLOSE_SECONDS."""
+    async def close(self, timeout: float | None = None) -> None:
+        """End everything. What was written already is still sent, within CLOSE_SECONDS or less."""
+        seconds = CLOSE_SECONDS if timeout is None else min(timeout, CLOSE_SECONDS)
         self.is_closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -138,7 +139,7 @@ class ConnectionPool:
         for connection in connections:
             connection.close()
         if connections:
-            _, late = await asyncio.wait([each.gone for each in connections], timeout=CLOSE_SECONDS)
+            _, late = await asyncio.wait([each.gone for each in connections], timeout=seconds)
             if late:
                 for connection in connections:
                     connection.abort()

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Unpack
 
 from klamm.client.admin.admin import Admin as AsyncAdmin
 from klamm.client.admin.options import AdminOptions
-from klamm.client.admin.types import (
-    ActiveProducer,
-    BrokerVersions,
-    ClusterDescription,
-    ConfigChange,
-    ConfigEntry,
-    ConfigResource,
-    CreatedTopic,
-    GroupDescription,
-    GroupListing,
-    LogDirectory,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-    SettingValue,
-    TopicDescription,
-)
-from klamm.client.arguments import PartitionLike, PartitionT
-from klamm.client.plain.face import PlainFace, documented_by
-from klamm.client.results import CommittedOffset, OffsetAndTime, TopicPartition
+from klamm.client.arguments import as_timeout
+from klamm.client.plain.face import PlainFace, blocking, documented_by
 from klamm.config.client_config import Bootstrap, ConfigGiven
 
 
@@ -57,213 +39,53 @@ class Admin(PlainFace):
     ) -> None:
         super().__init__(AsyncAdmin(bootstrap, config=config, ssl_context=ssl_context, **options))
 
+    def close(self, timeout: float | None = None) -> None:
+        self._close(partial(self._client.close, as_timeout(timeout)))
+
     # ---- cluster
 
-    def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
-        return self._run(self._client.describe_cluster(timeout=timeout))
-
-    def broker_versions(self, broker_id: int, *, timeout: float | None = None) -> BrokerVersions:
-        return self._run(self._client.broker_versions(broker_id, timeout=timeout))
-
-    def describe_log_dirs(
-        self,
-        brokers: Iterable[int] | None = None,
-        partitions: Iterable[PartitionLike] | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> dict[int, list[LogDirectory]]:
-        return self._run(self._client.describe_log_dirs(brokers, partitions, timeout=timeout))
+    describe_cluster = blocking(AsyncAdmin.describe_cluster)
+    broker_versions = blocking(AsyncAdmin.broker_versions)
+    describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
 
     # ---- topics
 
-    def create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        replication_factor: int | None = None,
-        *,
-        configs: Mapping[str, SettingValue] | None = None,
-        assignments: Mapping[int, Sequence[int]] | None = None,
-        validate_only: bool = False,
-        timeout: float | None = None,
-    ) -> CreatedTopic:
-        return self._run(
-            self._client.create_topic(
-                name,
-                partitions,
-                replication_factor,
-                configs=configs,
-                assignments=assignments,
-                validate_only=validate_only,
-                timeout=timeout,
-            )
-        )
-
-    def create_topics(
-        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
-    ) -> dict[str, CreatedTopic]:
-        return self._run(self._client.create_topics(topics, validate_only=validate_only, timeout=timeout))
-
-    def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
-        self._run(self._client.delete_topic(name, timeout=timeout))
-
-    def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
-        self._run(self._client.delete_topics(names, timeout=timeout))
-
-    def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> list[str]:
-        return self._run(self._client.list_topics(include_internal=include_internal, timeout=timeout))
-
-    def describe_topic(self, name: str, *, timeout: float | None = None) -> TopicDescription:
-        return self._run(self._client.describe_topic(name, timeout=timeout))
-
-    def describe_topics(
-        self, names: Iterable[str] | None = None, *, timeout: float | None = None
-    ) -> dict[str, TopicDescription]:
-        return self._run(self._client.describe_topics(names, timeout=timeout))
-
-    def create_partitions(
-        self,
-        topic: str,
-        total: int,
-        *,
-        assignments: Sequence[Sequence[int]] | None = None,
-        validate_only: bool = False,
-        timeout: float | None = None,
-    ) -> None:
-        self._run(
-            self._client.create_partitions(
-                topic, total, assignments=assignments, validate_only=validate_only, timeout=timeout
-            )
-        )
+    create_topic = blocking(AsyncAdmin.create_topic)
+    create_topics = blocking(AsyncAdmin.create_topics)
+    delete_topic = blocking(AsyncAdmin.delete_topic)
+    delete_topics = blocking(AsyncAdmin.delete_topics)
+    partitions_for = blocking(AsyncAdmin.partitions_for)
+    list_topics = blocking(AsyncAdmin.list_topics)
+    describe_topic = blocking(AsyncAdmin.describe_topic)
+    describe_topics = blocking(AsyncAdmin.describe_topics)
+    create_partitions = blocking(AsyncAdmin.create_partitions)
 
     # ---- settings
 
-    def describe_config(
-        self, resource: ConfigResource, keys: Iterable[str] | None = None, *, timeout: float | None = None
-    ) -> dict[str, ConfigEntry]:
-        return self._run(self._client.describe_config(resource, keys, timeout=timeout))
-
-    def describe_configs(
-        self,
-        resources: Iterable[ConfigResource],
-        keys: Iterable[str] | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-        return self._run(self._client.describe_configs(resources, keys, timeout=timeout))
-
-    def alter_config(
-        self,
-        resource: ConfigResource,
-        *,
-        set: Mapping[str, SettingValue] | None = None,
-        delete: Iterable[str] = (),
-        append: Mapping[str, SettingValue] | None = None,
-        subtract: Mapping[str, SettingValue] | None = None,
-        validate_only: bool = False,
-        timeout: float | None = None,
-    ) -> None:
-        self._run(
-            self._client.alter_config(
-                resource,
-                set=set,
-                delete=delete,
-                append=append,
-                subtract=subtract,
-                validate_only=validate_only,
-                timeout=timeout,
-            )
-        )
-
-    def alter_configs(
-        self,
-        changes: Mapping[ConfigResource, ConfigChange],
-        *,
-        validate_only: bool = False,
-        timeout: float | None = None,
-    ) -> None:
-        self._run(self._client.alter_configs(changes, validate_only=validate_only, timeout=timeout))
-
-    def list_config_resources(
-        self, types: Iterable[ResourceType] = (), *, timeout: float | None = None
-    ) -> list[ConfigResource]:
-        return self._run(self._client.list_config_resources(types, timeout=timeout))
+    describe_config = blocking(AsyncAdmin.describe_config)
+    describe_configs = blocking(AsyncAdmin.describe_configs)
+    alter_config = blocking(AsyncAdmin.alter_config)
+    alter_configs = blocking(AsyncAdmin.alter_configs)
+    list_config_resources = blocking(AsyncAdmin.list_config_resources)
 
     # ---- groups
 
-    def list_groups(
-        self, *, states: Iterable[str] = (), types: Iterable[str] = (), timeout: float | None = None
-    ) -> list[GroupListing]:
-        return self._run(self._client.list_groups(states=states, types=types, timeout=timeout))
-
-    def describe_group(self, group: str, *, timeout: float | None = None) -> GroupDescription:
-        return self._run(self._client.describe_group(group, timeout=timeout))
-
-    def describe_groups(
-        self, groups: Iterable[str], *, timeout: float | None = None
-    ) -> dict[str, GroupDescription]:
-        return self._run(self._client.describe_groups(groups, timeout=timeout))
-
-    def delete_group(self, group: str, *, timeout: float | None = None) -> None:
-        self._run(self._client.delete_group(group, timeout=timeout))
-
-    def delete_groups(self, groups: Iterable[str], *, timeout: float | None = None) -> None:
-        self._run(self._client.delete_groups(groups, timeout=timeout))
-
-    def remove_members(
-        self,
-        group: str,
-        member_ids: Iterable[str] | None = None,
-        instance_ids: Iterable[str] | None = None,
-        *,
-        reason: str | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        self._run(
-            self._client.remove_members(group, member_ids, instance_ids, reason=reason, timeout=timeout)
-        )
+    list_groups = blocking(AsyncAdmin.list_groups)
+    describe_group = blocking(AsyncAdmin.describe_group)
+    describe_groups = blocking(AsyncAdmin.describe_groups)
+    delete_group = blocking(AsyncAdmin.delete_group)
+    delete_groups = blocking(AsyncAdmin.delete_groups)
+    remove_members = blocking(AsyncAdmin.remove_members)
 
     # ---- offsets
 
-    def list_group_offsets(
-        self, group: str, partitions: Iterable[PartitionLike] | None = None, *, timeout: float | None = None
-    ) -> dict[TopicPartition, CommittedOffset]:
-        return self._run(self._client.list_group_offsets(group, partitions, timeout=timeout))
-
-    def alter_group_offsets(
-        self, group: str, offsets: Mapping[PartitionT, int | CommittedOffset], *, timeout: float | None = None
-    ) -> None:
-        self._run(self._client.alter_group_offsets(group, offsets, timeout=timeout))
-
-    def delete_group_offsets(
-        self, group: str, partitions: Iterable[PartitionLike], *, timeout: float | None = None
-    ) -> None:
-        self._run(self._client.delete_group_offsets(group, partitions, timeout=timeout))
-
-    def group_lag(
-        self, group: str, partitions: Iterable[PartitionLike] | None = None, *, timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
-        return self._run(self._client.group_lag(group, partitions, timeout=timeout))
-
-    def list_offsets(
-        self,
-        partitions: Mapping[PartitionT, OffsetSpec],
-        *,
-        read_committed: bool = False,
-        timeout: float | None = None,
-    ) -> dict[TopicPartition, OffsetAndTime | None]:
-        return self._run(
-            self._client.list_offsets(partitions, read_committed=read_committed, timeout=timeout)
-        )
+    list_group_offsets = blocking(AsyncAdmin.list_group_offsets)
+    alter_group_offsets = blocking(AsyncAdmin.alter_group_offsets)
+    delete_group_offsets = blocking(AsyncAdmin.delete_group_offsets)
+    group_lag = blocking(AsyncAdmin.group_lag)
+    list_offsets = blocking(AsyncAdmin.list_offsets)
 
     # ---- records and producers
 
-    def delete_records(
-        self, before: Mapping[PartitionT, int], *, timeout: float | None = None
-    ) -> dict[TopicPartition, int]:
-        return self._run(self._client.delete_records(before, timeout=timeout))
-
-    def describe_producers(
-        self, partitions: Iterable[PartitionLike], *, timeout: float | None = None
-    ) -> dict[TopicPartition, list[ActiveProducer]]:
-        return self._run(self._client.describe_producers(partitions, timeout=timeout))
+    delete_records = blocking(AsyncAdmin.delete_records)
+    describe_producers = blocking(AsyncAdmin.describe_producers)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine
+from functools import wraps
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from klamm.client.guard import ClientGuard
 from klamm.client.plain.runner import LoopThread
 
+P = ParamSpec("P")
 T = TypeVar("T")
 FaceT = TypeVar("FaceT", bound=type)
 
@@ -98,6 +100,21 @@ class PlainFace:
     def __del__(self) -> None:
         if (guard := getattr(self, "_guard", None)) is not None:
             guard.abandoned()
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """The method of a plain face that runs `method` of the asyncio client inside, and waits for its result.
+
+    Type checkers, editors and `help` see the arguments, the result and the words of `method`.
+    """
+
+    @wraps(method)
+    def call(self: PlainFace, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return self._run(method(self._client, *arguments, **options))
+
+    return call
 
 
 def documented_by(client: type) -> Callable[[FaceT], FaceT]:

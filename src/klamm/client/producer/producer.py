@@ -152,7 +152,8 @@ class Producer:
         await self._engine.start()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is here and end. What is not acknowledged after `timeout` seconds fails.
+        """Send what is here, and end all connections. Records that are not acknowledged within `timeout`
+        seconds fail with ClientClosed; without one, every record gets its `delivery_timeout_ms`.
 
         Idempotent; every other call raises ClientClosed afterwards.
         """
@@ -273,6 +274,10 @@ class Producer:
         await self._engine.flush(as_timeout(timeout))
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        """The partitions of a topic. Waits for the topic up to `max_block_ms`, or `timeout` seconds."""
+        """The partitions of a topic, from 0 on. UnknownTopic if there is none within `timeout` seconds
+        (without one, within `max_block_ms`).
+
+        The topic is created if it is not there and the broker creates topics by itself, as for a record.
+        """
         self._guard.check_on_loop()
         return await self._engine.partitions_for(as_name(topic, "topic"), as_timeout(timeout))
