@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tests.clients.remote import Program, java_command
 
 TOOLS = {
+    "acls": "org.apache.kafka.tools.AclCommand",
     "api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "cluster": "org.apache.kafka.tools.ClusterTool",
     "configs": "kafka.admin.ConfigCommand",

@@ -8,7 +8,7 @@ from typing import Any
 from klamm.protocol.compiler import VersionLayout
 from klamm.protocol.schema import ArrayType, FieldType, FixedType, Message, Struct, VariableType
 
-_BITS = {"b": 7, "h": 15, "i": 31, "q": 63}
+_BITS = {"b": 7, "h": 15, "H": 16, "i": 31, "q": 63}
 
 
 def sample(message: type[Message], version: int, random: Random) -> Message:

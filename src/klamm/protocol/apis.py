@@ -37,6 +37,9 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -47,8 +50,19 @@ class ApiKey(IntEnum):
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    STREAMS_GROUP_HEARTBEAT = 88
+    STREAMS_GROUP_DESCRIBE = 89
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
 
     @property
     def title(self) -> str:
@@ -107,6 +121,9 @@ API_VERSIONS: dict[ApiKey, ApiSpec] = {
         ApiSpec(ApiKey.DELETE_RECORDS, 0, 2, flexible_since=2),
         ApiSpec(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_since=2),
         ApiSpec(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, flexible_since=4),
+        ApiSpec(ApiKey.DESCRIBE_ACLS, 1, 3, flexible_since=2),
+        ApiSpec(ApiKey.CREATE_ACLS, 1, 3, flexible_since=2),
+        ApiSpec(ApiKey.DELETE_ACLS, 1, 3, flexible_since=2),
         ApiSpec(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_since=4),
         ApiSpec(ApiKey.ALTER_CONFIGS, 0, 2, flexible_since=2),
         ApiSpec(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, flexible_since=2),
@@ -117,8 +134,19 @@ API_VERSIONS: dict[ApiKey, ApiSpec] = {
         ApiSpec(ApiKey.OFFSET_DELETE, 0, 0, flexible_since=None),
         ApiSpec(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible_since=0),
         ApiSpec(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_since=0),
+        ApiSpec(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible_since=0),
+        ApiSpec(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible_since=0),
         ApiSpec(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, flexible_since=0),
         ApiSpec(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, flexible_since=0),
+        ApiSpec(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, flexible_since=0),
+        ApiSpec(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, flexible_since=0),
+        ApiSpec(ApiKey.SHARE_FETCH, 1, 2, flexible_since=0),
+        ApiSpec(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, flexible_since=0),
+        ApiSpec(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, flexible_since=0),
+        ApiSpec(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, flexible_since=0),
+        ApiSpec(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 1, flexible_since=0),
+        ApiSpec(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, flexible_since=0),
+        ApiSpec(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, flexible_since=0),
     )
 }
 

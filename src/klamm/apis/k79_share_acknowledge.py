@@ -1,0 +1,18 @@
+"""ShareAcknowledge (key 79), versions 1 and 2.
+
+Share groups are not served yet: UNSUPPORTED_VERSION, as in a Kafka whose feature share.version is off.
+"""
+
+from __future__ import annotations
+
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request, api
+from klamm.apis.switched_off import NO_SHARE_GROUPS
+from klamm.model.errors import ErrorCode
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k79_share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
+
+
+@api(ApiKey.SHARE_ACKNOWLEDGE)
+def handle(broker: Broker, request: Request[ShareAcknowledgeRequest]) -> ShareAcknowledgeResponse:
+    return ShareAcknowledgeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=NO_SHARE_GROUPS)
