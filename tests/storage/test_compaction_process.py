@@ -10,18 +10,21 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.storage.compaction_logs import T0, Cleaning, append, compacted, contents, fill, open_log, until
 
+from klamm.storage import log as log_module
 from klamm.storage.compaction.cleaner import FIRST_RETRY_MS
 from klamm.storage.compaction.process import WORKER_MODULE, CleanerFailure, CleanerProcess
 from klamm.storage.compaction.rewriting import CleanedSegment, CleanPlan
 from klamm.storage.compaction.schedule import examine, plan_for
 from klamm.storage.files import LogDirFailure
 from klamm.storage.log import Log
-from klamm.storage.segments.segment import CLEANED_SUFFIX
+from klamm.storage.segments.segment import CLEANED_SUFFIX, Segment
 
 
 def plan(log: Log) -> CleanPlan:
@@ -191,6 +194,27 @@ async def test_a_log_that_cannot_be_compacted_does_not_hinder_others(tmp_path: P
         runner = asyncio.create_task(cleaning.cleaner.run())
         await until(lambda: len(cleaning.said) == 2)
         runner.cancel()
+    assert len(contents(good)) < 200
+
+
+async def test_a_log_whose_retention_fails_does_not_hinder_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = (
+        open_log(tmp_path, compacted(cleanup_delete=True), name="bad"),
+        open_log(tmp_path, name="good"),
+    )
+    fill(bad, 200)
+    fill(good, 100)
+
+    def count_expired(segments: Sequence[Segment], *args: Any, **kwargs: Any) -> int:
+        assert segments[0].directory == str(bad.directory)
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(log_module, "count_expired", count_expired)
+    async with Cleaning([bad, good]) as cleaning:
+        assert await cleaning.cleaner.clean_dirtiest()
+        assert "bad-0: compaction was dropped: [Errno 13] Permission denied" in cleaning.said[0]
     assert len(contents(good)) < 200
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from klamm.config.broker_config import BrokerConfig
+from klamm.model.errors import KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.storage.checkpoints import CorruptCheckpoint, read_offsets, write_offsets
 from klamm.storage.compaction.process import CleanerFailure, CleanerProcess
@@ -25,6 +26,7 @@ from klamm.storage.compaction.rewriting import CleanedSegment, CleanSummary
 from klamm.storage.compaction.schedule import Cleanable, choose, examine, plan_for
 from klamm.storage.files import LogDirFailure, remove_if_there
 from klamm.storage.log import Log
+from klamm.storage.segments.scanning import BrokenChain
 from klamm.storage.segments.segment import CLEANED_SUFFIX, Segment
 
 logger = logging.getLogger("klamm.storage")
@@ -148,14 +150,17 @@ class LogCleaner:
         self._remembered = {tp: known for tp, known in self._remembered.items() if tp in present}
         cleanables = []
         for log, stable_offset in zip(logs, stable_offsets, strict=True):
-            if log.config.cleanup_delete:
-                log.delete_expired(now_ms, stable_offset)
-            remembered = self._recall(log)
-            if remembered.retry_at_ms <= now_ms:
-                try:
-                    cleanables.append(examine(log, remembered.first_dirty_offset, stable_offset, now_ms))
-                except FileNotFoundError:
-                    continue  # retention was faster
+            known = self._recall(log)
+            if known.retry_at_ms > now_ms:
+                continue
+            try:
+                if log.config.cleanup_delete:
+                    log.delete_expired(now_ms, stable_offset)
+                cleanables.append(examine(log, known.first_dirty_offset, stable_offset, now_ms))
+            except FileNotFoundError:
+                continue  # retention was faster
+            except (OSError, KafkaError, BrokenChain) as error:
+                self._note_failure(known, error)  # the other logs are compacted all the same
         for unclaimed in self._checkpoints.values():
             unclaimed.clear()  # of logs that are gone; one that comes under the same name is another
         return choose(cleanables)
