@@ -177,6 +177,22 @@ def test_damaged_indexes_are_built_anew(tmp_path: Path, suffix: str, place: int,
     check(harness, 60)
 
 
+@pytest.mark.parametrize("suffix", [INDEX_SUFFIX, TIME_INDEX_SUFFIX])
+@pytest.mark.parametrize("garbage", [bytes(240), b"\x00\x00\x00\x01" * 60], ids=["zeros", "ones"])
+def test_garbage_after_the_flushed_index_entries_is_dropped(
+    tmp_path: Path, suffix: str, garbage: bytes
+) -> None:
+    """What a loss of power leaves: the entry (0, 0) even points at a batch."""
+    harness = filled(tmp_path, segment_bytes=10**6)
+    harness.log.flush()
+    harness.append(base_sequence=60, timestamp=NOW_MS + 60, **PRODUCER)
+    harness.log.close(clean=False)
+    path = Path(harness.log.segments[-1].path(suffix))
+    path.write_bytes(path.read_bytes() + garbage)
+    harness.open_again(clean=False)
+    check(harness, 61)
+
+
 def test_damaged_snapshots_and_epochs_come_from_the_log(tmp_path: Path) -> None:
     harness = filled(tmp_path)
     harness.log.close()

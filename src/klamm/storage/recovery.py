@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import NamedTuple
 
 from klamm.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, compute_crc
@@ -217,18 +217,32 @@ def rebuild_indexes(segment: Segment, config: LogConfig, on_batch: OnBatch | Non
 def recover_segment(
     segment: Segment, config: LogConfig, recovery_point: int, on_batch: OnBatch | None = None
 ) -> WalkResult:
-    """Check CRCs from the recovery point on. What lies before it was flushed, index entries included."""
-    entries = segment.offset_index.entries()
+    """Check CRCs from the recovery point on. What lies before it was flushed, index entries included.
+
+    A loss of power may have left zeros or garbage after the flushed entries; these do not ascend.
+    """
+    entries = _ascending(segment.offset_index.entries())
     while entries and segment.base_offset + entries[-1][0] >= recovery_point:
         entries.pop()
     if entries and not _points_at_batch(segment, *entries[-1]):
         entries = []
     last = entries[-1] if entries else None
     limit = last[0] if last else -1
-    keep_times = sum(1 for _, relative_offset in segment.time_index.entries() if relative_offset <= limit)
+    times = _ascending(segment.time_index.entries())
+    keep_times = sum(1 for _ in takewhile(lambda time: time[1] <= limit, times))
     segment.offset_index.truncate(len(entries))
     segment.time_index.truncate(keep_times)
     return _walk_from(segment, config, last, crc_from=recovery_point, on_batch=on_batch)
+
+
+def _ascending(entries: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The first entries, as long as each exceeds the one before in both numbers, as those of an index do."""
+    previous = (-1, -1)
+    for place, entry in enumerate(entries):
+        if entry[0] <= previous[0] or entry[1] <= previous[1]:
+            return entries[:place]
+        previous = entry
+    return entries
 
 
 def _walk_from(

@@ -1,0 +1,136 @@
+"""Takes away from a data directory what a loss of power may take, as the ledger of its broker says.
+
+A file keeps the bytes up to the length at which it was last synced. What lies beyond may be there, be cut off
+anywhere, be zeros or be garbage. A new name, a rename or a removal holds once the directory was synced after
+it; of those that come later in a directory, some of the first hold and the others never happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections import defaultdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.waiting import wait_until
+
+LAUNCHER = Path(__file__).with_name("ledger.py")
+KINDS = ("keep", "cut", "zeros", "garble")
+_STORE_SUFFIXES = (".sqlite", ".sqlite-shm", ".lock")
+"""What SQLite has brought to the disk by itself, and files that hold nothing."""
+
+Event = dict[str, Any]
+
+
+class PowerSupply:
+    """Of the machine of one broker. `wrapper` starts the broker's command under a ledger."""
+
+    def __init__(self, directory: Path, data_dir: Path, seed: int, kinds: tuple[str, ...] = KINDS) -> None:
+        self._data_dir = data_dir
+        self._ledger = directory / "ledger"
+        self._kept = directory / "kept"
+        self._random = Random(seed)
+        self._kinds = kinds
+        self._lengths: dict[int, int] = {}
+        """By inode: how much of a file is on the disk."""
+        self.was_taken: list[str] = []
+        """What the last loss of power took, for who has to find out what went wrong."""
+        self.turn_on()
+
+    @property
+    def wrapper(self) -> list[str]:
+        return [sys.executable, str(LAUNCHER), str(self._ledger), str(self._kept), str(self._data_dir)]
+
+    def turn_on(self) -> None:
+        """What is there now is on the disk."""
+        self._ledger.unlink(missing_ok=True)
+        shutil.rmtree(self._kept, ignore_errors=True)
+        self._kept.mkdir()
+        self._lengths = {
+            path.stat().st_ino: path.stat().st_size for path in self._data_dir.rglob("*") if path.is_file()
+        }
+
+    def cut(self) -> None:
+        """The broker has just been killed: take away what was not brought to the disk."""
+        events = [json.loads(line) for line in self._ledger.read_text().splitlines()]
+        for event in events:
+            if event["event"] == "process":  # the one that compacts notices the end of the broker by itself
+                wait_until(lambda pid=event["pid"]: not os.path.exists(f"/proc/{pid}"), "all have ended")
+        events = [json.loads(line) for line in self._ledger.read_text().splitlines()]
+        self.was_taken = []
+        self._undo_names(_unsynced_names(events))
+        self._note_lengths(events)
+        for path in sorted(self._data_dir.rglob("*")):
+            if path.is_file() and not path.name.endswith(_STORE_SUFFIXES):
+                self._damage(path)
+        self.turn_on()
+
+    def _undo_names(self, unsynced: dict[str, list[Event]]) -> None:
+        for directory in sorted(unsynced):
+            events = unsynced[directory]
+            held = self._random.randint(0, len(events))
+            for event in reversed(events[held:]):
+                self.was_taken.append(f"undid {event}")
+                _undo(event)
+
+    def _note_lengths(self, events: list[Event]) -> None:
+        for event in events:
+            inode = event.get("inode")
+            if event["event"] == "create":
+                self._lengths[inode] = 0
+            elif event["event"] == "sync":
+                self._lengths[inode] = event["size"]
+            elif event["event"] == "shrink":
+                self._lengths[inode] = min(event["size"], self._lengths.get(inode, 0))
+
+    def _damage(self, path: Path) -> None:
+        size = path.stat().st_size
+        safe = min(size, self._lengths.get(path.stat().st_ino, 0))
+        kind = self._random.choice(self._kinds)
+        if size == safe or kind == "keep":
+            return
+        self.was_taken.append(f"{kind} of {path} from {safe} on, of {size}")
+        if kind == "cut":
+            os.truncate(path, self._random.randint(safe, size))
+            return
+        lost = bytes(size - safe) if kind == "zeros" else self._random.randbytes(size - safe)
+        with path.open("r+b") as file:
+            file.seek(safe)
+            file.write(lost)
+
+
+def _unsynced_names(events: list[Event]) -> dict[str, list[Event]]:
+    """By directory: the changes of names after which it was not synced, oldest first."""
+    pending: dict[str, list[Event]] = defaultdict(list)
+    begun: dict[tuple[int, int], tuple[str, int]] = {}
+    for event in events:
+        if event["event"] in ("create", "rename", "unlink", "mkdir"):
+            pending[os.path.dirname(event["path"])].append(event)
+        elif event["event"] == "sync begins":
+            begun[tuple(event["id"])] = event["path"], len(pending[event["path"]])
+        elif event["event"] == "sync ends":
+            directory, count = begun.pop(tuple(event["id"]))
+            del pending[directory][:count]
+            for key, (other, others_count) in begun.items():
+                if other == directory:
+                    begun[key] = other, max(0, others_count - count)
+    return pending
+
+
+def _undo(event: Event) -> None:
+    path = event["path"]
+    with contextlib.suppress(FileNotFoundError):
+        if event["event"] == "create":
+            os.unlink(path)
+        elif event["event"] == "mkdir":
+            shutil.rmtree(path)
+        elif event["event"] == "rename":
+            os.rename(path, event["source"])
+    if event.get("kept") is not None:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(event["kept"], path)
