@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import random
@@ -85,6 +86,16 @@ async def test_a_serial_handler_holds_up_what_follows() -> None:
         assert server.dispatcher.handled == [b"sfirst"]
         server.dispatcher.serial_gates[1].set()
         assert [await server.receive() for _ in range(3)] == [(1, b"first"), (2, b"second"), (3, b"third")]
+
+
+async def test_a_stop_closes_a_serial_handler_that_has_not_begun() -> None:
+    """Else Python says of it, somewhere and later: coroutine 'handle' was never awaited."""
+    async with fake_server() as server:
+        handler = server.dispatcher._serve_serially(1, b"")
+        server.dispatcher._answer = lambda *_: handler
+        server.connection._handle(memoryview(frame(1, "s")[4:]))  # its task has not had its turn yet
+        server.connection.abandon()
+        await eventually(lambda: inspect.getcoroutinestate(handler) == inspect.CORO_CLOSED)
 
 
 async def test_requests_without_an_answer_leave_no_gap() -> None:

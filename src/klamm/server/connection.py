@@ -372,6 +372,8 @@ class Connection:
             self._park(pending, result)
         elif isinstance(result, CoroutineType):
             self._serial_task = self._loop.create_task(self._run_serial(pending, result))
+            # A broker that stops may cancel the task before its first step: then nobody awaits the handler.
+            self._serial_task.add_done_callback(lambda _: result.close())
         elif isinstance(result, GeneratorType):
             self._start_job(pending, result, is_large=False)
         else:
