@@ -8,10 +8,9 @@ import signal
 import sys
 from pathlib import Path
 
-import uvloop
-
 from klamm.cli.logs import LOG_LEVEL_VARIABLE
 from klamm.config.loading import BrokerConfig, ConfigError, load_broker_config
+from klamm.model import event_loop
 from klamm.node.broker import BrokerNode, CannotStart
 
 THREAD_SWITCH_INTERVAL_S = 0.0005
@@ -45,7 +44,7 @@ def run_broker(
         raise CannotStart(f"cannot read {error.filename}: {error.strerror}") from None
     # A worker thread that computes gives the interpreter back after this long, so the loop waits no longer.
     sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
-    uvloop.run(_serve(config))
+    event_loop.run(_serve(config))
 
 
 async def _serve(config: BrokerConfig) -> None:

@@ -18,9 +18,8 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import uvloop
-
 from klamm.config.loading import BrokerConfig
+from klamm.model import event_loop
 from klamm.node.broker import BrokerNode
 
 T = TypeVar("T")
@@ -122,7 +121,7 @@ class Broker:
 
     def _run(self) -> None:
         try:
-            uvloop.run(self._serve())
+            event_loop.run(self._serve())
         except BaseException as error:
             self._failure = error
         finally:

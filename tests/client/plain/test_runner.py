@@ -16,13 +16,17 @@ import pytest
 
 from klamm.client.errors import ClientClosed, ClientForked, ClientMisused, TimedOut
 from klamm.client.guard import ClientGuard
+from klamm.client.plain import runner
 from klamm.client.plain.runner import LoopThread
 
 PATIENCE_SECONDS = 20.0
 
 
-@pytest.fixture
-def thread():
+@pytest.fixture(params=["asyncio", "uvloop"])
+def thread(request, monkeypatch):
+    """On both loops: asyncio's own runs where there is no uvloop."""
+    if request.param == "asyncio":
+        monkeypatch.setattr(runner, "new_event_loop", asyncio.new_event_loop)
     made = LoopThread("klamm-test")
     yield made
     made.close()

@@ -22,11 +22,10 @@ from time import monotonic
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
-import uvloop
-
 from klamm.client.errors import ClientClosed, ClientForked, ClientMisused, TimedOut
 from klamm.client.guard import ClientGuard as ClientGuard
 from klamm.client.guard import ForkAware
+from klamm.model.event_loop import new_event_loop
 
 T = TypeVar("T")
 
@@ -62,7 +61,7 @@ class LoopThread(ForkAware):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = new_event_loop()
         self._lock = threading.Lock()
         self._closing = False
         self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
@@ -146,11 +145,13 @@ class LoopThread(ForkAware):
         with self._lock:
             if self._closing:
                 raise self._closed_error()
+            # Set first: an interrupt between the two would close a coroutine that the loop still starts.
+            call.scheduled = True
             try:
                 self.loop.call_soon_threadsafe(call.start)
             except RuntimeError:
+                call.scheduled = False
                 raise self._closed_error() from None
-            call.scheduled = True
 
     def _cancel(self, call: _Call[Any]) -> None:
         if not call.scheduled:
@@ -219,9 +220,13 @@ class _Call(Generic[T]):
         self._task.add_done_callback(self._finish)
 
     def cancel(self) -> None:
-        """On the loop, after `start`."""
-        assert self._task is not None
-        self._task.cancel()
+        """On the loop, after `start` unless an interrupt kept that from being scheduled."""
+        if self._task is not None:
+            self._task.cancel()
+            return
+        self.coroutine.close()
+        self.finished = True
+        self._done.release()
 
     def _finish(self, task: asyncio.Task[T]) -> None:
         self.finished = True
