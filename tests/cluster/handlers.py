@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-
 from klamm.apis.registry import Request
 from klamm.protocol.apis import API_VERSIONS
 from klamm.protocol.codec import decode, encode
 from klamm.replication.partitions import Partitions, TopicSettings
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirs
+from tests.apis.outcomes import answer_of
 
 from .scenario import run
 
@@ -39,11 +38,8 @@ class FakeBroker:
     async def ask(self, module, message, version, listener_name="PLAINTEXT"):
         """The answer as a client would decode it, both ways over the wire."""
         received, _ = decode(type(message), version, memoryview(encode(message, version)))
-        answer = module.handle(self, Request(received, version, "test", Connection(listener_name)))
-        if inspect.iscoroutine(answer):
-            answer = await answer
-        decoded, _ = decode(type(answer), version, memoryview(encode(answer, version)))
-        return decoded
+        request = Request(received, version, "test", Connection(listener_name))
+        return await answer_of(module.handle(self, request), version)
 
 
 def versions_of(key):

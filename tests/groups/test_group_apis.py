@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +25,6 @@ from klamm.apis.registry import Request
 from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import ZERO_TOPIC_ID, TopicId
-from klamm.protocol.codec import decode, encode
 from klamm.protocol.messages import k08_offset_commit as m08
 from klamm.protocol.messages import k09_offset_fetch as m09
 from klamm.protocol.messages import k47_offset_delete as m47
@@ -38,6 +36,7 @@ from klamm.protocol.messages.k14_sync_group import SyncGroupRequest, SyncGroupRe
 from klamm.protocol.messages.k15_describe_groups import DescribeGroupsRequest
 from klamm.protocol.messages.k16_list_groups import ListGroupsRequest
 from klamm.protocol.messages.k42_delete_groups import DeleteGroupsRequest
+from tests.apis.outcomes import answer_of
 from tests.groups.fakes import Coordination
 from tests.groups.scenario import subscription
 from tests.groups.test_coordinator import run_async
@@ -78,10 +77,7 @@ class FakeBroker:
 
     async def ask(self, module: Any, message: Any, version: int) -> Any:
         """The response, as the client sees it after a trip over the wire in this version."""
-        result = self.call(module, message, version)
-        response = await result if inspect.isawaitable(result) else result
-        encoded = encode(response, version)
-        return decode(type(response), version, memoryview(encoded))[0]
+        return await answer_of(self.call(module, message, version), version)
 
     async def join(self, version: int, member_id: str = "", group_id: str = "g") -> Any:
         message = JoinGroupRequest(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.replication import fetch_sessions
+from klamm.replication import fetch_sessions, fetching
 from klamm.replication.fetch_sessions import FetchSession, FetchSessions, PartitionKey
-from klamm.replication.fetching import PartitionAnswer, collect, settle
+from klamm.replication.fetching import PartitionAnswer, collect, ready_targets, settle
 from klamm.replication.partition import Partition
 from tests.replication.partitions import append, open_partition, position
 
@@ -45,8 +45,9 @@ class Partitions:
 
     def answer(self, session: FetchSession, max_bytes: int = 1_000_000) -> list[PartitionAnswer]:
         """What one fetch of the session says."""
-        session.resolve(self)
-        return settle(session, collect(session, max_bytes, may_block=True).answers)
+        targets = ready_targets(session)
+        session.resolve(self, targets)
+        return settle(session, collect(targets, max_bytes, 100, may_block=True).answers)
 
 
 @pytest.fixture
@@ -217,3 +218,37 @@ def test_partitions_of_all_sessions_are_counted(
     assert len(sessions) == 1
     sessions.remove(second.session_id)
     create(sessions, A, B, C)
+
+
+def test_one_answer_looks_at_a_few_and_the_next_at_the_others(
+    sessions: FetchSessions, partitions: Partitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "MAX_COLLECTED", 2)
+    session = create(sessions, A, B, C)
+    assert keys_of(partitions.answer(session)) == [A, B, C], "the first answer names all"
+    for key in (A, B, C):
+        append(partitions.by_key[key], b"x")
+    sessions.resume(session.session_id, 1, [], [], uses_topic_ids=False)
+    assert keys_of(partitions.answer(session)) == [A, B]
+    assert keys_of(partitions.answer(session)) == [C, A], "who was not looked at comes first"
+
+
+def test_parked_partitions_are_counted(sessions: FetchSessions) -> None:
+    assert sessions.may_park(fetch_sessions.MAX_PARTITIONS)
+    sessions.count_parked(1)
+    assert not sessions.may_park(fetch_sessions.MAX_PARTITIONS)
+    sessions.count_parked(-1)
+    assert sessions.may_park(fetch_sessions.MAX_PARTITIONS)
+
+
+def test_partitions_that_come_later_are_counted_once(sessions: FetchSessions) -> None:
+    session = create(sessions)
+    session.update(position(("orders", number)) for number in range(5))
+    sessions.recount(session)
+    sessions.recount(session)
+    assert sessions._partition_count == 5
+    session.update([position(("orders", 7))])  # and the session is removed before they are counted
+    sessions.remove(session.session_id)
+    assert sessions._partition_count == 0
+    sessions.recount(session)
+    assert sessions._partition_count == 0

@@ -7,7 +7,7 @@ import pytest
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.replication.fetch_sessions import PartitionKey, TargetSet
-from klamm.replication.fetching import FetchResult, ParkedFetch, collect, settle
+from klamm.replication.fetching import FetchResult, ParkedFetch, collect, ready_targets, settle
 from klamm.replication.partition import Partition
 from klamm.storage.log import WouldBlock
 from tests.replication.partitions import append, open_partition, position
@@ -26,9 +26,10 @@ class Fetcher:
         self.looks = 0
         self.must_block = False
 
-    def collect(self, max_bytes: int = 1_000_000) -> FetchResult:
-        self.fetch.resolve(lambda key: self.partitions[key])
-        return collect(self.fetch, max_bytes, may_block=True)
+    def collect(self, max_bytes: int = 1_000_000, max_files: int = 100) -> FetchResult:
+        targets = ready_targets(self.fetch)
+        self.fetch.resolve(lambda key: self.partitions[key], targets)
+        return collect(targets, max_bytes, max_files, may_block=True)
 
     def attempt(self, is_last: bool) -> FetchResult | None:
         self.looks += 1
@@ -82,6 +83,16 @@ def test_later_partitions_obey_the_limit(tmp_path: Path) -> None:
     limit = bytes_in(fetcher.partitions[KEY]) + bytes_in(fetcher.partitions[OTHER]) // 2
     result = fetcher.collect(max_bytes=limit)
     assert result.byte_count == limit
+
+
+@pytest.mark.parametrize("files", [0, 1])
+def test_an_answer_holds_open_no_more_files_than_it_may(tmp_path: Path, files: int) -> None:
+    fetcher = Fetcher(tmp_path)
+    append(fetcher.partitions[KEY], b"x")
+    append(fetcher.partitions[OTHER], b"y")
+    first, other = fetcher.collect(max_files=files).answers
+    assert first.records is not None, "one there must be, or its client gets nowhere"
+    assert other.records is None
 
 
 @pytest.mark.parametrize("limit", [0, -1, -(2**31)])

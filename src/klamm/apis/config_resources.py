@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
+from klamm.apis.steps import Pauses
 from klamm.model.errors import ErrorCode, KafkaError
 
 
@@ -23,7 +24,9 @@ async def alter_each(
     """Alter the resources one after the other; a failure concerns its resource only."""
     times_named = Counter((each.resource_type, each.resource_name) for each in resources)
     outcomes: list[tuple[ResourceT, KafkaError | None]] = []
+    pauses = Pauses()
     for resource in resources:
+        await pauses.pause()
         try:
             if times_named[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this resource more than once")

@@ -1,9 +1,10 @@
 """Produce (key 0), versions 3 to 13; 0 to 2 are advertised, as Kafka does, and refused.
 
-Each partition gets exactly one batch. The first stage checks its header and CRC and appends it; nothing is
-opened except where the topic's settings ask for it (replication/opening.py). The answer waits for a second
-stage only where the topic's flush settings ask for an fsync. With one replica, acks=1 and acks=all are the
-same promise: the record is in the log, and survives the death of the process.
+Each partition gets exactly one batch; one that is named again is refused with INVALID_REQUEST. The first
+stage checks its header and CRC and appends it; nothing is opened except where the topic's settings ask for it
+(replication/opening.py). The answer waits for a second stage only where the topic's flush settings ask for an
+fsync. With one replica, acks=1 and acks=all are the same promise: the record is in the log, and survives the
+death of the process.
 
 Version 5 tells the log start offset, in most refusals too; 7 allows zstd; 8 names every record that was
 refused and why; 10 the current leader; 13 names topics by id. Transactional produces are refused until there
@@ -16,11 +17,14 @@ As in Kafka, a client with the id of the brokers' own admin client may.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
 
 from klamm.apis.broker import Broker
 from klamm.apis.produce_lane import ACKS_ALL, FIRST_VERSION_WITH_ZSTD, is_for_one_partition, make_lane
 from klamm.apis.registry import NO_RESPONSE, CloseConnection, NoResponse, Request, api
+from klamm.apis.steps import Steps
 from klamm.cluster.image import INTERNAL_TOPICS
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -47,23 +51,38 @@ _CODES_WITHOUT_LOG_START = frozenset(
 """Refusals in which Kafka does not tell where the log starts, although it knows the partition."""
 
 Answer = ProduceResponse | NoResponse
+Outcome = Answer | asyncio.Future[Answer] | Coroutine[Any, Any, Answer]
 
 
 @api(ApiKey.PRODUCE)
-def handle(
-    broker: Broker, request: Request[ProduceRequest]
-) -> Answer | asyncio.Future[Answer] | Awaitable[Answer]:
+def handle(broker: Broker, request: Request[ProduceRequest]) -> Outcome | Steps[Outcome]:
     produce = _Produce(broker, request)
+    if request.is_large:
+        return produce.append_in_steps()
     for topic in request.message.topic_data:
         produce.append_topic(topic)
-    if produce.unopened:
-        return produce.open_then_append()
-    if produce.flushes:
-        return asyncio.ensure_future(produce.finish_after_flush())
-    answer = produce.answer()
-    if produce.partition is not None and is_for_one_partition(request.message):
+    outcome = produce.finish()
+    if (
+        isinstance(outcome, ProduceResponse)
+        and produce.partition is not None
+        and is_for_one_partition(request.message)
+    ):
         _offer_lane(broker, request, produce.partition)
-    return answer
+    return outcome
+
+
+def _named_again(message: ProduceRequest, *, by_id: bool) -> frozenset[tuple[str | bytes, int]]:
+    """The partitions that the request names more than once, as (topic name or id, index)."""
+    if is_for_one_partition(message):
+        return frozenset()
+    named = [
+        (topic.topic_id if by_id else topic.name, data.index)
+        for topic in message.topic_data
+        for data in topic.partition_data
+    ]
+    if len(set(named)) == len(named):
+        return frozenset()
+    return frozenset(place for place, count in Counter(named).items() if count > 1)
 
 
 def _offer_lane(broker: Broker, request: Request[ProduceRequest], partition: Partition) -> None:
@@ -82,6 +101,7 @@ class _Produce:
         "acks",
         "broker",
         "flushes",
+        "named_again",
         "now_ms",
         "partition",
         "request",
@@ -101,9 +121,30 @@ class _Produce:
         self.unopened: list[tuple[Partition, bytearray, PartitionProduceResponse]] = []
         self.partition: Partition | None = None
         """The last one that was appended to."""
+        by_id = self.version >= _FIRST_VERSION_WITH_TOPIC_IDS
+        self.named_again = _named_again(request.message, by_id=by_id)
+
+    def append_in_steps(self) -> Steps[Outcome]:
+        for topic in self.request.message.topic_data:
+            responses: list[PartitionProduceResponse] = []
+            for data in topic.partition_data:
+                responses.append(self._append(topic, data))
+                yield
+            self._add_response(topic, responses)
+            yield
+        return self.finish()
+
+    def finish(self) -> Outcome:
+        if self.unopened:
+            return self.open_then_append()
+        if self.flushes:
+            return asyncio.ensure_future(self.finish_after_flush())
+        return self.answer()
 
     def append_topic(self, topic: TopicProduceData) -> None:
-        responses = [self._append(topic, data) for data in topic.partition_data]
+        self._add_response(topic, [self._append(topic, data) for data in topic.partition_data])
+
+    def _add_response(self, topic: TopicProduceData, responses: list[PartitionProduceResponse]) -> None:
         self.responses.append(
             TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=responses)
         )
@@ -141,7 +182,13 @@ class _Produce:
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "transactions are not available on this broker",
             )
-        if self.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
+        by_id = self.version >= _FIRST_VERSION_WITH_TOPIC_IDS
+        if self.named_again and (topic.topic_id if by_id else topic.name, index) in self.named_again:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "the request has more than one batch for this partition; nothing of them was written",
+            )
+        if by_id:
             partition = self.broker.partitions.get_by_id(topic.topic_id, index)
         else:
             partition = self.broker.partitions.get(topic.name, index)

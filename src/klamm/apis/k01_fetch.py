@@ -16,6 +16,7 @@ from collections.abc import Iterator
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, lazily, pieces_of
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k01_fetch import (
@@ -33,7 +34,14 @@ from klamm.replication.fetch_sessions import (
     PartitionKey,
     TargetSet,
 )
-from klamm.replication.fetching import FetchResult, ParkedFetch, PartitionAnswer, collect, settle
+from klamm.replication.fetching import (
+    FetchResult,
+    ParkedFetch,
+    PartitionAnswer,
+    collect,
+    ready_targets,
+    settle,
+)
 from klamm.replication.partition import Partition
 from klamm.storage.log import WouldBlock
 
@@ -42,24 +50,53 @@ _FIRST_VERSION_WITH_TOPIC_IDS = 13
 _READ_COMMITTED = 1
 _NO_RECORDS = b""
 
+Answer = FetchResponse | Steps[FetchResponse]
+Outcome = Answer | asyncio.Future[Answer]
+
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """No answer is longer, whatever the client allows: a frame's length must fit in 32 bits with room."""
 
 
 @api(ApiKey.FETCH)
-def handle(broker: Broker, request: Request[FetchRequest]) -> FetchResponse | asyncio.Future[FetchResponse]:
+def handle(broker: Broker, request: Request[FetchRequest]) -> Outcome | Steps[Outcome]:
     uses_topic_ids = request.version >= _FIRST_VERSION_WITH_TOPIC_IDS
+    if request.is_large:
+        return _handle_in_steps(broker, request, uses_topic_ids)
     try:
-        fetch = _resolve_session(broker, request, uses_topic_ids)
+        fetch = _resolve_session(broker, request, _positions(request.message, uses_topic_ids), uses_topic_ids)
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     return _Fetch(broker, request, fetch).start()
 
 
-def _resolve_session(broker: Broker, request: Request[FetchRequest], uses_topic_ids: bool) -> TargetSet:
+def _handle_in_steps(broker: Broker, request: Request[FetchRequest], uses_topic_ids: bool) -> Steps[Outcome]:
+    positions: list[FetchPosition] = []
+    for position in _positions(request.message, uses_topic_ids):
+        positions.append(position)
+        yield
+    try:
+        # Without positions at first: many of them are added in steps.
+        fetch = _resolve_session(broker, request, iter(()), uses_topic_ids)
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    for piece in pieces_of(positions):
+        fetch.update(piece)
+        yield
+    try:
+        broker.fetch_sessions.recount(fetch)
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    return (yield from _Fetch(broker, request, fetch).start_in_steps())
+
+
+def _resolve_session(
+    broker: Broker,
+    request: Request[FetchRequest],
+    positions: Iterator[FetchPosition],
+    uses_topic_ids: bool,
+) -> TargetSet:
     message = request.message
     sessions = broker.fetch_sessions
-    positions = _positions(message, uses_topic_ids)
     if message.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         sessions.remove(message.session_id)
         if message.session_epoch == INITIAL_EPOCH:
@@ -120,13 +157,38 @@ class _Fetch:
         self.min_bytes = min(request.message.min_bytes, self.max_bytes)
         self.is_read_committed = request.message.isolation_level == _READ_COMMITTED
 
-    def start(self) -> FetchResponse | asyncio.Future[FetchResponse]:
+    def start(self) -> Outcome:
         try:
             result = self._collect()
         except WouldBlock:
             return asyncio.ensure_future(self._answer_from_disk())
         if self._is_enough(result) or self.message.max_wait_ms <= 0:
             return self._respond(result)
+        return self._park(result)
+
+    def start_in_steps(self) -> Steps[Outcome]:
+        """As `start`, for very many partitions."""
+        targets = ready_targets(self.fetch)
+        for piece in pieces_of(targets):
+            self.fetch.resolve(self._find_partition, piece)
+            yield
+        result = FetchResult(self.max_bytes, self.request.connection.files_left)
+        try:
+            for piece in pieces_of(targets):
+                result.collect(piece, may_block=False)
+                yield
+        except WouldBlock:
+            return asyncio.ensure_future(self._answer_from_disk())
+        sessions = self.broker.fetch_sessions
+        count = len(self.fetch.targets)
+        if self._is_enough(result) or self.message.max_wait_ms <= 0 or not sessions.may_park(count):
+            return (yield from self._respond_in_steps(result))
+        parked = self._park(result)
+        sessions.count_parked(count)
+        parked.add_done_callback(lambda _: sessions.count_parked(-count))
+        return parked
+
+    def _park(self, result: FetchResult) -> asyncio.Future[Answer]:
         return ParkedFetch(
             self.fetch,
             self._attempt,
@@ -137,16 +199,28 @@ class _Fetch:
         ).future
 
     def _collect(self) -> FetchResult:
-        self.fetch.resolve(self._find_partition)
-        return collect(self.fetch, self.max_bytes, may_block=False)
+        targets = ready_targets(self.fetch)
+        self.fetch.resolve(self._find_partition, targets)
+        result = collect(targets, self.max_bytes, self.request.connection.files_left, may_block=False)
+        if len(targets) < len(self.fetch.ready):
+            result.must_answer = True  # the others are looked at by the next fetch
+        return result
 
-    def _attempt(self, is_last: bool) -> FetchResponse | None:
+    def _attempt(self, is_last: bool) -> Answer | None:
+        if self.request.is_large:
+            raise WouldBlock  # so many partitions are looked at by a thread
         result = self._collect()
         return self._respond(result) if is_last or self._is_enough(result) else None
 
-    async def _answer_from_disk(self) -> FetchResponse:
+    async def _answer_from_disk(self) -> Answer:
         return self._respond(
-            await self.broker.partitions.run_in_thread(collect, self.fetch, self.max_bytes, may_block=True)
+            await self.broker.partitions.run_in_thread(
+                collect,
+                ready_targets(self.fetch),
+                self.max_bytes,
+                self.request.connection.files_left,
+                may_block=True,
+            )
         )
 
     def _is_enough(self, result: FetchResult) -> bool:
@@ -158,19 +232,35 @@ class _Fetch:
             return self.broker.partitions.get_by_id(name, index)
         return self.broker.partitions.get(name, index)
 
-    def _respond(self, result: FetchResult) -> FetchResponse:
-        fetch = self.fetch
+    def _respond(self, result: FetchResult) -> Answer:
+        if self.request.is_large:
+            return self._respond_in_steps(result)
         topics: dict[str | bytes, list[PartitionData]] = {}
-        for answer in settle(fetch, result.answers):
+        for answer in settle(self.fetch, result.answers):
             name, index = answer.target.position.key
             topics.setdefault(name, []).append(self._partition_data(index, answer))
+        return self._response(topics)
+
+    def _respond_in_steps(self, result: FetchResult) -> Steps[FetchResponse]:
+        topics: dict[str | bytes, list[PartitionAnswer]] = {}
+        for piece in pieces_of(result.answers):
+            for answer in settle(self.fetch, piece):
+                topics.setdefault(answer.target.position.key[0], []).append(answer)
+            yield
+
+        def data(answer: PartitionAnswer) -> PartitionData:
+            return self._partition_data(answer.target.position.key[1], answer)
+
+        return self._response({name: lazily(answers, data) for name, answers in topics.items()})
+
+    def _response(self, topics: dict[str | bytes, list[PartitionData]]) -> FetchResponse:
         responses = [
             FetchableTopicResponse(topic_id=name, partitions=partitions)
             if isinstance(name, bytes)
             else FetchableTopicResponse(topic=name, partitions=partitions)
             for name, partitions in topics.items()
         ]
-        return FetchResponse(session_id=fetch.session_id, responses=responses)
+        return FetchResponse(session_id=self.fetch.session_id, responses=responses)
 
     def _partition_data(self, index: int, answer: PartitionAnswer) -> PartitionData:
         data = PartitionData(

@@ -3,13 +3,17 @@
 Special timestamps: -1 latest, -2 earliest, -3 the record with the largest timestamp (version 7), -4 earliest
 local (8), -5 latest tiered (9), -6 earliest pending upload (11). There is no tiered storage, so earliest
 local is earliest, and the last two answer -1. A real timestamp finds the first record that is not older; the
-look-up runs in a thread, because it reads indexes and opens one batch.
+look-up runs in a thread, because it reads indexes and opens one batch. A partition that the request names
+more than once is refused with INVALID_REQUEST, as Kafka does.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Pauses, Steps, in_steps
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k02_list_offsets import (
@@ -42,16 +46,29 @@ _NOT_FOUND = (-1, -1, -1)
 
 
 @api(ApiKey.LIST_OFFSETS)
-async def handle(broker: Broker, request: Request[ListOffsetsRequest]) -> ListOffsetsResponse:
+async def handle(broker: Broker, request: Request[ListOffsetsRequest]) -> Steps[ListOffsetsResponse]:
     is_read_committed = request.message.isolation_level == _READ_COMMITTED
+    times_named = Counter(
+        (topic.name, asked.partition_index) for topic in request.message.topics for asked in topic.partitions
+    )
+    pauses = Pauses()
     topics = []
     for topic in request.message.topics:
-        partitions = [
-            await _look_up(broker, topic.name, asked, request.version, is_read_committed)
-            for asked in topic.partitions
-        ]
+        partitions = []
+        for asked in topic.partitions:
+            await pauses.pause()
+            if times_named[topic.name, asked.partition_index] > 1:
+                partitions.append(
+                    ListOffsetsPartitionResponse(
+                        partition_index=asked.partition_index, error_code=ErrorCode.INVALID_REQUEST
+                    )
+                )
+            else:
+                partitions.append(
+                    await _look_up(broker, topic.name, asked, request.version, is_read_committed)
+                )
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
-    return ListOffsetsResponse(topics=topics)
+    return in_steps(ListOffsetsResponse(topics=topics))
 
 
 async def _look_up(

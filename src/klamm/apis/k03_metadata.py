@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, distinct, in_steps, lazily, pieces_of
 from klamm.cluster.controller import NewTopic
 from klamm.cluster.image import NO_LEADER, OFFSETS_TOPIC, ClusterImage, PartitionImage, TopicImage
 from klamm.cluster.permissions import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
@@ -40,16 +41,23 @@ from klamm.protocol.messages.k03_metadata import (
 FIRST_VERSION_WITH_NULL_FOR_ALL = 1
 FIRST_VERSION_WITH_TOPIC_IDS = 12
 
+KEPT_PARTITIONS = 1_000
+"""The part of an answer about a topic of so many partitions is made at once and kept. For a larger topic it
+is made in steps, each time."""
+
 
 @api(ApiKey.METADATA)
 def handle(
     broker: Broker, request: Request[MetadataRequest]
-) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+) -> Steps[MetadataResponse | Coroutine[Any, Any, Steps[MetadataResponse]]]:
     asked = request.message.topics
     if asked is None or (not asked and request.version < FIRST_VERSION_WITH_NULL_FOR_ALL):
         answers = _answers_of(broker.cluster)
-        return _response(broker, request, answers.all_topics(broker, _operations(request.message)))
-    missing = _names_to_create(broker, request)
+        operations = _operations(request.message)
+        topics = list(broker.cluster.image.topics.values())
+        each_topic = lazily(topics, lambda topic: answers.topic(broker, topic, operations))
+        return _response(broker, request, each_topic)
+    missing = yield from _names_to_create(broker, request)
     if missing:
         return _create_and_answer(broker, request, asked, missing)
     return _answer(broker, request, asked, {})
@@ -57,7 +65,7 @@ def handle(
 
 async def _create_and_answer(
     broker: Broker, request: Request[MetadataRequest], asked: list[MetadataRequestTopic], missing: list[str]
-) -> MetadataResponse:
+) -> Steps[MetadataResponse]:
     errors: dict[str, ErrorCode] = {}
     results: Iterable[TopicImage | KafkaError] = await broker.cluster.create_topics(
         [NewTopic(name) for name in missing if name != OFFSETS_TOPIC]
@@ -70,20 +78,24 @@ async def _create_and_answer(
             await broker.cluster.ensure_offsets_topic()
         except KafkaError as error:
             errors[OFFSETS_TOPIC] = error.code
-    return _answer(broker, request, asked, errors)
+    return in_steps(_answer(broker, request, asked, errors))
 
 
-def _names_to_create(broker: Broker, request: Request[MetadataRequest]) -> list[str]:
+def _names_to_create(broker: Broker, request: Request[MetadataRequest]) -> Steps[list[str]]:
     """The topics asked for by name that are not there and that the asking shall create."""
     if not request.message.allow_auto_topic_creation or not broker.config.bool_("auto.create.topics.enable"):
         return []
     topics = broker.cluster.image.topics
-    names = [
-        topic.name
-        for topic in request.message.topics or ()
-        if topic.name is not None and topic.topic_id == ZERO_TOPIC_ID and topic.name not in topics
-    ]
-    return [name for name in dict.fromkeys(names) if _is_legal(name)] if names else []
+    names: dict[str, None] = {}
+    for asked in pieces_of(request.message.topics or []):
+        for topic in asked:
+            name = topic.name
+            if name is None or topic.topic_id != ZERO_TOPIC_ID or name in topics or name in names:
+                continue
+            if _is_legal(name):
+                names[name] = None
+        yield
+    return list(names)
 
 
 def _is_legal(name: str) -> bool:
@@ -103,26 +115,23 @@ def _answer(
     image = broker.cluster.image
     answers = _answers_of(broker.cluster)
     operations = _operations(request.message)
-    topics: dict[tuple[str | None, bytes], MetadataResponseTopic] = {}
-    for topic in asked:
-        key = (topic.name, topic.topic_id)
-        if key in topics:
-            continue
-        name = topic.name
-        by_id = topic.topic_id != ZERO_TOPIC_ID
+
+    def answer(named: tuple[str | None, bytes]) -> MetadataResponseTopic:
+        name, topic_id = named
+        by_id = topic_id != ZERO_TOPIC_ID
         if request.version < FIRST_VERSION_WITH_TOPIC_IDS and (by_id or name is None):
-            topics[key] = _failed(name or "", topic.topic_id, ErrorCode.INVALID_REQUEST)
-            continue
+            return _failed(name or "", topic_id, ErrorCode.INVALID_REQUEST)
         if by_id:
-            name = image.topic_names_by_id.get(topic.topic_id)
+            name = image.topic_names_by_id.get(topic_id)
         found = image.topics.get(name) if name is not None else None
         if found is not None:
-            topics[key] = answers.topic(broker, found, operations)
-        elif by_id:
-            topics[key] = _failed(None, topic.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-        else:
-            topics[key] = _failed(name, ZERO_TOPIC_ID, _why_missing(name or "", creation_errors))
-    return _response(broker, request, list(topics.values()))
+            return answers.topic(broker, found, operations)
+        if by_id:
+            return _failed(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        return _failed(name, ZERO_TOPIC_ID, _why_missing(name or "", creation_errors))
+
+    named = distinct((topic.name, topic.topic_id) for topic in asked)
+    return _response(broker, request, lazily(named, answer))
 
 
 def _why_missing(name: str, creation_errors: dict[str, ErrorCode]) -> ErrorCode:
@@ -172,35 +181,27 @@ class TopicAnswers:
         self._image: ClusterImage | None = None
         self._offline_version = -1
         self._topics: dict[tuple[str, int], tuple[TopicImage, MetadataResponseTopic]] = {}
-        self._all: dict[int, list[MetadataResponseTopic]] = {}
-
-    def all_topics(self, broker: Broker, operations: int) -> list[MetadataResponseTopic]:
-        self._forget_what_changed(broker)
-        topics = self._all.get(operations)
-        if topics is None:
-            each_topic = broker.cluster.image.topics.values()
-            topics = self._all[operations] = [self._topic(broker, topic, operations) for topic in each_topic]
-        return topics
 
     def topic(self, broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
+        """The part about `topic`, to be encoded in steps; `topic` may have changed or gone meanwhile."""
         self._forget_what_changed(broker)
-        return self._topic(broker, topic, operations)
-
-    def _topic(self, broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
         kept = self._topics.get((topic.name, operations))
         if kept is not None and kept[0] is topic:
             return kept[1]
+        partitions = lazily(
+            list(enumerate(topic.partitions)), lambda each: _partition(broker, topic, each[0], each[1])
+        )
         answer = MetadataResponseTopic(
             error_code=ErrorCode.NONE,
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.is_internal,
-            partitions=[
-                _partition(broker, topic, index, each) for index, each in enumerate(topic.partitions)
-            ],
+            partitions=partitions,
             topic_authorized_operations=operations,
         )
-        self._topics[topic.name, operations] = (topic, answer)
+        if len(partitions) <= KEPT_PARTITIONS and broker.cluster.image.topics.get(topic.name) is topic:
+            answer.partitions = list(partitions)
+            self._topics[topic.name, operations] = (topic, answer)
         return answer
 
     def _forget_what_changed(self, broker: Broker) -> None:
@@ -209,7 +210,6 @@ class TopicAnswers:
         offline_version = broker.partitions.offline_version
         if image is before and offline_version == self._offline_version:
             return
-        self._all.clear()
         if before is None or image.brokers is not before.brokers or offline_version != self._offline_version:
             self._topics.clear()
         elif image.topics is not before.topics:

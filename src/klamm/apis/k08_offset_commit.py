@@ -8,8 +8,12 @@ an unknown group by GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; 10 names t
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, in_steps, pieces_of
 from klamm.groups.offsets import NO_TIMESTAMP, CommittedOffset
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
@@ -26,14 +30,18 @@ _FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
 _FIRST_VERSION_WITH_TOPIC_IDS = 10
 _KEEP_FOR_DEFAULT = -1
 
+COMMITTED_AT_ONCE = 500
+"""Offsets that are written in one go: some ten milliseconds of work."""
+
 
 @api(ApiKey.OFFSET_COMMIT)
-async def handle(broker: Broker, request: Request[OffsetCommitRequest]) -> OffsetCommitResponse:
+def handle(
+    broker: Broker, request: Request[OffsetCommitRequest]
+) -> Steps[Coroutine[Any, Any, Steps[OffsetCommitResponse]]]:
     commit = _Commit(broker, request)
     for topic in request.message.topics:
-        commit.collect(topic)
-    await commit.write()
-    return commit.answer()
+        yield from commit.collect(topic)
+    return commit.write_and_answer()
 
 
 class _Commit:
@@ -51,7 +59,7 @@ class _Commit:
             NO_TIMESTAMP if retention_ms == _KEEP_FOR_DEFAULT else self._now_ms + retention_ms
         )
 
-    def collect(self, topic: OffsetCommitRequestTopic) -> None:
+    def collect(self, topic: OffsetCommitRequestTopic) -> Steps[None]:
         image = self._broker.cluster.image
         uses_ids = self._request.version >= _FIRST_VERSION_WITH_TOPIC_IDS
         name = image.topic_names_by_id.get(topic.topic_id) if uses_ids else topic.name
@@ -60,6 +68,7 @@ class _Commit:
         partition_count = len(known.partitions) if known is not None else 0
         answers = []
         for partition in topic.partitions:
+            yield
             index = partition.partition_index
             answer = OffsetCommitResponsePartition(partition_index=index, error_code=ErrorCode.NONE)
             answers.append(answer)
@@ -80,24 +89,28 @@ class _Commit:
             OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
         )
 
-    async def write(self) -> None:
+    async def write_and_answer(self) -> Steps[OffsetCommitResponse]:
+        codes: dict[TopicPartition, ErrorCode] = {}
+        # Also a commit of nothing is checked: the group may not exist, or not know the member.
+        for offsets in list(pieces_of(list(self._offsets.items()), COMMITTED_AT_ONCE)) or [()]:
+            codes |= await self._write(dict(offsets))
+        for answer, place in self._answers:
+            answer.error_code = codes[place]
+        return in_steps(OffsetCommitResponse(topics=self._topics))
+
+    async def _write(self, offsets: dict[TopicPartition, CommittedOffset]) -> dict[TopicPartition, ErrorCode]:
         message = self._request.message
         has_own_code = self._request.version >= _FIRST_VERSION_WITH_GROUP_NOT_FOUND
         try:
-            codes = await self._broker.groups.commit(
+            return await self._broker.groups.commit(
                 message.group_id,
                 message.member_id,
                 message.group_instance_id,
                 message.generation_id_or_member_epoch,
-                self._offsets,
+                offsets,
                 unknown_group_error=(
                     ErrorCode.GROUP_ID_NOT_FOUND if has_own_code else ErrorCode.ILLEGAL_GENERATION
                 ),
             )
         except KafkaError as error:
-            codes = dict.fromkeys(self._offsets, error.code)
-        for answer, place in self._answers:
-            answer.error_code = codes[place]
-
-    def answer(self) -> OffsetCommitResponse:
-        return OffsetCommitResponse(topics=self._topics)
+            return dict.fromkeys(offsets, error.code)

@@ -1,17 +1,16 @@
 """OffsetFetch (key 9), versions 1 to 10.
 
 A partition for which nothing is committed, or a group nobody has heard of, has offset -1 and no error. Null
-topics ask for everything. Up to version 7 a request is about one group, from 8 on about many; 9 adds the
-member, which groups of the classic protocol do not check; 10 names topics by id. `require_stable` has nothing
-to wait for as long as there are no transactions.
+topics ask for everything. What is asked twice is answered once. Up to version 7 a request is about one group,
+from 8 on about many; 9 adds the member, which groups of the classic protocol do not check; 10 names topics by
+id. `require_stable` has nothing to wait for as long as there are no transactions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, distinct, in_steps, lazily
 from klamm.cluster.image import ClusterImage
 from klamm.groups.offsets import CommittedOffset, OffsetTable
 from klamm.model.errors import ErrorCode, KafkaError
@@ -36,13 +35,19 @@ _NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_times
 
 
 @api(ApiKey.OFFSET_FETCH)
-def handle(broker: Broker, request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
+def handle(broker: Broker, request: Request[OffsetFetchRequest]) -> Steps[OffsetFetchResponse]:
     if request.version >= _FIRST_VERSION_WITH_GROUPS:
         uses_ids = request.version >= _FIRST_VERSION_WITH_TOPIC_IDS
-        return OffsetFetchResponse(
-            groups=[_fetch(broker, group, uses_ids=uses_ids) for group in request.message.groups]
+        groups: dict[str, OffsetFetchRequestGroup] = {}
+        for group in request.message.groups:
+            groups.setdefault(group.group_id, group)
+        return in_steps(
+            OffsetFetchResponse(
+                groups=lazily(list(groups.values()), lambda group: _fetch(broker, group, uses_ids=uses_ids))
+            )
         )
-    return _in_old_form(_fetch(broker, _in_new_form(request.message), uses_ids=False), request.version)
+    fetched = _fetch(broker, _in_new_form(request.message), uses_ids=False)
+    return in_steps(_in_old_form(fetched, request.version))
 
 
 def _fetch(broker: Broker, wanted: OffsetFetchRequestGroup, *, uses_ids: bool) -> OffsetFetchResponseGroup:
@@ -54,10 +59,26 @@ def _fetch(broker: Broker, wanted: OffsetFetchRequestGroup, *, uses_ids: bool) -
         code = error.code
         offsets = OffsetTable()
     if wanted.topics is None:
-        topics = list(_all_topics(image, offsets, uses_ids=uses_ids))
+        topics = _all_topics(image, offsets, uses_ids=uses_ids)
     else:
-        topics = [_fetch_topic(image, offsets, topic, uses_ids=uses_ids) for topic in wanted.topics]
+        topics = lazily(
+            _each_topic_once(wanted.topics),
+            lambda topic: _fetch_topic(image, offsets, topic, uses_ids=uses_ids),
+        )
     return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics, error_code=code)
+
+
+def _each_topic_once(topics: list[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
+    """What is asked about the same topic in several places, in one place."""
+    if len(topics) <= 1:
+        return topics
+    indexes: dict[tuple[str, bytes], list[int]] = {}
+    for topic in topics:
+        indexes.setdefault((topic.name, topic.topic_id), []).extend(topic.partition_indexes)
+    return [
+        OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=wanted)
+        for (name, topic_id), wanted in indexes.items()
+    ]
 
 
 def _fetch_topic(
@@ -65,26 +86,31 @@ def _fetch_topic(
 ) -> OffsetFetchResponseTopics:
     name = image.topic_names_by_id.get(wanted.topic_id) if uses_ids else wanted.name
     code = ErrorCode.NONE if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
-    partitions = [
-        _partition(
-            index, offsets.get(name, index) if name is not None else None, _topic_id(image, name), code
-        )
-        for index in wanted.partition_indexes
-    ]
+    topic_id = _topic_id(image, name)
+    partitions = lazily(
+        distinct(wanted.partition_indexes),
+        lambda index: _partition(
+            index, offsets.get(name, index) if name is not None else None, topic_id, code
+        ),
+    )
     return OffsetFetchResponseTopics(name=wanted.name, topic_id=wanted.topic_id, partitions=partitions)
 
 
 def _all_topics(
     image: ClusterImage, offsets: OffsetTable, *, uses_ids: bool
-) -> Iterator[OffsetFetchResponseTopics]:
-    for name in offsets.topics:
+) -> list[OffsetFetchResponseTopics]:
+    names = offsets.topics
+    if uses_ids:
+        names = [name for name in names if name in image.topics]  # a topic that is gone cannot be named
+
+    def answer(name: str) -> OffsetFetchResponseTopics:
         topic_id = _topic_id(image, name)
-        if uses_ids and topic_id == ZERO_TOPIC_ID:
-            continue  # a topic that is gone cannot be named
-        partitions = [
-            _partition(index, offsets.get(name, index), topic_id) for index in offsets.partitions_of(name)
-        ]
-        yield OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions)
+        partitions = lazily(
+            offsets.partitions_of(name), lambda index: _partition(index, offsets.get(name, index), topic_id)
+        )
+        return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions)
+
+    return lazily(names, answer)
 
 
 def _topic_id(image: ClusterImage, name: str | None) -> bytes:
@@ -122,20 +148,17 @@ def _in_new_form(message: OffsetFetchRequest) -> OffsetFetchRequestGroup:
 def _in_old_form(group: OffsetFetchResponseGroup, version: int) -> OffsetFetchResponse:
     """Version 1 has no error code for the whole: each partition carries it."""
     group_code = ErrorCode.NONE if version >= _FIRST_VERSION_WITH_ERROR_CODE else group.error_code
-    topics = [
-        OffsetFetchResponseTopic(
-            name=topic.name,
-            partitions=[
-                OffsetFetchResponsePartition(
-                    partition_index=partition.partition_index,
-                    committed_offset=partition.committed_offset,
-                    committed_leader_epoch=partition.committed_leader_epoch,
-                    metadata=partition.metadata,
-                    error_code=partition.error_code or group_code,
-                )
-                for partition in topic.partitions
-            ],
+
+    def old_partition(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+        return OffsetFetchResponsePartition(
+            partition_index=partition.partition_index,
+            committed_offset=partition.committed_offset,
+            committed_leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.metadata,
+            error_code=partition.error_code or group_code,
         )
-        for topic in group.topics
-    ]
-    return OffsetFetchResponse(topics=topics, error_code=group.error_code)
+
+    def old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+        return OffsetFetchResponseTopic(name=topic.name, partitions=lazily(topic.partitions, old_partition))
+
+    return OffsetFetchResponse(topics=lazily(group.topics, old_topic), error_code=group.error_code)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Pauses, Steps, distinct, in_steps
 from klamm.cluster.image import OFFSETS_TOPIC, Endpoint
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -27,12 +28,17 @@ _TRANSACTION_KEY = 1
 
 
 @api(ApiKey.FIND_COORDINATOR)
-async def handle(broker: Broker, request: Request[FindCoordinatorRequest]) -> FindCoordinatorResponse:
+async def handle(
+    broker: Broker, request: Request[FindCoordinatorRequest]
+) -> FindCoordinatorResponse | Steps[FindCoordinatorResponse]:
     message = request.message
     if request.version >= _FIRST_VERSION_WITH_MANY_KEYS:
-        return FindCoordinatorResponse(
-            coordinators=[await _find(broker, request, key) for key in message.coordinator_keys]
-        )
+        pauses = Pauses()
+        coordinators = []
+        for key in distinct(message.coordinator_keys):
+            await pauses.pause()
+            coordinators.append(await _find(broker, request, key))
+        return in_steps(FindCoordinatorResponse(coordinators=coordinators))
     found = await _find(broker, request, message.key)
     return FindCoordinatorResponse(
         error_code=found.error_code,

@@ -10,6 +10,7 @@ import logging
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, in_steps, lazily
 from klamm.groups.events import Leaver
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -20,15 +21,14 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @api(ApiKey.LEAVE_GROUP)
-async def handle(broker: Broker, request: Request[LeaveGroupRequest]) -> LeaveGroupResponse:
+async def handle(
+    broker: Broker, request: Request[LeaveGroupRequest]
+) -> LeaveGroupResponse | Steps[LeaveGroupResponse]:
     message = request.message
     names_many = request.version >= _FIRST_VERSION_WITH_MANY
     if names_many:
-        leavers = [Leaver(member.member_id, member.group_instance_id) for member in message.members]
-        for member in message.members:
-            if member.reason:
-                who = member.group_instance_id or member.member_id
-                _LOGGER.info("%s leaves the group %s: %s", who, message.group_id, member.reason)
+        reasons = {Leaver(each.member_id, each.group_instance_id): each.reason for each in message.members}
+        leavers = list(reasons)
     else:
         leavers = [Leaver(message.member_id, None)]
     try:
@@ -37,10 +37,16 @@ async def handle(broker: Broker, request: Request[LeaveGroupRequest]) -> LeaveGr
         return LeaveGroupResponse(error_code=error.code)
     if not names_many:
         return LeaveGroupResponse(error_code=errors[0])
-    return LeaveGroupResponse(
-        error_code=ErrorCode.NONE,
-        members=[
-            MemberResponse(member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error)
-            for leaver, error in zip(leavers, errors, strict=True)
-        ],
-    )
+
+    def answer(outcome: tuple[Leaver, ErrorCode]) -> MemberResponse:
+        leaver, error = outcome
+        reason = reasons[leaver]
+        if reason and error is ErrorCode.NONE:
+            who = leaver.instance_id or leaver.member_id
+            _LOGGER.info("%s leaves the group %s: %s", who, message.group_id, reason)
+        return MemberResponse(
+            member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error
+        )
+
+    outcomes = list(zip(leavers, errors, strict=True))
+    return in_steps(LeaveGroupResponse(error_code=ErrorCode.NONE, members=lazily(outcomes, answer)))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.groups.coordinator import GroupDescription
+from klamm.apis.steps import Steps, distinct, in_steps, lazily
+from klamm.groups.coordinator import GroupDescription, MemberDescription
 from klamm.groups.events import GroupState
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -26,13 +27,14 @@ _ALL_GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
 
 @api(ApiKey.DESCRIBE_GROUPS)
-def handle(broker: Broker, request: Request[DescribeGroupsRequest]) -> DescribeGroupsResponse:
-    groups = [_describe(broker, group_id, request.version) for group_id in request.message.groups]
-    if request.message.include_authorized_operations:
-        for group in groups:
-            if group.error_code == ErrorCode.NONE:
-                group.authorized_operations = _ALL_GROUP_OPERATIONS
-    return DescribeGroupsResponse(groups=groups)
+def handle(broker: Broker, request: Request[DescribeGroupsRequest]) -> Steps[DescribeGroupsResponse]:
+    def describe(group_id: str) -> DescribedGroup:
+        group = _describe(broker, group_id, request.version)
+        if request.message.include_authorized_operations and group.error_code == ErrorCode.NONE:
+            group.authorized_operations = _ALL_GROUP_OPERATIONS
+        return group
+
+    return in_steps(DescribeGroupsResponse(groups=lazily(distinct(request.message.groups), describe)))
 
 
 def _describe(broker: Broker, group_id: str, version: int) -> DescribedGroup:
@@ -68,15 +70,16 @@ def _response(description: GroupDescription) -> DescribedGroup:
         group_state=description.state.value,
         protocol_type=description.protocol_type,
         protocol_data=description.protocol_name,
-        members=[
-            DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.metadata,
-                member_assignment=member.assignment,
-            )
-            for member in description.members
-        ],
+        members=lazily(description.members, _member),
+    )
+
+
+def _member(member: MemberDescription) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata,
+        member_assignment=member.assignment,
     )

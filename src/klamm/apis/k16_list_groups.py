@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, in_steps, lazily
+from klamm.groups import shard
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k16_list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
@@ -16,7 +18,9 @@ _GROUP_TYPE = "classic"
 
 
 @api(ApiKey.LIST_GROUPS)
-def handle(broker: Broker, request: Request[ListGroupsRequest]) -> ListGroupsResponse:
+def handle(
+    broker: Broker, request: Request[ListGroupsRequest]
+) -> ListGroupsResponse | Steps[ListGroupsResponse]:
     states = {state.lower() for state in request.message.states_filter}
     types = {each.lower() for each in request.message.types_filter}
     try:
@@ -25,16 +29,15 @@ def handle(broker: Broker, request: Request[ListGroupsRequest]) -> ListGroupsRes
         return ListGroupsResponse(error_code=error.code)
     if types and _GROUP_TYPE not in types:
         listed = []
-    return ListGroupsResponse(
-        error_code=ErrorCode.NONE,
-        groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                group_state=group.state.value,
-                group_type=_GROUP_TYPE,
-            )
-            for group in listed
-            if not states or group.state.lower() in states
-        ],
+    if states:
+        listed = [group for group in listed if group.state.lower() in states]
+    return in_steps(ListGroupsResponse(error_code=ErrorCode.NONE, groups=lazily(listed, _group)))
+
+
+def _group(group: shard.ListedGroup) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type,
+        group_state=group.state.value,
+        group_type=_GROUP_TYPE,
     )

@@ -8,11 +8,11 @@ not used: creating takes milliseconds.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Pauses, Steps, in_steps, lazily
 from klamm.cluster.controller import NewTopic
 from klamm.cluster.image import TopicImage
 from klamm.config.describe import describe_topic
@@ -27,17 +27,16 @@ from klamm.protocol.messages.k19_create_topics import (
     CreateTopicsResponse,
 )
 
-RESULTS_BETWEEN_PAUSES = 20
-"""A result has every setting of its topic; others get a turn of the loop between so many."""
-
 
 @api(ApiKey.CREATE_TOPICS)
-async def handle(broker: Broker, request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
+async def handle(broker: Broker, request: Request[CreateTopicsRequest]) -> Steps[CreateTopicsResponse]:
     validate_only = request.message.validate_only
     times_named = Counter(topic.name for topic in request.message.topics)
     results: dict[str, TopicImage | KafkaError] = {}
     wanted: list[NewTopic] = []
+    pauses = Pauses()
     for topic in request.message.topics:
+        await pauses.pause()
         try:
             if times_named[topic.name] > 1:
                 raise KafkaError(
@@ -48,12 +47,11 @@ async def handle(broker: Broker, request: Request[CreateTopicsRequest]) -> Creat
             results[topic.name] = error
     created = await broker.cluster.create_topics(wanted, validate_only=validate_only)
     results.update(zip((topic.name for topic in wanted), created, strict=True))
-    answers: list[CreatableTopicResult] = []
-    for name in times_named:
-        answers.append(_result(broker, name, results[name], validate_only))
-        if len(answers) % RESULTS_BETWEEN_PAUSES == 0:
-            await asyncio.sleep(0)
-    return CreateTopicsResponse(topics=answers)
+    return in_steps(
+        CreateTopicsResponse(
+            topics=lazily(list(times_named), lambda name: _result(broker, name, results[name], validate_only))
+        )
+    )
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:

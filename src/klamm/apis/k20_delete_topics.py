@@ -10,6 +10,7 @@ from collections import Counter
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Pauses, Steps, in_steps, lazily
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import ZERO_TOPIC_ID
 from klamm.protocol.apis import ApiKey
@@ -25,7 +26,7 @@ FIRST_VERSION_THAT_KNOWS_DELETION_DISABLED = 3
 
 
 @api(ApiKey.DELETE_TOPICS)
-async def handle(broker: Broker, request: Request[DeleteTopicsRequest]) -> DeleteTopicsResponse:
+async def handle(broker: Broker, request: Request[DeleteTopicsRequest]) -> Steps[DeleteTopicsResponse]:
     message = request.message
     if request.version >= FIRST_VERSION_WITH_IDS:
         asked = message.topics
@@ -35,12 +36,14 @@ async def handle(broker: Broker, request: Request[DeleteTopicsRequest]) -> Delet
         knows_code = request.version >= FIRST_VERSION_THAT_KNOWS_DELETION_DISABLED
         code = ErrorCode.TOPIC_DELETION_DISABLED if knows_code else ErrorCode.INVALID_REQUEST
         error = KafkaError(code, "this broker does not delete topics: delete.topic.enable is false")
-        return DeleteTopicsResponse(responses=[_failed(topic, error) for topic in asked])
+        return in_steps(DeleteTopicsResponse(responses=lazily(asked, lambda topic: _failed(topic, error))))
 
     responses: list[DeletableTopicResult] = []
     names: list[str] = []
     times_named = Counter(_name_of(broker, topic) for topic in asked)
+    pauses = Pauses()
     for topic in asked:
+        await pauses.pause()
         try:
             name = _checked_name(broker, topic)
             if times_named[name] > 1:
@@ -55,7 +58,7 @@ async def handle(broker: Broker, request: Request[DeleteTopicsRequest]) -> Delet
             responses.append(_failed(DeleteTopicState(name=name), result))
         else:
             responses.append(DeletableTopicResult(name=name, topic_id=result.topic_id))
-    return DeleteTopicsResponse(responses=responses)
+    return in_steps(DeleteTopicsResponse(responses=responses))
 
 
 def _name_of(broker: Broker, topic: DeleteTopicState) -> str | None:

@@ -2,13 +2,15 @@
 
 Moves a partition's log start offset up; -1 means the high watermark. The new start is on disk before the
 answer leaves, so that deleted records do not come back after a crash. Segments that lie wholly below it are
-removed. Topics that are only compacted, and internal ones, are refused, as Kafka does.
+removed. Topics that are only compacted, and internal ones, are refused, as Kafka does. Of a partition that is
+named more than once the last offset counts.
 """
 
 from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Pauses, Steps, in_steps
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k21_delete_records import (
@@ -21,13 +23,20 @@ from klamm.protocol.messages.k21_delete_records import (
 
 
 @api(ApiKey.DELETE_RECORDS)
-async def handle(broker: Broker, request: Request[DeleteRecordsRequest]) -> DeleteRecordsResponse:
-    topics = []
+async def handle(broker: Broker, request: Request[DeleteRecordsRequest]) -> Steps[DeleteRecordsResponse]:
+    asked_of: dict[str, dict[int, DeleteRecordsPartition]] = {}
     for topic in request.message.topics:
-        partitions = [_delete(broker, topic.name, asked) for asked in topic.partitions]
-        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=partitions))
+        asked_of.setdefault(topic.name, {}).update((each.partition_index, each) for each in topic.partitions)
+    pauses = Pauses()
+    topics = []
+    for name, asked in asked_of.items():
+        partitions = []
+        for each in asked.values():
+            await pauses.pause()
+            partitions.append(_delete(broker, name, each))
+        topics.append(DeleteRecordsTopicResult(name=name, partitions=partitions))
     await broker.partitions.run_in_thread(broker.log_dirs.write_log_start_checkpoints)
-    return DeleteRecordsResponse(topics=topics)
+    return in_steps(DeleteRecordsResponse(topics=topics))
 
 
 def _delete(broker: Broker, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:

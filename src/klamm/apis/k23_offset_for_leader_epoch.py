@@ -2,13 +2,14 @@
 
 Where a leader epoch ended: the largest epoch that is not above the one asked for, and the offset at which
 the next one began. Consumers use it to notice that the log was cut behind their position. An epoch that this
-log never had is answered with -1, -1.
+log never had is answered with -1, -1. A partition that is named more than once is answered once.
 """
 
 from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, in_steps, lazily
 from klamm.model.errors import KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k23_offset_for_leader_epoch import (
@@ -21,16 +22,18 @@ from klamm.protocol.messages.k23_offset_for_leader_epoch import (
 
 
 @api(ApiKey.OFFSET_FOR_LEADER_EPOCH)
-def handle(broker: Broker, request: Request[OffsetForLeaderEpochRequest]) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_end_of_epoch(broker, topic.topic, asked) for asked in topic.partitions],
-            )
-            for topic in request.message.topics
-        ]
-    )
+def handle(
+    broker: Broker, request: Request[OffsetForLeaderEpochRequest]
+) -> Steps[OffsetForLeaderEpochResponse]:
+    asked_of: dict[str, dict[int, OffsetForLeaderPartition]] = {}
+    for topic in request.message.topics:
+        asked_of.setdefault(topic.topic, {}).update((each.partition, each) for each in topic.partitions)
+
+    def answer(name: str) -> OffsetForLeaderTopicResult:
+        partitions = lazily(list(asked_of[name].values()), lambda asked: _end_of_epoch(broker, name, asked))
+        return OffsetForLeaderTopicResult(topic=name, partitions=partitions)
+
+    return in_steps(OffsetForLeaderEpochResponse(topics=lazily(list(asked_of), answer)))
 
 
 def _end_of_epoch(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, in_steps, lazily
 from klamm.cluster.controller import find_topic
 from klamm.cluster.image import ALL_BROKERS
 from klamm.cluster.topic_names import check_topic_name
@@ -35,9 +36,15 @@ from klamm.protocol.messages.k32_describe_configs import (
 
 
 @api(ApiKey.DESCRIBE_CONFIGS)
-def handle(broker: Broker, request: Request[DescribeConfigsRequest]) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(
-        results=[_describe(broker, request.message, resource) for resource in request.message.resources]
+def handle(broker: Broker, request: Request[DescribeConfigsRequest]) -> Steps[DescribeConfigsResponse]:
+    message = request.message
+    resources: dict[tuple[int, str], DescribeConfigsResource] = {}
+    for resource in message.resources:
+        resources.setdefault((resource.resource_type, resource.resource_name), resource)
+    return in_steps(
+        DescribeConfigsResponse(
+            results=lazily(list(resources.values()), lambda each: _describe(broker, message, each))
+        )
     )
 
 

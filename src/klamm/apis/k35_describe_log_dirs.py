@@ -13,6 +13,7 @@ from collections import defaultdict
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Pauses, Steps, in_steps
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k35_describe_log_dirs import (
@@ -29,12 +30,14 @@ Sizes = dict[str, list[DescribeLogDirsPartition]]
 
 
 @api(ApiKey.DESCRIBE_LOG_DIRS)
-async def handle(broker: Broker, request: Request[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
+async def handle(broker: Broker, request: Request[DescribeLogDirsRequest]) -> Steps[DescribeLogDirsResponse]:
     wanted = None
     if request.message.topics is not None:
         wanted = {(topic.topic, index) for topic in request.message.topics for index in topic.partitions}
     sizes: dict[str, Sizes] = defaultdict(lambda: defaultdict(list))
-    for partition in broker.partitions:
+    pauses = Pauses()
+    for partition in list(broker.partitions):
+        await pauses.pause()
         if wanted is None or (partition.topic, partition.index) in wanted:
             sizes[os.path.dirname(partition.log.directory)][partition.topic].append(
                 DescribeLogDirsPartition(
@@ -42,7 +45,7 @@ async def handle(broker: Broker, request: Request[DescribeLogDirsRequest]) -> De
                 )
             )
     results = await broker.partitions.run_in_thread(_describe, broker, sizes)
-    return DescribeLogDirsResponse(results=results)
+    return in_steps(DescribeLogDirsResponse(results=results))
 
 
 def _describe(broker: Broker, sizes: dict[str, Sizes]) -> list[DescribeLogDirsResult]:

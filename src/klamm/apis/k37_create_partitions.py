@@ -10,6 +10,7 @@ from collections import Counter
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Pauses, Steps, in_steps
 from klamm.cluster.controller import NewPartitions
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -22,7 +23,9 @@ from klamm.protocol.messages.k37_create_partitions import (
 
 
 @api(ApiKey.CREATE_PARTITIONS)
-async def handle(broker: Broker, request: Request[CreatePartitionsRequest]) -> CreatePartitionsResponse:
+async def handle(
+    broker: Broker, request: Request[CreatePartitionsRequest]
+) -> Steps[CreatePartitionsResponse]:
     message = request.message
     times_named = Counter(topic.name for topic in message.topics)
     results = [
@@ -36,13 +39,15 @@ async def handle(broker: Broker, request: Request[CreatePartitionsRequest]) -> C
     ]
     wanted = [_new_partitions(topic) for topic in message.topics if times_named[topic.name] == 1]
     outcomes = await broker.cluster.create_partitions(wanted, validate_only=message.validate_only)
+    pauses = Pauses()
     for each, outcome in zip(wanted, outcomes, strict=True):
+        await pauses.pause()
         result = CreatePartitionsTopicResult(name=each.topic)
         if isinstance(outcome, KafkaError):
             result.error_code = outcome.code
             result.error_message = outcome.message
         results.append(result)
-    return CreatePartitionsResponse(results=results)
+    return in_steps(CreatePartitionsResponse(results=results))
 
 
 def _new_partitions(topic: CreatePartitionsTopic) -> NewPartitions:

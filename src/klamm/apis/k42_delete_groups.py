@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Pauses, Steps, distinct, in_steps
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k42_delete_groups import (
@@ -18,12 +19,13 @@ from klamm.protocol.messages.k42_delete_groups import (
 
 
 @api(ApiKey.DELETE_GROUPS)
-async def handle(broker: Broker, request: Request[DeleteGroupsRequest]) -> DeleteGroupsResponse:
-    results = [
-        DeletableGroupResult(group_id=group_id, error_code=await _delete(broker, group_id))
-        for group_id in dict.fromkeys(request.message.groups_names)
-    ]
-    return DeleteGroupsResponse(results=results)
+async def handle(broker: Broker, request: Request[DeleteGroupsRequest]) -> Steps[DeleteGroupsResponse]:
+    pauses = Pauses()
+    results = []
+    for group_id in distinct(request.message.groups_names):
+        await pauses.pause()
+        results.append(DeletableGroupResult(group_id=group_id, error_code=await _delete(broker, group_id)))
+    return in_steps(DeleteGroupsResponse(results=results))
 
 
 async def _delete(broker: Broker, group_id: str) -> ErrorCode:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from klamm.apis.broker import Broker
 from klamm.apis.config_resources import alter_each
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, in_steps, lazily
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -26,7 +27,7 @@ from klamm.protocol.messages.k44_incremental_alter_configs import (
 @api(ApiKey.INCREMENTAL_ALTER_CONFIGS)
 async def handle(
     broker: Broker, request: Request[IncrementalAlterConfigsRequest]
-) -> IncrementalAlterConfigsResponse:
+) -> Steps[IncrementalAlterConfigsResponse]:
     message = request.message
 
     async def alter(resource: AlterConfigsResource) -> None:
@@ -37,16 +38,18 @@ async def handle(
             validate_only=message.validate_only,
         )
 
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=ErrorCode.NONE if error is None else error.code,
-                error_message=None if error is None else error.message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource, error in await alter_each(message.resources, alter)
-        ]
+    return in_steps(
+        IncrementalAlterConfigsResponse(responses=lazily(await alter_each(message.resources, alter), _answer))
+    )
+
+
+def _answer(outcome: tuple[AlterConfigsResource, KafkaError | None]) -> AlterConfigsResourceResponse:
+    resource, error = outcome
+    return AlterConfigsResourceResponse(
+        error_code=ErrorCode.NONE if error is None else error.code,
+        error_message=None if error is None else error.message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
     )
 
 

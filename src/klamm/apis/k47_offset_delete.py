@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Pauses, Steps, in_steps, lazily, pieces_of
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.protocol.apis import ApiKey
@@ -18,38 +19,46 @@ from klamm.protocol.messages.k47_offset_delete import (
     OffsetDeleteResponseTopic,
 )
 
+DELETED_AT_ONCE = 500
+"""Offsets that are deleted in one go: some ten milliseconds of work."""
+
 
 @api(ApiKey.OFFSET_DELETE)
-async def handle(broker: Broker, request: Request[OffsetDeleteRequest]) -> OffsetDeleteResponse:
+async def handle(
+    broker: Broker, request: Request[OffsetDeleteRequest]
+) -> OffsetDeleteResponse | Steps[OffsetDeleteResponse]:
     image = broker.cluster.image
-    codes: dict[TopicPartition, ErrorCode] = {}
+    codes: dict[str, dict[int, ErrorCode]] = {}
     wanted: list[TopicPartition] = []
+    pauses = Pauses()
     for topic in request.message.topics:
         known = image.topics.get(topic.name)
         partition_count = 0 if known is None else len(known.partitions)
+        codes_of_topic = codes.setdefault(topic.name, {})
         for partition in topic.partitions:
-            place = TopicPartition(topic.name, partition.partition_index)
-            if 0 <= place.partition < partition_count:
-                wanted.append(place)
-            else:
-                codes[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            await pauses.pause()
+            index = partition.partition_index
+            if index not in codes_of_topic and 0 <= index < partition_count:
+                wanted.append(TopicPartition(topic.name, index))
+            codes_of_topic[index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
-        codes |= await broker.groups.delete_offsets(request.message.group_id, wanted)
+        # Also a deletion of nothing is checked: the group may not exist.
+        for places in list(pieces_of(wanted, DELETED_AT_ONCE)) or [[]]:
+            deleted = await broker.groups.delete_offsets(request.message.group_id, places)
+            for place, code in deleted.items():
+                codes[place.topic][place.partition] = code
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
-    return OffsetDeleteResponse(
-        error_code=ErrorCode.NONE,
-        topics=[
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetDeleteResponsePartition(
-                        partition_index=partition.partition_index,
-                        error_code=codes[TopicPartition(topic.name, partition.partition_index)],
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in request.message.topics
-        ],
+    return in_steps(
+        OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=lazily(list(codes.items()), _topic))
     )
+
+
+def _topic(outcome: tuple[str, dict[int, ErrorCode]]) -> OffsetDeleteResponseTopic:
+    name, codes = outcome
+    return OffsetDeleteResponseTopic(name=name, partitions=lazily(list(codes.items()), _partition))
+
+
+def _partition(outcome: tuple[int, ErrorCode]) -> OffsetDeleteResponsePartition:
+    index, code = outcome
+    return OffsetDeleteResponsePartition(partition_index=index, error_code=code)

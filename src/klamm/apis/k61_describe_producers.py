@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, distinct, in_steps, lazily
 from klamm.model.errors import KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k61_describe_producers import (
@@ -17,36 +18,40 @@ from klamm.protocol.messages.k61_describe_producers import (
     ProducerState,
     TopicResponse,
 )
+from klamm.storage.producers.state import ProducerSummary
 
 
 @api(ApiKey.DESCRIBE_PRODUCERS)
-def handle(broker: Broker, request: Request[DescribeProducersRequest]) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_describe(broker, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.message.topics
-        ]
-    )
+def handle(broker: Broker, request: Request[DescribeProducersRequest]) -> Steps[DescribeProducersResponse]:
+    indexes_of: dict[str, list[int]] = {}
+    for topic in request.message.topics:
+        indexes_of.setdefault(topic.name, []).extend(topic.partition_indexes)
+
+    def answer(name: str) -> TopicResponse:
+        indexes = distinct(indexes_of[name])
+        return TopicResponse(
+            name=name, partitions=lazily(indexes, lambda index: _describe(broker, name, index))
+        )
+
+    return in_steps(DescribeProducersResponse(topics=lazily(list(indexes_of), answer)))
 
 
 def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     response = PartitionResponse(partition_index=index)
     try:
         partition = broker.partitions.get(topic, index)
-        response.active_producers = [
-            ProducerState(
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                last_sequence=producer.last_sequence,
-                last_timestamp=producer.last_timestamp,
-                coordinator_epoch=-1,
-            )
-            for producer in partition.log.producers
-        ]
+        response.active_producers = lazily(list(partition.log.producers), _state)
     except KafkaError as error:
         response.error_code = error.code
         response.error_message = error.message
     return response
+
+
+def _state(producer: ProducerSummary) -> ProducerState:
+    return ProducerState(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.last_timestamp,
+        coordinator_epoch=-1,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, in_steps, lazily
 from klamm.cluster.image import ClusterImage
 from klamm.config.rows import ResourceType
 from klamm.model.errors import ErrorCode
@@ -22,19 +23,21 @@ KNOWN_TYPES = [int(each) for each in ResourceType]
 
 
 @api(ApiKey.LIST_CONFIG_RESOURCES)
-def handle(broker: Broker, request: Request[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
+def handle(
+    broker: Broker, request: Request[ListConfigResourcesRequest]
+) -> ListConfigResourcesResponse | Steps[ListConfigResourcesResponse]:
     if request.version == 0:
         return ListConfigResourcesResponse()
-    types = request.message.resource_types or KNOWN_TYPES
+    types = sorted(set(request.message.resource_types or KNOWN_TYPES))
     if any(each not in KNOWN_TYPES for each in types):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    return ListConfigResourcesResponse(
-        config_resources=[
-            ConfigResource(resource_name=name, resource_type=each)
-            for each in sorted(set(types))
-            for name in _names(broker.cluster.image, each)
-        ]
-    )
+    named = [(each, name) for each in types for name in _names(broker.cluster.image, each)]
+    return in_steps(ListConfigResourcesResponse(config_resources=lazily(named, _resource)))
+
+
+def _resource(named: tuple[int, str]) -> ConfigResource:
+    resource_type, name = named
+    return ConfigResource(resource_name=name, resource_type=resource_type)
 
 
 def _names(image: ClusterImage, resource_type: int) -> list[str]:

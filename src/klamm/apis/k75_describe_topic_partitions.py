@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, lazily
 from klamm.cluster.controller import find_topic
 from klamm.cluster.image import NO_LEADER, PartitionImage
 from klamm.cluster.permissions import TOPIC_OPERATIONS
@@ -26,7 +27,7 @@ from klamm.protocol.messages.k75_describe_topic_partitions import (
 @api(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
 def handle(
     broker: Broker, request: Request[DescribeTopicPartitionsRequest]
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     message = request.message
     image = broker.cluster.image
     names = sorted({topic.name for topic in message.topics} or image.topics)
@@ -34,7 +35,7 @@ def handle(
     if cursor is not None:
         if cursor.partition_index < 0:
             return DescribeTopicPartitionsResponse(
-                topics=[_failed(name, ErrorCode.INVALID_REQUEST) for name in names]
+                topics=lazily(names, lambda name: _failed(name, ErrorCode.INVALID_REQUEST))
             )
         names = [name for name in names if name >= cursor.topic_name]
     most = broker.config.int_("max.request.partition.size.limit")
@@ -42,6 +43,7 @@ def handle(
 
     response = DescribeTopicPartitionsResponse()
     for name in names:
+        yield
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if room == 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=first)

@@ -65,10 +65,11 @@ def current_config(image: ClusterImage, resource_type: int, name: str) -> Mappin
 
 
 def _check_well_formed(name: str, alterations: Sequence[Alteration]) -> None:
-    names = [alteration.name for alteration in alterations]
-    for key in names:
-        if names.count(key) > 1:
+    names: set[str] = set()
+    for key, _, _ in alterations:
+        if key in names:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"the key {key} is altered twice for {name!r}")
+        names.add(key)
     for alteration in alterations:
         if alteration.value is None and alteration.operation is not AlterOperation.DELETE:
             raise KafkaError(

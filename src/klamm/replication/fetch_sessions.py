@@ -22,7 +22,8 @@ _MAX_EPOCH = 2**31 - 1
 
 MAX_PARTITIONS = 250_000
 """Partitions that all sessions together remember, at about a kilobyte each. Beyond it nobody gets a new
-session, and who would make one grow loses it; fetching works without one."""
+session, and who would make one grow loses it; fetching works without one. As many may be named by parked
+fetches of very many partitions; beyond it such a fetch is answered at once."""
 
 PartitionKey = tuple[str | bytes, int]
 """(topic name or topic id as the request gave it, partition)."""
@@ -113,9 +114,9 @@ class TargetSet:
                 target.position = position
             self.ready[target] = None
 
-    def resolve(self, find_partition: FindPartition) -> None:
-        """Find the partitions of all ready targets: a topic may have come, gone, or been made anew."""
-        for target in self.ready:
+    def resolve(self, find_partition: FindPartition, targets: Iterable[FetchTarget]) -> None:
+        """Find the partitions of `targets`: a topic may have come, gone, or been made anew."""
+        for target in targets:
             try:
                 target.point_to(find_partition(target.position.key))
                 target.error = None
@@ -143,7 +144,7 @@ class TargetSet:
 
 
 class FetchSession(TargetSet):
-    __slots__ = ("is_incremental", "next_epoch", "owner", "session_id", "uses_topic_ids")
+    __slots__ = ("counted", "is_incremental", "next_epoch", "owner", "session_id", "uses_topic_ids")
 
     def __init__(
         self,
@@ -157,6 +158,8 @@ class FetchSession(TargetSet):
         self.owner = owner
         self.uses_topic_ids = uses_topic_ids
         self.next_epoch = 1
+        self.counted = 0
+        """How many of its partitions are counted against `MAX_PARTITIONS`."""
         self.is_incremental = False
         """False for the first answer, which names every partition; true for all later ones."""
 
@@ -177,9 +180,9 @@ class FetchSession(TargetSet):
                 target.unwatch()
                 self.ready.pop(target, None)
 
-    def resolve(self, find_partition: FindPartition) -> None:
-        super().resolve(find_partition)
-        for target in self.ready:
+    def resolve(self, find_partition: FindPartition, targets: Iterable[FetchTarget]) -> None:
+        super().resolve(find_partition, targets)
+        for target in targets:
             target.watch()
 
     def on_request_done(self) -> None:
@@ -200,10 +203,19 @@ class FetchSessions:
         self._new_session_id = new_session_id
         self._sessions: dict[int, FetchSession] = {}
         self._partition_count = 0
+        self._parked_count = 0
         self._ids_of_owners: dict[SessionOwner, set[int]] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def may_park(self, partition_count: int) -> bool:
+        """Whether a fetch of very many partitions outside of a session may wait for records."""
+        return self._parked_count + partition_count <= MAX_PARTITIONS
+
+    def count_parked(self, partition_count: int) -> None:
+        """So many more partitions are named by parked fetches; less, if negative."""
+        self._parked_count += partition_count
 
     def create(
         self, owner: SessionOwner, positions: Iterable[FetchPosition], uses_topic_ids: bool
@@ -215,7 +227,7 @@ class FetchSessions:
             session_id = self._new_session_id()
         session = FetchSession(session_id, owner, positions, uses_topic_ids)
         self._sessions[session_id] = session
-        self._partition_count += len(session.targets)
+        self.recount(session)
         if owner not in self._ids_of_owners:
             self._ids_of_owners[owner] = set()
             owner.on_close(lambda: self._remove_all_of(owner))
@@ -232,17 +244,24 @@ class FetchSessions:
     ) -> FetchSession:
         """The session of a later request, brought up to date with what the request changes."""
         session = self.get(session_id, uses_topic_ids)
-        count_before = len(session.targets)
         session.continue_with(epoch, positions, forgotten)
-        growth = len(session.targets) - count_before
+        self.recount(session)
+        return session
+
+    def recount(self, fetch: TargetSet) -> None:
+        """Partitions may have come to a session, or left it. Ends a session that may not grow."""
+        if not isinstance(fetch, FetchSession) or fetch.session_id not in self._sessions:
+            return
+        growth = len(fetch.targets) - fetch.counted
+        fetch.counted += growth
         self._partition_count += growth
-        if growth > 0 and self._partition_count > MAX_PARTITIONS:
-            self.remove(session_id)
+        if fetch.is_incremental and growth > 0 and self._partition_count > MAX_PARTITIONS:
+            self.remove(fetch.session_id)
             raise KafkaError(
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-                f"fetch session {session_id} is ended: sessions may hold {MAX_PARTITIONS} partitions in all",
+                f"fetch session {fetch.session_id} is ended: "
+                f"sessions may hold {MAX_PARTITIONS} partitions in all",
             )
-        return session
 
     def get(self, session_id: int, uses_topic_ids: bool) -> FetchSession:
         session = self._sessions.get(session_id)
@@ -260,7 +279,7 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             session.close()
-            self._partition_count -= len(session.targets)
+            self._partition_count -= session.counted
             self._ids_of_owners[session.owner].discard(session_id)
 
     def _remove_all_of(self, owner: SessionOwner) -> None:

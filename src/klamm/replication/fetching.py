@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
+from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -34,26 +35,52 @@ class PartitionAnswer(NamedTuple):
     """(epoch, its end offset) when the fetcher's log has gone another way than ours."""
 
 
-class FetchResult(NamedTuple):
-    answers: list[PartitionAnswer]
-    byte_count: int
-    must_answer: bool
-    """An error or another thing that the client should hear of at once, whatever min_bytes says."""
+class FetchResult:
+    """What has been collected for one answer."""
+
+    __slots__ = ("_max_bytes", "_max_files", "answers", "byte_count", "file_count", "must_answer")
+
+    def __init__(self, max_bytes: int, max_files: int) -> None:
+        """At most `max_bytes` (the first batch even if larger), in at most `max_files` ranges of files."""
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self.answers: list[PartitionAnswer] = []
+        self.byte_count = 0
+        self.file_count = 0
+        self.must_answer = False
+        """An error or another thing that the client should hear of at once, whatever min_bytes says."""
+
+    def collect(self, targets: Iterable[FetchTarget], *, may_block: bool) -> None:
+        """Read what `targets` have."""
+        for target in targets:
+            left = self._max_bytes - self.byte_count if self.file_count < self._max_files else 0
+            answer = _collect_one(target, left, self.byte_count == 0, may_block)
+            self.answers.append(answer)
+            if answer.error is not None or answer.diverging_epoch is not None:
+                self.must_answer = True
+            elif answer.records is not None:
+                self.byte_count += answer.records.length
+                self.file_count += 1
 
 
-def collect(fetch: TargetSet, max_bytes: int, *, may_block: bool) -> FetchResult:
-    """Read what the ready targets of `fetch` have, up to `max_bytes` (the first batch even if larger)."""
-    answers: list[PartitionAnswer] = []
-    byte_count = 0
-    must_answer = False
-    for target in tuple(fetch.ready):
-        answer = _collect_one(target, max_bytes - byte_count, byte_count == 0, may_block)
-        answers.append(answer)
-        if answer.error is not None or answer.diverging_epoch is not None:
-            must_answer = True
-        elif answer.records is not None:
-            byte_count += answer.records.length
-    return FetchResult(answers, byte_count, must_answer)
+MAX_COLLECTED = 1_000
+"""Ready partitions of a session that one answer looks at. The others keep their place in line."""
+
+
+def ready_targets(fetch: TargetSet) -> tuple[FetchTarget, ...]:
+    """Those that the next answer looks at. Only the later answers of a session may leave out some."""
+    if fetch.is_incremental and len(fetch.ready) > MAX_COLLECTED:
+        return tuple(islice(fetch.ready, MAX_COLLECTED))
+    return tuple(fetch.ready)
+
+
+def collect(
+    targets: Iterable[FetchTarget], max_bytes: int, max_files: int, *, may_block: bool
+) -> FetchResult:
+    """Read what `targets` have into one answer."""
+    result = FetchResult(max_bytes, max_files)
+    result.collect(targets, may_block=may_block)
+    return result
 
 
 def _collect_one(

@@ -477,8 +477,9 @@ class Connection:
         if self.is_closed:
             return
         waiting = self._waiting
-        for chunks in waiting.take_ready():
-            self._put(chunks)
+        if waiting:
+            for chunks in waiting.take_ready():
+                self._put(chunks)
         if self._send_queue.pending_bytes and not self._is_waiting_to_send and self._warming is None:
             self._send()
         if waiting.byte_count or self._send_queue.pending_bytes or self._is_noted_as_unsent:

@@ -39,23 +39,20 @@ class PendingResponse:
         self.is_done = False
 
 
-class ResponseLine:
+class ResponseLine(deque[PendingResponse]):
     """Finished responses wait here for the earlier ones. The counters say what the finished ones hold."""
 
-    __slots__ = ("_pending", "byte_count", "file_count", "memory_bytes")
+    __slots__ = ("byte_count", "file_count", "memory_bytes")
 
     def __init__(self) -> None:
-        self._pending: deque[PendingResponse] = deque()
+        super().__init__()
         self.byte_count = 0
         self.memory_bytes = 0
         self.file_count = 0
 
-    def __len__(self) -> int:
-        return len(self._pending)
-
     def add(self, route: Route, correlation_id: int) -> PendingResponse:
         pending = PendingResponse(route, correlation_id)
-        self._pending.append(pending)
+        self.append(pending)
         return pending
 
     def finish(self, pending: PendingResponse, chunks: list[Any]) -> None:
@@ -70,9 +67,8 @@ class ResponseLine:
 
     def take_ready(self) -> Iterator[list[Any]]:
         """Take out the responses whose turn has come."""
-        line = self._pending
-        while line and line[0].is_done:
-            pending = line.popleft()
+        while self and self[0].is_done:
+            pending = self.popleft()
             self.byte_count -= pending.size
             self.memory_bytes -= pending.memory_bytes
             self.file_count -= pending.file_count
@@ -80,7 +76,7 @@ class ResponseLine:
 
     def abandon(self) -> None:
         """The connection is gone: nobody waits for any of them."""
-        for pending in self._pending:
+        for pending in self:
             if pending.future is not None:
                 pending.future.cancel()
-        self._pending.clear()
+        self.clear()
