@@ -18,6 +18,7 @@ from klamm.model.errors import ErrorCode
 from klamm.node.broker import STORE_FILE
 from klamm.protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
+from klamm.protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from klamm.protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
 from klamm.protocol.messages.k20_delete_topics import DeleteTopicsRequest
 from klamm.protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest
@@ -245,7 +246,7 @@ def lose_snapshots(directory: Path) -> None:
 
 
 def lose_epochs(directory: Path) -> None:
-    (directory / LEADER_EPOCH_FILE).unlink()
+    (directory / LEADER_EPOCH_FILE).unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("lose", [lose_snapshots, lose_epochs])
@@ -282,6 +283,19 @@ def test_one_damaged_partition_is_offline_and_the_rest_serves(
     with broker, WireConnection(broker.bootstrap) as wire:
         assert produce(wire, "bad") == (ErrorCode.NONE, 3)
         assert partition_metadata(wire, "bad") == ONLINE
+
+
+def test_groups_of_a_damaged_partition_have_no_coordinator(tmp_path: Path) -> None:
+    broker = Broker({"offsets.topic.num.partitions": 1}, data_dir=tmp_path)
+    find = FindCoordinatorRequest(key_type=0, coordinator_keys=["group"])
+    with broker, WireConnection(broker.bootstrap) as wire:
+        assert wire.call(find).coordinators[0].error_code == ErrorCode.NONE
+    directory = tmp_path / "__consumer_offsets-0"
+    lose_epochs(directory)
+    (directory / "00000000000000000000.log").write_bytes(bytes(100))
+    (directory / "00000000000000000001.log").write_bytes(b"")
+    with broker, WireConnection(broker.bootstrap) as wire:
+        assert wire.call(find).coordinators[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def test_a_topic_with_a_damaged_partition_can_be_deleted_and_made_anew(tmp_path: Path) -> None:

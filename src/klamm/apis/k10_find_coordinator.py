@@ -13,7 +13,7 @@ from __future__ import annotations
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.apis.steps import Pauses, Steps, distinct, in_steps
-from klamm.cluster.image import OFFSETS_TOPIC, Endpoint
+from klamm.cluster.image import NO_LEADER, OFFSETS_TOPIC, Endpoint
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k10_find_coordinator import (
@@ -77,7 +77,11 @@ def _check_key_type(key_type: int) -> None:
 def _locate(broker: Broker, listener_name: str, group_id: str) -> tuple[int, Endpoint]:
     image = broker.cluster.image
     topic = image.topics.get(OFFSETS_TOPIC)
-    leader = -1 if topic is None else topic.partitions[broker.groups.partition_for(group_id)].leader
+    leader = NO_LEADER
+    if topic is not None:
+        index = broker.groups.partition_for(group_id)
+        if not broker.partitions.is_offline(OFFSETS_TOPIC, index):
+            leader = topic.partitions[index].leader
     node = image.brokers.get(leader)
     endpoint = None if node is None else node.endpoints.get(listener_name)
     if endpoint is None:
