@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from klamm.client.results import TopicPartition as TopicPartition
     from klamm.config.rows import ConfigError as ConfigError
     from klamm.model.errors import ErrorCode as ErrorCode
+    from klamm.security.oauth import OAuthToken as OAuthToken
 
 # Where each name lives. The imports above tell type checkers the same.
 _NAMES_BY_HOME = {
@@ -105,6 +106,7 @@ _NAMES_BY_HOME = {
     "klamm.client.results": "CommittedOffset OffsetAndTime Record SentRecord TopicPartition",
     "klamm.config.rows": "ConfigError",
     "klamm.model.errors": "ErrorCode",
+    "klamm.security.oauth": "OAuthToken",
 }
 _MODULES = {"aio": "klamm.aio", "errors": "klamm.client.errors"}
 _HOMES = {name: home for home, names in _NAMES_BY_HOME.items() for name in names.split()}

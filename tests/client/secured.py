@@ -10,11 +10,16 @@ certificate does not name.
 
 from __future__ import annotations
 
+import base64
+import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from klamm.security.oauth import OAuthToken
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.kafka_jars import PeerMissing
 
@@ -31,8 +36,10 @@ LISTENERS = {
     "LOGINTLS": "SASL_SSL",
     "BRIEF": "SASL_PLAINTEXT",
     "ONLYPLAIN": "SASL_PLAINTEXT",
+    "OAUTH": "SASL_PLAINTEXT",
 }
-"""BRIEF's logins last BRIEF_LOGIN_MS; MUTUAL wants the client's certificate; ONLYPLAIN takes no SCRAM."""
+"""BRIEF's and OAUTH's logins last BRIEF_LOGIN_MS; MUTUAL wants the client's certificate; ONLYPLAIN takes no
+SCRAM; OAUTH takes tokens that nobody signed."""
 
 BRIEF_LOGIN_MS = 2000
 """Kafka refuses to renew a login that is younger than a second."""
@@ -46,6 +53,7 @@ WAYS = {
     "PLAIN in TLS": ("LOGINTLS", "PLAIN"),
     "SCRAM-SHA-512 in TLS": ("LOGINTLS", "SCRAM-SHA-512"),
     "brief logins": ("BRIEF", "SCRAM-SHA-256"),
+    "OAUTHBEARER": ("OAUTH", "OAUTHBEARER"),
 }
 """The ways to connect: a listener and a mechanism each."""
 
@@ -72,23 +80,28 @@ class SecuredKafka:
     def address(self, listener: str, host: str = "localhost") -> str:
         return f"{host}:{self.kafka.port_of(listener)}"
 
-    def options(self, way: str) -> dict[str, str]:
+    def options(self, way: str) -> dict[str, Any]:
         """Keyword arguments for a client that connects this way."""
         listener, mechanism = WAYS[way]
-        options = {"bootstrap": self.address(listener), "security_protocol": LISTENERS[listener]}
+        options: dict[str, Any] = {
+            "bootstrap": self.address(listener),
+            "security_protocol": LISTENERS[listener],
+        }
         if "SSL" in LISTENERS[listener]:
             options["ssl_ca_location"] = str(self.certificates.authority)
         if listener == "MUTUAL":
             options["ssl_certificate_location"] = str(self.certificates.client)
             options["ssl_key_location"] = str(self.certificates.client_key)
-        if mechanism is not None:
+        if mechanism == "OAUTHBEARER":
+            options["sasl_oauth_token_provider"] = unsigned_token
+        elif mechanism is not None:
             is_plain = mechanism == "PLAIN"
             options["sasl_mechanism"] = mechanism
             options["sasl_username"] = USER if is_plain else SCRAM_USER
             options["sasl_password"] = PASSWORD if is_plain else SCRAM_PASSWORD
         return options
 
-    def options_of_stranger(self) -> dict[str, str]:
+    def options_of_stranger(self) -> dict[str, Any]:
         return {
             **self.options("PLAIN"),
             "sasl_username": STRANGER,
@@ -108,6 +121,13 @@ class SecuredKafka:
         scram = "org.apache.kafka.common.security.scram.ScramLoginModule"
         for name in (name.lower() for name, protocol in LISTENERS.items() if "SASL" in protocol):
             prefix = f"listener.name.{name}"
+            if name == "oauth":
+                oauth = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+                claim = 'unsecuredLoginStringClaim_sub="broker"'
+                yield f"{prefix}.sasl.enabled.mechanisms", "OAUTHBEARER"
+                yield f"{prefix}.oauthbearer.sasl.jaas.config", f"{oauth} required {claim};"
+                yield f"{prefix}.oauthbearer.connections.max.reauth.ms", str(BRIEF_LOGIN_MS)
+                continue
             yield f"{prefix}.plain.sasl.jaas.config", f"{plain} required {users};"
             if name == "onlyplain":
                 yield f"{prefix}.sasl.enabled.mechanisms", "PLAIN"
@@ -117,6 +137,17 @@ class SecuredKafka:
                 yield f"{prefix}.{mechanism}.sasl.jaas.config", f"{scram} required;"
         for mechanism in ("plain", "scram-sha-256", "scram-sha-512"):
             yield f"listener.name.brief.{mechanism}.connections.max.reauth.ms", str(BRIEF_LOGIN_MS)
+
+
+def unsigned_token(lasts_seconds: float = 600.0) -> OAuthToken:
+    """A token for USER that nobody signed, as Kafka takes it by default."""
+    now = time.time()
+    claims = {"sub": USER, "iat": now, "exp": now + lasts_seconds}
+    parts = (
+        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
+        for part in ({"alg": "none"}, claims)
+    )
+    return OAuthToken(".".join(parts) + ".", claims["exp"])
 
 
 class Certificates:

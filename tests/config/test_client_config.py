@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -220,6 +222,15 @@ def test_idempotence_that_was_asked_for_refuses_what_breaks_it(options):
 def test_acks_minus_one_means_all():
     config = ClientConfig("producer", ADDRESS, None, {"acks": -1, "enable_idempotence": True})
     assert config["enable.idempotence"] is True
+
+
+def test_clients_without_an_id_are_told_apart():
+    ids = [ClientConfig(kind, ADDRESS)["client.id"] for kind in ("producer", "producer", "consumer", "admin")]
+    assert len(set(ids)) == 4
+    for kind, client_id in zip(("producer", "producer", "consumer", "admin"), ids, strict=True):
+        assert re.fullmatch(rf"klamm-{kind}-{os.getpid()}-\d+", client_id)
+    assert ClientConfig("admin", ADDRESS, {"client.id": "mine"})["client.id"] == "mine"
+    assert ClientConfig("admin", ADDRESS, None, {"client_id": ""})["client.id"].startswith("klamm-admin-")
 
 
 # ---- the rows

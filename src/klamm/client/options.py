@@ -1,7 +1,7 @@
 """The keyword arguments that every client takes: one for each row of CLIENT_KEYS, dots as underscores.
 
 They are written out so that type checkers and editors know them; a test holds them equal to the rows. What
-each means is in docs/CLIENT_CONFIGURATION.md.
+each means is in docs/CLIENT_CONFIGURATION.md. `sasl_oauth_token_provider` has no row: it is a function.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from os import PathLike
 from typing import TypedDict
+
+from klamm.security.oauth import TokenProvider
 
 
 class ClientOptions(TypedDict, total=False):
@@ -27,6 +29,7 @@ class ClientOptions(TypedDict, total=False):
     retry_backoff_max_ms: int
     retry_backoff_ms: int
     sasl_mechanism: str
+    sasl_oauth_token_provider: TokenProvider
     sasl_password: str
     sasl_username: str
     security_protocol: str

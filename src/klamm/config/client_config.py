@@ -8,10 +8,12 @@ kind of client with that kind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from klamm.config.client_keys import ADMIN_KEYS, CONSUMER_KEYS, PRODUCER_KEYS
 from klamm.config.files import read_config_file
@@ -35,6 +37,12 @@ GROUP_ONLY = (
 )
 """What means nothing to a consumer without a group. Who gives one of these has forgotten the group."""
 
+TOKEN_PROVIDER = "sasl.oauth.token.provider"
+"""An option that is a function, so it has no row: where tokens for OAUTHBEARER come from."""
+
+_numbers = count(1)
+"""Tells clients of this process apart that have no client.id."""
+
 KEYS_BY_KIND: Mapping[str, RowTable] = {
     "producer": PRODUCER_KEYS,
     "consumer": CONSUMER_KEYS,
@@ -45,7 +53,7 @@ KEYS_BY_KIND: Mapping[str, RowTable] = {
 class ClientConfig(ConfigValues):
     """The effective configuration of a client of one `kind` (a key of KEYS_BY_KIND)."""
 
-    __slots__ = ("_given", "kind")
+    __slots__ = ("_given", "kind", "token_provider")
 
     def __init__(
         self,
@@ -56,6 +64,8 @@ class ClientConfig(ConfigValues):
     ) -> None:
         """`options` are keyword arguments: one that is None counts as not given."""
         self.kind = kind
+        self.token_provider: Callable[[], Any] | None = None
+        """Where tokens for OAUTHBEARER come from."""
         self._values = {name: row.default for name, row in KEYS_BY_KIND[kind].items()}
         self._given: set[str] = set()
         if isinstance(config, Mapping):
@@ -73,7 +83,11 @@ class ClientConfig(ConfigValues):
                 self._take(name, value, None)
         if bootstrap is not None:
             self._take("bootstrap.servers", bootstrap, None)
+        if self.token_provider is not None and not self.given("sasl.mechanism"):
+            self._values["sasl.mechanism"] = "OAUTHBEARER"
         self._check_together()
+        if not self._values["client.id"]:
+            self._values["client.id"] = f"klamm-{kind}-{os.getpid()}-{next(_numbers)}"
 
     def given(self, name: str) -> bool:
         """Whether the user set `name`, to whatever value."""
@@ -83,12 +97,25 @@ class ClientConfig(ConfigValues):
         if not isinstance(name, str):
             raise ConfigError(f"{name!r} is no configuration key: it must be a text", key=str(name))
         dotted = name.replace("_", ".") if name not in self._values else name
+        if dotted == TOKEN_PROVIDER:
+            self._take_token_provider(value)
+            return
         try:
             row = self._row(dotted)
             self._values[row.name] = row.parse(_text_of(row, value))
         except ConfigError as error:
             raise (error.at(origin) if origin else error) from None
         self._given.add(row.name)
+
+    def _take_token_provider(self, provider: object) -> None:
+        if not callable(provider):
+            raise ConfigError(
+                f"sasl_oauth_token_provider={provider!r} is refused: it must be a function, or a coroutine "
+                "function, that returns a token",
+                key=TOKEN_PROVIDER,
+            )
+        self.token_provider = provider
+        self._given.add(TOKEN_PROVIDER)
 
     def _row(self, name: str) -> ConfigRow:
         rows = KEYS_BY_KIND[self.kind]
@@ -107,9 +134,7 @@ class ClientConfig(ConfigValues):
                 key="bootstrap.servers",
             )
         if self.str_("security.protocol").startswith("SASL_"):
-            for name in ("sasl.mechanism", "sasl.username", "sasl.password"):
-                if self[name] is None:
-                    raise ConfigError(f"security.protocol={self['security.protocol']} needs {name}", key=name)
+            self._check_login()
         else:
             self._check_login_unused()
         if self.kind == "producer":
@@ -117,6 +142,27 @@ class ClientConfig(ConfigValues):
         if self.kind == "consumer":
             self._check_order("heartbeat.interval.ms", "session.timeout.ms")
             self._check_group()
+
+    def _check_login(self) -> None:
+        if self["sasl.mechanism"] == "OAUTHBEARER":
+            if self.token_provider is None:
+                raise ConfigError(
+                    "sasl.mechanism=OAUTHBEARER needs the argument sasl_oauth_token_provider, a function "
+                    "that returns a token",
+                    key=TOKEN_PROVIDER,
+                )
+            unused = next((name for name in ("sasl.username", "sasl.password") if self.given(name)), None)
+            if unused is not None:
+                raise ConfigError(f"{unused} is of no use with sasl.mechanism=OAUTHBEARER", key=unused)
+            return
+        for name in ("sasl.mechanism", "sasl.username", "sasl.password"):
+            if self[name] is None:
+                raise ConfigError(f"security.protocol={self['security.protocol']} needs {name}", key=name)
+        if self.token_provider is not None:
+            raise ConfigError(
+                f"sasl_oauth_token_provider is of no use with sasl.mechanism={self['sasl.mechanism']}",
+                key=TOKEN_PROVIDER,
+            )
 
     def _check_login_unused(self) -> None:
         """Credentials that nobody would be shown: the user believes to be logged in."""

@@ -21,8 +21,9 @@ CLIENT_KEYS = table(
         ConfigRow(
             "client.id",
             ConfigType.STRING,
-            "klamm",
-            "The client's name, in the broker's logs and in ours.",
+            None,
+            "The client's name, in the broker's logs and in ours. Unset: its kind, the id of the process and "
+            "a number, such as klamm-producer-4711-1.",
         ),
         ConfigRow(
             "client.rack",
@@ -97,8 +98,10 @@ CLIENT_KEYS = table(
             "sasl.mechanism",
             ConfigType.STRING,
             None,
-            "How to prove who we are, with security.protocol SASL_PLAINTEXT or SASL_SSL.",
-            choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+            "How to prove who we are, with security.protocol SASL_PLAINTEXT or SASL_SSL. OAUTHBEARER takes "
+            "tokens from the argument `sasl_oauth_token_provider`, the others take sasl.username and "
+            "sasl.password.",
+            choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
         ),
         ConfigRow(
             "sasl.password",

@@ -54,6 +54,7 @@ ABSENT: Mapping[str, str] = {
     "ssl.keystore.location": _KEY_STORES,
     "ssl.truststore.location": _KEY_STORES,
     "sasl.jaas.config": "give sasl.username and sasl.password",
+    "oauth.cb": "give the argument sasl_oauth_token_provider, a function that returns a token",
     "consumer.timeout.ms": "use poll(timeout=...), which returns an empty list",
     "enable.auto.offset.store": "leave it out: only what is finished is committed",
     "loop": "leave it out: a client takes the loop on which it is first used",

@@ -5,7 +5,7 @@
     while to_send is not None:
         to_send = login.answer(server_said)         # SaslRefused: the server did not take it, or is false
 
-PLAIN sends the password as it is, so it belongs inside TLS. SCRAM never sends it.
+PLAIN sends the password as it is, so it belongs inside TLS. SCRAM never sends it. OAUTHBEARER is in oauth.py.
 """
 
 from __future__ import annotations

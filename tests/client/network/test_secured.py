@@ -22,9 +22,10 @@ from klamm.config.client_config import ClientConfig
 from klamm.config.rows import ConfigError
 from klamm.model.errors import ErrorCode
 from klamm.protocol.messages.k03_metadata import MetadataRequest
+from klamm.security.oauth import OAuthToken
 from klamm.testing import Broker
 from tests.client.network.clean import network_to
-from tests.client.secured import BRIEF_LOGIN_MS, SCRAM_USER, WAYS, SecuredKafka
+from tests.client.secured import BRIEF_LOGIN_MS, SCRAM_USER, WAYS, SecuredKafka, unsigned_token
 from tests.waiting import until
 
 AT_ONCE_SECONDS = 10.0
@@ -144,6 +145,37 @@ async def test_logins_are_renewed_while_requests_go_on(secured_kafka: SecuredKaf
         assert not connection.closed
         assert await network.connection(node_id) is connection
         assert network.counters.requests_failed == 0
+
+
+async def test_tokens_are_renewed_while_requests_go_on(secured_kafka: SecuredKafka) -> None:
+    """Each token is asked for anew, because it says that it is soon over."""
+    asked = 0
+
+    async def provider() -> OAuthToken:
+        nonlocal asked
+        asked += 1
+        return OAuthToken(unsigned_token().token)
+
+    async with to(secured_kafka, "OAUTHBEARER", sasl_oauth_token_provider=provider) as network:
+        await network.request_refresh()
+        (node_id,) = network.metadata.brokers
+        connection = await network.connection(node_id)
+        async with asyncio.timeout(10 * BRIEF_LOGIN_MS / 1000):
+            while asked < 3:
+                await network.call(node_id, MetadataRequest(topics=[]))
+                await asyncio.sleep(0.01)
+        await network.call(node_id, MetadataRequest(topics=[]))
+        assert await network.connection(node_id) is connection
+        assert network.counters.requests_failed == 0
+
+
+async def test_a_token_that_is_refused(secured_kafka: SecuredKafka) -> None:
+    expired = unsigned_token(-600.0)
+    changes = {"sasl_oauth_token_provider": lambda: expired.token}
+    async with to(secured_kafka, "OAUTHBEARER", **changes) as network:
+        error = await failure_of(network)
+    assert isinstance(error, AuthenticationFailed) and error.code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert expired.token not in str(error) and "Look at the token" in error.advice
 
 
 # ---- TLS

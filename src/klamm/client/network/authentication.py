@@ -12,6 +12,7 @@ import secrets
 
 from klamm.client.errors import AuthenticationFailed, ClientError
 from klamm.client.network.connection import BrokerConnection
+from klamm.client.network.tokens import TokenCredentials
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k17_sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
@@ -43,6 +44,9 @@ async def authenticate(connection: BrokerConnection, credentials: SaslCredential
     if handshake.error_code != ErrorCode.NONE:
         raise _refused_handshake(handshake, connection, credentials)
     version = connection.version(ApiKey.SASL_AUTHENTICATE)
+    tokens = credentials if isinstance(credentials, TokenCredentials) else None
+    if tokens is not None:
+        await tokens.refresh(timeout)
     login = credentials.login(secrets.token_urlsafe(_NONCE_BYTES))
     message: bytes | None = login.start()
     lifetime_ms = 0
@@ -53,11 +57,7 @@ async def authenticate(connection: BrokerConnection, credentials: SaslCredential
             SaslAuthenticateRequest(auth_bytes=message), version, timeout
         )
         if answer.error_code != ErrorCode.NONE:
-            raise AuthenticationFailed(
-                f"{address} did not accept the login: {answer.error_message or 'it does not say why'}",
-                code=ErrorCode(answer.error_code),
-                advice="Look at sasl_username, sasl_password and sasl_mechanism",
-            )
+            raise _refused_login(answer, connection, tokens)
         lifetime_ms = answer.session_lifetime_ms
         try:
             challenge = bytes(answer.auth_bytes)
@@ -68,6 +68,22 @@ async def authenticate(connection: BrokerConnection, credentials: SaslCredential
         except SaslRefused as error:
             raise AuthenticationFailed(f"the login to {address} failed: {error}") from None
     raise AuthenticationFailed(f"the login to {address} took more than {MOST_STEPS} steps")
+
+
+def _refused_login(
+    answer: SaslAuthenticateResponse, connection: BrokerConnection, tokens: TokenCredentials | None
+) -> AuthenticationFailed:
+    error = AuthenticationFailed(
+        f"{connection.address} did not accept the login: {answer.error_message or 'it does not say why'}",
+        code=ErrorCode(answer.error_code),
+        advice="Look at sasl_username, sasl_password and sasl_mechanism"
+        if tokens is None
+        else "Look at the token: its issuer, its audience, when it expires",
+    )
+    if tokens is not None:
+        tokens.forget()
+        error.retriable = not tokens.is_new  # a token that was kept may have been revoked
+    return error
 
 
 def _refused_handshake(

@@ -30,6 +30,7 @@ from klamm.client.network.metadata import MetadataCache, MetadataChange, TopicMe
 from klamm.client.network.opening import ConnectionSettings
 from klamm.client.network.pool import ConnectionPool
 from klamm.client.network.refreshing import MetadataRefresher
+from klamm.client.network.tokens import TokenCredentials
 from klamm.config.client_config import ClientConfig
 from klamm.config.rows import ConfigError
 from klamm.model.errors import ErrorCode
@@ -420,6 +421,8 @@ def _check_tls_unused(config: ClientConfig, protocol: str) -> None:
 
 
 def _credentials(config: ClientConfig) -> SaslCredentials:
+    if config.token_provider is not None:
+        return TokenCredentials(config.token_provider)
     try:
         return sasl_credentials(
             config.str_("sasl.mechanism"), config.str_("sasl.username"), config.str_("sasl.password")
