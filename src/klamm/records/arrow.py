@@ -262,7 +262,7 @@ class _Rows:
                     value_bits,
                 )
         fields = [
-            _binary(pa.string(), headers, name_ends, names),
+            _names(headers, name_ends, names),
             _binary(pa.binary(), headers, value_ends, values, value_bits, nulls),
         ]
         pairs = pa.StructArray.from_arrays(fields, fields=list(HEADER_TYPE))
@@ -310,6 +310,17 @@ def _binary(
 ) -> pa.Array:
     validity = pa.py_buffer(bits) if nulls else None
     return pa.Array.from_buffers(kind, rows, [validity, pa.py_buffer(ends), pa.py_buffer(data)], nulls)
+
+
+def _names(rows: int, ends: Array, data: Any) -> pa.Array:
+    """Names of headers as text; bytes of them that are not UTF-8 are written as `\\xff`."""
+    names = _binary(pa.string(), rows, ends, data)
+    try:
+        names.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = names.cast(pa.binary()).to_pylist()
+        return pa.array([name.decode("utf-8", "backslashreplace") for name in raw], pa.string())
+    return names
 
 
 def _fixed_width(kind: pa.DataType, values: Array, rows: int) -> pa.Array:

@@ -100,38 +100,6 @@ def _find_field(data: Any, position: Any, end: Any) -> Any:
 
 
 @inlined
-def _is_utf8(data: Any, position: Any, end: Any) -> Any:
-    while position < end:
-        lead = data[position]
-        position += 1
-        if lead < 0x80:
-            continue
-        if 0xC2 <= lead <= 0xDF:
-            more = 1
-        elif 0xE0 <= lead <= 0xEF:
-            more = 2
-        elif 0xF0 <= lead <= 0xF4:
-            more = 3
-        else:
-            return False
-        if end - position < more:
-            return False
-        second = data[position]
-        if (
-            (lead == 0xE0 and second < 0xA0)  # written longer than need be
-            or (lead == 0xED and second > 0x9F)  # half of a surrogate pair
-            or (lead == 0xF0 and second < 0x90)
-            or (lead == 0xF4 and second > 0x8F)  # beyond the last code point
-        ):
-            return False
-        for _ in range(more):
-            if data[position] & 0xC0 != 0x80:
-                return False
-            position += 1
-    return True
-
-
-@inlined
 def _scan_headers(data: Any, position: Any, end: Any) -> Any:
     """Count, bytes of names, bytes of values, where the first begins, and where they end (-1: malformed)."""
     names = np.int64(0)
@@ -143,7 +111,7 @@ def _scan_headers(data: Any, position: Any, end: Any) -> Any:
         return count, names, values, start, _CUT
     for _ in range(count):
         begin, position = _find_field(data, position, end)
-        if begin < 0 or position < 0 or not _is_utf8(data, begin, position):
+        if begin < 0 or position < 0:
             return count, names, values, start, _CUT
         names += position - begin
         begin, position = _find_field(data, position, end)

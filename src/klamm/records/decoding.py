@@ -3,7 +3,7 @@
 This is the only decoder that makes Python objects; consumers and the broker's own readers stand on it, and
 the kernels of `columns.py` agree with it about what they refuse. Malformed records raise `CorruptBatch`:
 - every length is checked against the bytes that are there, so nothing is read beyond the payload;
-- numbers have at most 64 bits, header names are UTF-8;
+- numbers have at most 64 bits;
 - offsets ascend and stay within the batch's range, timestamps fit 64 bits;
 - the records fill the payload exactly.
 """
@@ -29,6 +29,10 @@ from klamm.records.runs import LEAST_RUN, decode_run, may_begin
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 RecordT = TypeVar("RecordT", bound="tuple[Any, ...]")
+
+NAME_ERRORS = "surrogateescape"
+"""How names of headers are decoded and encoded: brokers do not look at them, so they may be other bytes than
+UTF-8, and those come out again as they went in."""
 
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 """The words for the flag in a batch's attributes, by its value."""
@@ -106,8 +110,6 @@ def _decode_columns(
         fields = _decode_fields(payload if type(payload) is bytes else bytes(payload), count)
     except IndexError:
         raise CorruptBatch("a record ends before its fields do") from None
-    except UnicodeDecodeError as error:
-        raise CorruptBatch(f"the name of a record header is not UTF-8: {error}") from None
     offset_deltas, timestamp_deltas, keys, values, headers = fields
     offsets = _absolute_offsets(header, offset_deltas)
     return offsets, _absolute_timestamps(header, timestamp_deltas), keys, values, headers
@@ -240,7 +242,7 @@ def _decode_headers(data: bytes, position: int, record_end: int) -> tuple[Header
         name_end = position + (number >> 1)
         if number & 1 or name_end > record_end:
             raise CorruptBatch("a record header has no name, or one longer than its record")
-        name = data[position:name_end].decode()
+        name = data[position:name_end].decode("utf-8", NAME_ERRORS)
         number, position = read_zigzag(data, name_end)
         if number & 1:
             headers.append((name, None))

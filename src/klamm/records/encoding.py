@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
-from klamm.records.decoding import Headers
+from klamm.records.decoding import NAME_ERRORS, Headers
 
 _TABLE_SIZE = 8192
 """Numbers below this have one or two bytes: lengths of common keys and values, offsets, short times."""
@@ -131,7 +131,7 @@ def _encode_values(
 def _encode_headers(headers: Headers) -> bytes:
     parts = [_varint(len(headers))]
     for name, value in headers:
-        encoded = name.encode()
+        encoded = name.encode("utf-8", NAME_ERRORS)
         parts += (_varint(len(encoded)), encoded)
         parts += (_NULL,) if value is None else (_varint(len(value)), value)
     return b"".join(parts)

@@ -21,7 +21,7 @@ from klamm.client.errors import BrokerError, ClientError
 from klamm.records.batch import HEADER_SIZE, NO_PRODUCER_ID
 from klamm.records.builder import seal_batch, stamp_producer, with_room_for_header
 from klamm.records.compression import Codec
-from klamm.records.decoding import Headers
+from klamm.records.decoding import NAME_ERRORS, Headers
 from klamm.records.encoding import encode_records
 from klamm.records.reader import Record, iter_records
 
@@ -338,5 +338,6 @@ def wire_size_of(record: Record) -> int:
 def headers_size(headers: Headers) -> int:
     """What headers need on the wire, at most; names are counted in UTF-8."""
     return sum(
-        _HEADER_OVERHEAD_BYTES + len(name.encode()) + (len(value) if value else 0) for name, value in headers
+        _HEADER_OVERHEAD_BYTES + len(name.encode("utf-8", NAME_ERRORS)) + (len(value) if value else 0)
+        for name, value in headers
     )
