@@ -65,7 +65,7 @@ def test_an_error_that_names_it(broker: Broker, request_: Any, version: int, cod
 def test_a_member_that_bears_it(broker: Broker) -> None:
     assert broker.node is not None
     broker.run(broker.node.cluster.ensure_offsets_topic())
-    broker.run(broker.node.groups.wait_until_loaded("g"))
+    broker.run(broker.node.groups.wait_until_loaded([broker.node.groups.partition_for("g")]))
     with WireConnection(broker.bootstrap) as wire:
         request = JoinGroupRequest(
             group_id="g",

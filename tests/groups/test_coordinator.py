@@ -189,7 +189,7 @@ async def test_a_partition_that_is_loading_says_so() -> None:
             ask()  # type: ignore[operator]
         assert code_of(error) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     it.log.load_gate.set()
-    await it.coordinator.wait_until_loaded("g")
+    await it.coordinator.wait_until_loaded(range(it.log.partition_count))
     assert (await it.join()).error is ErrorCode.NONE
 
 

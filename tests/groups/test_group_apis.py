@@ -23,6 +23,7 @@ from klamm.apis import (
 )
 from klamm.apis.registry import Request
 from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
+from klamm.groups import coordinator
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import ZERO_TOPIC_ID, TopicId
 from klamm.protocol.messages import k08_offset_commit as m08
@@ -37,7 +38,7 @@ from klamm.protocol.messages.k15_describe_groups import DescribeGroupsRequest
 from klamm.protocol.messages.k16_list_groups import ListGroupsRequest
 from klamm.protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from tests.apis.outcomes import answer_of
-from tests.groups.fakes import Coordination
+from tests.groups.fakes import Coordination, settle
 from tests.groups.scenario import subscription
 from tests.groups.test_coordinator import run_async
 
@@ -54,9 +55,11 @@ class FakeBroker:
     """What handlers reach, with groups that work and a cluster that knows one topic, `t`."""
 
     def __init__(self) -> None:
+        self.node_id = 1
         self.coordination = Coordination()
         self.groups = self.coordination.coordinator
         self.clock = self.coordination.time
+        self.partitions = SimpleNamespace(is_offline=lambda topic, index: False)
         node = BrokerImage(1, {"PLAINTEXT": Endpoint("example.org", 9092)})
         known = topic("t", TOPIC_ID, 2)
         image = ClusterImage("c", 1, {1: node}, {"t": known}, {TOPIC_ID: "t"}, {}, {})
@@ -130,6 +133,41 @@ async def test_find_coordinator(version: int) -> None:
     if version >= 1:
         assert (await find(1)).error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert (await find(2)).error_code == ErrorCode.INVALID_REQUEST
+
+
+async def coordinator_code(broker: FakeBroker) -> int:
+    message = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    return int((await broker.ask(k10_find_coordinator, message, 4)).coordinators[0].error_code)
+
+
+@run_async
+async def test_the_coordinator_is_named_once_it_can_be_asked() -> None:
+    broker = await FakeBroker().start()
+    log = broker.coordination.log
+    log.led.clear()  # the image has the topic already, its logs are still being made
+    broker.groups.update_leadership()
+    log.load_gate.clear()
+    asked = asyncio.ensure_future(coordinator_code(broker))
+    await settle()
+    assert not asked.done()
+    log.led.update(range(log.partition_count))
+    broker.groups.update_leadership()
+    await settle()
+    assert not asked.done(), "the group is not loaded yet"
+    log.load_gate.set()
+    assert await asked == ErrorCode.NONE
+    fetch = m09.OffsetFetchRequest(groups=[m09.OffsetFetchRequestGroup(group_id="g", topics=None)])
+    fetched = await broker.ask(k09_offset_fetch, fetch, 8)
+    assert fetched.groups[0].error_code == ErrorCode.NONE
+
+
+@run_async
+async def test_a_coordinator_that_loads_for_long_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "_LOAD_WAIT_S", 0.01)
+    broker = await FakeBroker().start()
+    broker.coordination.log.led.clear()
+    broker.groups.update_leadership()
+    assert await coordinator_code(broker) == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize("version", range(10))

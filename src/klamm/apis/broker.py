@@ -21,7 +21,8 @@ class Clock(Protocol):
 class ProducerIds(Protocol):
     """Hands out producer ids that no producer of the cluster has had before."""
 
-    async def next(self) -> int: ...
+    async def next(self) -> int:
+        """Raises a KafkaError while there are none."""
 
 
 class Broker(Protocol):

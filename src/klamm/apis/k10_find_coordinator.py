@@ -1,11 +1,14 @@
 """FindCoordinator (key 10), versions 0 to 6.
 
 The coordinator of a group is the leader of its partition of __consumer_offsets. The topic is made when it is
-first needed, and where the group is coordinated here the answer waits a moment for it to be loaded.
+first needed. A group that is coordinated here is waited for until it is loaded; if that takes too long, the
+answer is COORDINATOR_NOT_AVAILABLE, so that a broker that is named here can be asked at once.
 Up to version 3 a request has one key, from 4 on many. On success the error message of versions 1 to 3 is
-"NONE", as Kafka writes it. Transactional ids are refused with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED until there are transactions, because any code that can be retried
-would make clients wait for ever; share groups are not served, which is INVALID_REQUEST.
+"NONE", as Kafka writes it.
+
+Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED until there are transactions, because
+clients would repeat the request for ever on any code that can be retried. Share groups are not served: their
+code is INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.apis.steps import Pauses, Steps, distinct, in_steps
-from klamm.cluster.image import NO_LEADER, OFFSETS_TOPIC, Endpoint
+from klamm.cluster.image import NO_LEADER, OFFSETS_TOPIC
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k10_find_coordinator import (
@@ -33,13 +36,9 @@ async def handle(
 ) -> FindCoordinatorResponse | Steps[FindCoordinatorResponse]:
     message = request.message
     if request.version >= _FIRST_VERSION_WITH_MANY_KEYS:
-        pauses = Pauses()
-        coordinators = []
-        for key in distinct(message.coordinator_keys):
-            await pauses.pause()
-            coordinators.append(await _find(broker, request, key))
+        coordinators = await _find(broker, request, distinct(message.coordinator_keys))
         return in_steps(FindCoordinatorResponse(coordinators=coordinators))
-    found = await _find(broker, request, message.key)
+    (found,) = await _find(broker, request, [message.key])
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message or ErrorCode(found.error_code).name,
@@ -49,18 +48,31 @@ async def handle(
     )
 
 
-async def _find(broker: Broker, request: Request[FindCoordinatorRequest], key: str) -> Coordinator:
+async def _find(
+    broker: Broker, request: Request[FindCoordinatorRequest], group_ids: list[str]
+) -> list[Coordinator]:
     try:
         _check_key_type(request.message.key_type)
-        await broker.cluster.ensure_offsets_topic()
-        await broker.groups.wait_until_loaded(key)
-        node_id, endpoint = _locate(broker, request.listener_name, key)
+        await _make_offsets_topic(broker)
     except KafkaError as error:
-        return Coordinator(
-            key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message
-        )
+        return [_failed(group_id, error) for group_id in group_ids]
+    pauses = Pauses()
+    partitions: list[int] = []
+    for group_id in group_ids:
+        await pauses.pause()
+        partitions.append(broker.groups.partition_for(group_id))
+    own = {partition for partition in set(partitions) if _leader(broker, partition) == broker.node_id}
+    await broker.groups.wait_until_loaded(own)
+    coordinators: list[Coordinator] = []
+    for group_id, partition in zip(group_ids, partitions, strict=True):
+        await pauses.pause()
+        coordinators.append(_locate(broker, request.listener_name, group_id, partition))
+    return coordinators
+
+
+def _failed(group_id: str, error: KafkaError) -> Coordinator:
     return Coordinator(
-        key=key, node_id=node_id, host=endpoint.host, port=endpoint.port, error_code=ErrorCode.NONE
+        key=group_id, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message
     )
 
 
@@ -74,18 +86,30 @@ def _check_key_type(key_type: int) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"there are no coordinators of key type {key_type}")
 
 
-def _locate(broker: Broker, listener_name: str, group_id: str) -> tuple[int, Endpoint]:
-    image = broker.cluster.image
-    topic = image.topics.get(OFFSETS_TOPIC)
-    leader = NO_LEADER
-    if topic is not None:
-        index = broker.groups.partition_for(group_id)
-        if not broker.partitions.is_offline(OFFSETS_TOPIC, index):
-            leader = topic.partitions[index].leader
-    node = image.brokers.get(leader)
-    endpoint = None if node is None else node.endpoints.get(listener_name)
-    if endpoint is None:
+async def _make_offsets_topic(broker: Broker) -> None:
+    try:
+        await broker.cluster.ensure_offsets_topic()
+    except KafkaError as error:
         raise KafkaError(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's coordinator cannot be reached now; try again"
-        )
-    return leader, endpoint
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} cannot be made: {error}"
+        ) from error
+
+
+def _leader(broker: Broker, partition: int) -> int:
+    topic = broker.cluster.image.topics.get(OFFSETS_TOPIC)
+    if topic is None or broker.partitions.is_offline(OFFSETS_TOPIC, partition):
+        return NO_LEADER
+    return topic.partitions[partition].leader
+
+
+def _locate(broker: Broker, listener_name: str, group_id: str, partition: int) -> Coordinator:
+    leader = _leader(broker, partition)
+    node = broker.cluster.image.brokers.get(leader)
+    endpoint = None if node is None else node.endpoints.get(listener_name)
+    if endpoint is None or (leader == broker.node_id and not broker.groups.is_loaded(partition)):
+        reason = "cannot be reached" if endpoint is None else "is still loading the group"
+        error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator {reason}; try again")
+        return _failed(group_id, error)
+    return Coordinator(
+        key=group_id, node_id=leader, host=endpoint.host, port=endpoint.port, error_code=ErrorCode.NONE
+    )

@@ -8,6 +8,8 @@ named more than once the last offset counts.
 
 from __future__ import annotations
 
+import logging
+
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.apis.steps import Pauses, Steps, in_steps
@@ -20,6 +22,8 @@ from klamm.protocol.messages.k21_delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+
+logger = logging.getLogger("klamm.apis")
 
 
 @api(ApiKey.DELETE_RECORDS)
@@ -35,7 +39,14 @@ async def handle(broker: Broker, request: Request[DeleteRecordsRequest]) -> Step
             await pauses.pause()
             partitions.append(_delete(broker, name, each))
         topics.append(DeleteRecordsTopicResult(name=name, partitions=partitions))
-    await broker.partitions.run_in_thread(broker.log_dirs.write_log_start_checkpoints)
+    try:
+        await broker.partitions.run_in_thread(broker.log_dirs.write_log_start_checkpoints)
+    except OSError as error:
+        logger.error("the new log start offsets cannot be written: %s", error)
+        for topic_result in topics:
+            for result in topic_result.partitions:
+                result.error_code = result.error_code or ErrorCode.KAFKA_STORAGE_ERROR
+                result.low_watermark = -1
     return in_steps(DeleteRecordsResponse(topics=topics))
 
 

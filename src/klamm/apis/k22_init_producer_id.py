@@ -2,14 +2,15 @@
 
 Gives an idempotent producer an id that nobody in the cluster has had before, and epoch 0. A transactional id
 is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED until transactions exist: clients retry the retriable
-codes for ever, and this one tells their user at once.
+codes for ever, and this one tells their user at once. While the metadata store does not answer, the code is
+COORDINATOR_LOAD_IN_PROGRESS, as in a Kafka that waits for its controller.
 """
 
 from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.model.errors import ErrorCode
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k22_init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -21,7 +22,11 @@ async def handle(broker: Broker, request: Request[InitProducerIdRequest]) -> Ini
         return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if message.producer_epoch != -1 and message.producer_id == -1:
         return _refused(ErrorCode.INVALID_REQUEST)
-    return InitProducerIdResponse(producer_id=await broker.producer_ids.next(), producer_epoch=0)
+    try:
+        producer_id = await broker.producer_ids.next()
+    except KafkaError as error:
+        return _refused(error.code)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 def _refused(code: ErrorCode) -> InitProducerIdResponse:

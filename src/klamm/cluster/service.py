@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from klamm.cluster import controller, layout
 from klamm.cluster.committing import Committer, Subscriber
@@ -25,7 +25,17 @@ from klamm.cluster.controller import (
 from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, TopicImage
 from klamm.config.alterations import Alteration
 from klamm.config.loading import BrokerConfig
-from klamm.coordination.store import BadVersion, Create, Delete, NodeExists, NoNode, Operation, Set, Store
+from klamm.coordination.store import (
+    BadVersion,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    Operation,
+    Set,
+    Store,
+    StoreError,
+)
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
 
@@ -102,8 +112,8 @@ class ClusterService:
         error = _too_many(self._new_partition_count(topic) for topic in topics)
         if error is not None:
             return [error] * len(topics)
-        return await self._committer.in_turn(
-            lambda: self._change_each(topics, change, validate_only=validate_only)
+        return await self._in_turn_for_each(
+            topics, lambda: self._change_each(topics, change, validate_only=validate_only)
         )
 
     async def create_partitions(
@@ -120,8 +130,8 @@ class ClusterService:
         error = _too_many(each.partition_count - self._partition_count(each.topic) for each in wanted)
         if error is not None:
             return [error] * len(wanted)
-        return await self._committer.in_turn(
-            lambda: self._change_each(wanted, change, validate_only=validate_only)
+        return await self._in_turn_for_each(
+            wanted, lambda: self._change_each(wanted, change, validate_only=validate_only)
         )
 
     async def delete_topics(self, names: Sequence[str]) -> list[TopicImage | KafkaError]:
@@ -142,7 +152,7 @@ class ClusterService:
                 await self._clear_marks([result.name for result in results if isinstance(result, TopicImage)])
             return results
 
-        return await self._committer.in_turn(delete)
+        return await self._in_turn_for_each(names, delete)
 
     async def finish_deletions(self) -> None:
         """Forget `unfinished_deletions`: whoever keeps the files has made sure that none are left."""
@@ -215,7 +225,16 @@ class ClusterService:
         await self._committer.in_turn(raise_epochs)
 
     async def next_producer_id_block(self) -> range:
-        """Producer ids that nobody else was ever given."""
+        """Producer ids that nobody else was ever given; raises a KafkaError if the store does not answer."""
+        try:
+            return await self._take_producer_id_block()
+        except StoreError as error:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                f"no producer id can be given now, because the metadata store failed: {error}",
+            ) from error
+
+    async def _take_producer_id_block(self) -> range:
         path = layout.PRODUCER_ID_BLOCK
         while True:
             operation: Operation
@@ -252,6 +271,17 @@ class ClusterService:
         if topic.partition_count == USE_DEFAULT:
             return self.config.int_("num.partitions")
         return topic.partition_count
+
+    async def _in_turn_for_each(
+        self,
+        commands: Sequence[CommandT],
+        work: Callable[[], Coroutine[Any, Any, list[TopicImage | KafkaError]]],
+    ) -> list[TopicImage | KafkaError]:
+        """Do `work` in its turn. An error that keeps it from being begun is the result of every command."""
+        try:
+            return await self._committer.in_turn(work)
+        except KafkaError as error:
+            return [error] * len(commands)
 
     async def _change_each(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -94,6 +94,8 @@ class GroupCoordinator:
         self._shards: dict[int, Shard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._load_slots = asyncio.Semaphore(_LOADS_AT_A_TIME)
+        self._progress = asyncio.Event()
+        """Set, and replaced by a new one, whenever the load of a partition has ended."""
         self._expiry_timer: TimerHandle | None = None
         self._expiry: asyncio.Task[None] | None = None
 
@@ -136,18 +138,36 @@ class GroupCoordinator:
             except Exception:
                 # The partition stays in loading, so that nobody is told "no such group" by mistake.
                 _LOGGER.exception("__consumer_offsets-%d cannot be loaded", shard.partition)
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        """A load has ended: let every request that waits for a group look whether it is loaded now."""
+        progress, self._progress = self._progress, asyncio.Event()
+        progress.set()
 
     def partition_for(self, group_id: str) -> int:
         """The partition of __consumer_offsets that holds the group; the topic must exist."""
         return abs_java_hash(group_id) % self._log_port.partition_count
 
-    async def wait_until_loaded(self, group_id: str) -> None:
-        """So that a client that is sent here finds its group, instead of an error to retry after."""
+    def is_loaded(self, partition: int) -> bool:
+        """True if this broker answers requests about the groups of a partition of __consumer_offsets."""
+        shard = self._shards.get(partition)
+        return shard is not None and shard.is_loaded
+
+    async def wait_until_loaded(self, partitions: Collection[int]) -> None:
+        """Wait a moment for partitions that are to be led here; `is_loaded` says which are by then.
+
+        The cluster's image may have __consumer_offsets while its logs are still being made.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _LOAD_WAIT_S
         self.update_leadership()
-        if self._log_port.partition_count:
-            load = self._loads.get(self.partition_for(group_id))
-            if load is not None:
-                await asyncio.wait([load], timeout=_LOAD_WAIT_S)
+        while not all(map(self.is_loaded, partitions)):
+            progress = self._progress
+            try:
+                await asyncio.wait_for(progress.wait(), deadline - loop.time())
+            except TimeoutError:
+                return
 
     def _shard(self, group_id: str) -> Shard:
         is_led = self._log_port.partition_count > 0 and self._log_port.is_leader(self.partition_for(group_id))
