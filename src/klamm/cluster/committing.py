@@ -1,4 +1,4 @@
-"""How a change becomes true: in turn, in the store, then in the image, then told to subscribers.
+"""How a change is made: one at a time, first in the store, then in the image, then by the subscribers.
 
 One change is made at a time. Subscribers are told (old image, new image) in order, after the image has
 switched; what they return is awaited before the change counts as done, so a created topic can be used when
@@ -63,7 +63,7 @@ class Committer:
         self._switch_to(loaded.image.with_broker(broker))
 
     async def in_turn(self, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-        """Do `work` alone, and to its end whatever becomes of the caller."""
+        """Do `work` while no other change is made. It runs to its end even if the caller is cancelled."""
 
         async def alone() -> ResultT:
             async with self._turn:
@@ -119,7 +119,7 @@ class Committer:
         self._image = image
 
     async def _reload(self) -> None:
-        """See what the store holds, after a change whose outcome was not known."""
+        """Read the store again, after a change whose outcome was not known."""
         try:
             loaded = await read_image(self.store, self.image.controller_id)
         except StoreError as error:

@@ -56,7 +56,7 @@ def replacement(current: Mapping[str, str], wanted: Sequence[tuple[str, str | No
 
 
 def current_config(image: ClusterImage, resource_type: int, name: str) -> Mapping[str, str]:
-    """What the resource sets now; nothing for one that is not there."""
+    """The settings of the resource now; none if it does not exist."""
     if resource_type == ResourceType.TOPIC:
         return image.topics[name].config if name in image.topics else {}
     if resource_type == ResourceType.BROKER:
@@ -131,7 +131,7 @@ def _alter_group(
 
 
 def _stored(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Operation, ...]:
-    """A node exists exactly while it has something to say."""
+    """The operations that store `after`; a node without settings is deleted."""
     if before and after:
         return (Set(path, layout.encode_config(after)),)
     if after:

@@ -24,7 +24,7 @@ from klamm.model.ids import TopicId, TopicPartition
 
 USE_DEFAULT = -1
 
-# One request may make so many partitions, as in Kafka: a slip of the finger should not fill the disk.
+# The most partitions that one request may make, as in Kafka: a typing error must not fill the disk.
 MAX_NEW_PARTITIONS = 10_000
 
 
@@ -39,7 +39,7 @@ class NewTopic(NamedTuple):
 
 
 class NewPartitions(NamedTuple):
-    """A topic to be given more, `partition_count` in all; `assignment` has the replicas of the new ones."""
+    """A topic that is to have `partition_count` partitions; `assignment` has the replicas of the new ones."""
 
     topic: str
     partition_count: int
@@ -110,7 +110,7 @@ def _placement(image: ClusterImage, config: BrokerConfig, new: NewTopic, start: 
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"the replication factor {factor} of {new.name} is refused: "
-            f"the cluster has no more brokers than {len(image.brokers)}",
+            f"the cluster has {len(image.brokers)} brokers",
         )
     return place_replicas(_racks(image), count, factor, start=start)
 
@@ -132,7 +132,7 @@ def create_partitions(
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"each partition of {topic.name} has {factor} replicas: "
-                f"the cluster has no more brokers than {len(image.brokers)}",
+                f"the cluster has {len(image.brokers)} brokers",
             )
         placed = place_replicas(_racks(image), added, factor, start=start, first_partition=before)
     else:
@@ -218,7 +218,7 @@ def _new_partition(replicas: tuple[int, ...]) -> PartitionImage:
 
 
 def _manual_placement(image: ClusterImage, new: NewTopic) -> list[tuple[int, ...]]:
-    """The replicas the client chose, if they can be had."""
+    """The replicas that the client chose, checked."""
     for what, number in (
         ("replication factor", new.replication_factor),
         ("number of partitions", new.partition_count),

@@ -1,8 +1,8 @@
 """The cluster's metadata as one immutable value: what every handler reads, at one moment.
 
 A change makes a new image that shares everything unchanged with the old one, so `old.topics[name] is
-new.topics[name]` says that a topic is the same. Whoever holds an image may go on reading it for as long as
-it likes; it will merely be old.
+new.topics[name]` says that a topic is the same. An image never changes: its holder may read it
+for as long as it likes, and sees the state of that moment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from klamm.model.ids import TopicId
 NO_LEADER = -1
 
 ALL_BROKERS = ""
-"""The name, among broker configurations, of the one that holds for all of them."""
+"""The name under which broker configurations hold the settings of all brokers."""
 
 OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})

@@ -6,7 +6,7 @@
     /brokers/topics/<topic>/partitions/<p>/state leader, leader epoch, in-sync replicas; its version is the
                                                  partition epoch
     /config/topics|brokers|groups/<name>         settings made at run time
-    /admin/delete_topics/<topic>                 a topic that is gone, whose files may not be
+    /admin/delete_topics/<topic>                 a deleted topic whose files may still be there
     /latest_producer_id_block                    the last block of producer ids that was given out
 
 Values are JSON. Names that could be anything (groups) are percent-encoded.
@@ -77,7 +77,7 @@ def broker_config_name(node_name: str) -> str:
 
 
 def group_config_path(group: str) -> str:
-    # quote() leaves dots alone, and "." and ".." are no names of nodes.
+    # quote() leaves dots alone, and "." and ".." are not valid names of nodes.
     return f"{GROUP_CONFIGS}/{quote(group, safe='').replace('.', '%2E')}"
 
 
@@ -97,7 +97,7 @@ def decode(path: str, node: Node) -> Any:
     try:
         return json.loads(node.value)
     except ValueError as error:
-        raise StoreError(f"{path} holds no JSON: {error}") from None
+        raise StoreError(f"{path} does not hold JSON: {error}") from None
 
 
 def encode_topic(topic: TopicImage) -> bytes:

@@ -31,7 +31,7 @@ async def prepare_store(store: Store) -> None:
                 await store.txn([Create(path, wanted[path]) for path in missing])
             return
         except NodeExists:
-            continue  # another broker of this machine was faster; see what it has left to do
+            continue  # another broker of this machine made some of them meanwhile
 
 
 async def _exists(store: Store, path: str) -> bool:
@@ -43,7 +43,7 @@ async def _exists(store: Store, path: str) -> bool:
 
 
 class ControllerTerm(NamedTuple):
-    """A claim to be the controller: every write checks that nobody has claimed it since."""
+    """The time in which this broker is the controller: every write checks that no other became it since."""
 
     epoch: int
     version: int

@@ -38,7 +38,7 @@ def place_replicas(
 
 
 def _alternate_racks(racks: Mapping[int, str | None]) -> list[int]:
-    """The brokers so that neighbours stand in different racks where that can be."""
+    """The brokers in an order in which neighbours are in different racks where possible."""
     by_rack: dict[str | None, deque[int]] = {}
     for broker_id in sorted(racks):
         by_rack.setdefault(racks[broker_id], deque()).append(broker_id)

@@ -1,7 +1,7 @@
 """The cluster as the rest of the broker sees it: the current image, and the only way to change it.
 
-Commands go to the controller, which says what they change; the committer makes it so, one at a time. A result
-is a topic or the KafkaError for it; what a client asked for several topics is done for those that can be.
+`controller` works out what a command changes; the committer makes the changes, one at a time. Commands for
+several topics stand for themselves: each result is a topic or the KafkaError for it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ClusterService:
         return self.image
 
     async def register_broker(self, broker: BrokerImage) -> None:
-        """Make a broker known, or its new addresses."""
+        """Add a broker, or its new addresses, to the image."""
         committer = self._committer
         await committer.in_turn(lambda: committer.publish(committer.image.with_broker(broker)))
 
@@ -155,7 +155,7 @@ class ClusterService:
         return await self._in_turn_for_each(names, delete)
 
     async def finish_deletions(self) -> None:
-        """Forget `unfinished_deletions`: whoever keeps the files has made sure that none are left."""
+        """Forget `unfinished_deletions`: the caller has made sure that no log of them is left."""
         await self._committer.in_turn(lambda: self._clear_marks(sorted(self._committer.marked)))
 
     async def alter_config(
@@ -178,7 +178,7 @@ class ClusterService:
         *,
         validate_only: bool = False,
     ) -> None:
-        """Let one resource set exactly `wanted`, or raise a KafkaError."""
+        """Replace the configuration of one resource by `wanted`, or raise a KafkaError."""
 
         async def replace() -> None:
             alterations = replacement(current_config(self.image, resource_type, name), wanted)
@@ -225,7 +225,7 @@ class ClusterService:
         await self._committer.in_turn(raise_epochs)
 
     async def next_producer_id_block(self) -> range:
-        """Producer ids that nobody else was ever given; raises a KafkaError if the store does not answer."""
+        """A block of producer ids that no broker was given before; KafkaError if the store fails."""
         try:
             return await self._take_producer_id_block()
         except StoreError as error:
@@ -290,7 +290,7 @@ class ClusterService:
         *,
         validate_only: bool,
     ) -> list[TopicImage | KafkaError]:
-        """Work out each command upon the ones before it, and commit them in shared transactions."""
+        """Work out each command on the image that the ones before it make; commit many in one transaction."""
         results: list[TopicImage | KafkaError] = []
         image = self.image
         pending: list[Change] = []

@@ -36,7 +36,7 @@ POLL_INTERVAL_S = 0.01
 CHECKPOINT_WAL_BYTES = 1 << 20
 # Answers are handed to the loop after so many calls, so that a long queue does not delay its first answers.
 MAX_BATCH_CALLS = 256
-# More calls than this cannot be waiting: whoever sends so many has lost count.
+# The most calls that may wait; more are a bug of the caller.
 MAX_WAITING_CALLS = 200_000
 
 _LOCK_RETRY_S = 0.001
@@ -135,7 +135,7 @@ class SqliteStore:
         return watch
 
     def sync(self) -> asyncio.Future[None]:
-        # Every read of the file sees what was committed before; to have been read at all is enough.
+        # Every read of the file sees what was committed before, so an empty call in turn is enough.
         return self._submit(lambda connection: None)
 
     def _submit(
@@ -166,7 +166,7 @@ class SqliteStore:
             self._timer = self._loop.call_at(self._waiting[0][0], self._expire)
 
     def _deliver(self, outcomes: Sequence[_Outcome], foreign_change: bool) -> None:
-        """Answer calls, then fire the watches that what they changed concerns. Runs on the loop."""
+        """Answer calls, then fire the watches of the paths that they changed. Runs on the loop."""
         changed: list[str] = []
         for call, result, error in outcomes:
             if error is None:
@@ -223,7 +223,7 @@ class SqliteStore:
 
     def _on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
         assert self._loop is not None
-        # A closed loop raises: nobody is left who could want the answer.
+        # A closed loop raises: then no caller is left to be answered.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *arguments)
 
@@ -281,7 +281,7 @@ def _perform(connection: sqlite3.Connection, call: _Call) -> _Outcome:
     except (sqlite3.Error, OSError) as error:
         return _Outcome(call, None, Unavailable(f"the store failed: {error}"))
     except Exception as error:
-        # Whatever it is, it belongs to the caller; the thread has others to serve.
+        # The caller gets the exception; the thread goes on serving others.
         return _Outcome(call, None, error)
 
 

@@ -85,7 +85,7 @@ Operation = Check | Create | Set | Delete
 
 class Watch(Protocol):
     def cancel(self) -> None:
-        """Fire no more."""
+        """The callback is not called any more."""
 
 
 class Store(Protocol):
@@ -110,14 +110,14 @@ class Store(Protocol):
         """
 
     def watch(self, prefix: str, callback: Callable[[], None]) -> Watch:
-        """Call back after changes to `prefix` or anything below it, by whomever, and after a reconnect."""
+        """Call `callback` after changes at or below `prefix`, by any process, and after a reconnect."""
 
     def sync(self) -> Awaitable[None]:
         """Once done, reads see every transaction that was answered to anybody before the call."""
 
 
 def check_path(path: str) -> str:
-    """`path`, if it is one; a ValueError otherwise, since paths are made by us."""
+    """Returns `path`; ValueError if it is malformed, which is a bug of ours."""
     if path == "/":
         return path
     if not path.startswith("/") or "\0" in path:

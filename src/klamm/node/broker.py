@@ -1,4 +1,4 @@
-"""One broker: every part made, joined, started and stopped in order. Only this folder knows them all."""
+"""One broker: makes all its parts, connects them, starts and stops them in order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CannotStart(Exception):
 
 
 class BrokerNode:
-    """What handlers know as `apis.broker.Broker`."""
+    """One broker; API handlers see it as `apis.broker.Broker`."""
 
     def __init__(
         self, config: BrokerConfig, clock: Clock | None = None, most_open_files: int | None = None
@@ -78,7 +78,7 @@ class BrokerNode:
         return self.cluster.config
 
     async def start(self) -> None:
-        """Be ready to serve when this returns; raises CannotStart, holding nothing."""
+        """Start; the broker serves when this returns. If it raises CannotStart, nothing is left open."""
         raise_descriptor_limit()
         try:
             self.log_dirs.lock()

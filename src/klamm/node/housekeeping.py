@@ -24,12 +24,12 @@ logger = logging.getLogger("klamm.node")
 DELETED_FILES_INTERVAL_MS = 5_000
 UNMADE_LOGS_INTERVAL_MS = 5_000
 LONGEST_SLEEP_S = 3600.0
-"""Intervals may be set to centuries; timers may not."""
+"""Settings allow intervals of centuries, timers of the event loop do not."""
 
 _NEVER_MS = 2**62
 
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-"""What the disk is to blame for, and not the broker: it is full, or broken. The first may pass."""
+"""Errors of a full or broken disk: logged as a warning without a traceback."""
 
 
 class Housekeeping:
@@ -139,7 +139,7 @@ class Housekeeping:
 
 @contextmanager
 def _one_failure_is_not_all(partition: Partition) -> Iterator[None]:
-    """A log that is damaged, or was deleted meanwhile, must not keep the others from their turn."""
+    """Log a failure of one partition and go on with the others."""
     try:
         yield
     except (OSError, KafkaError) as error:

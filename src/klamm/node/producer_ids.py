@@ -9,7 +9,7 @@ from klamm.cluster.service import ClusterService
 
 
 class ProducerIdBlocks:
-    """A block that was begun is not finished after a restart: ids are plenty, and never given twice."""
+    """After a restart a new block is begun: what is left of the old one is lost, and no id is given twice."""
 
     def __init__(self, cluster: ClusterService) -> None:
         self._cluster = cluster

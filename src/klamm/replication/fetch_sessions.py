@@ -125,7 +125,7 @@ class TargetSet:
                 target.error = error
 
     def watch(self) -> None:
-        """From now on hear of the progress of every partition."""
+        """Be told of the progress of every partition from now on."""
         for target in self.targets.values():
             target.watch()
 
@@ -196,7 +196,7 @@ class SessionOwner(Protocol):
 
 
 class FetchSessions:
-    """All sessions of a broker, at most `slots` of them; who comes later fetches without one."""
+    """All sessions of a broker, at most `slots` of them; later clients fetch without a session."""
 
     def __init__(self, slots: int, new_session_id: Callable[[], int]) -> None:
         self._slots = slots

@@ -24,7 +24,7 @@ logger = logging.getLogger("klamm.replication")
 
 
 class PartitionAnswer(NamedTuple):
-    """What a fetch has to say about one partition."""
+    """The answer of a fetch for one partition."""
 
     target: FetchTarget
     error: KafkaError | None
@@ -32,7 +32,7 @@ class PartitionAnswer(NamedTuple):
     log_start_offset: int
     records: FileSlice | None
     diverging_epoch: tuple[int, int] | None = None
-    """(epoch, its end offset) when the fetcher's log has gone another way than ours."""
+    """(epoch, its end offset) if the fetcher's log diverges from ours."""
 
 
 class FetchResult:
@@ -48,7 +48,7 @@ class FetchResult:
         self.byte_count = 0
         self.file_count = 0
         self.must_answer = False
-        """An error or another thing that the client should hear of at once, whatever min_bytes says."""
+        """True if there is an error or a change that the client is told at once, whatever min_bytes is."""
 
     def collect(self, targets: Iterable[FetchTarget], *, may_block: bool) -> None:
         """Read what `targets` have."""
@@ -136,8 +136,9 @@ def _diverging_epoch(partition: Partition, last_fetched_epoch: int, offset: int)
 def settle(fetch: TargetSet, answers: Iterable[PartitionAnswer]) -> list[PartitionAnswer]:
     """Choose what goes into the response, and remember what the client has been told with it.
 
-    An incremental answer leaves out partitions with nothing new. Who gave records moves to the end of the
-    line, so that a full response does not starve the others; who had nothing leaves it until it is woken.
+    An incremental answer leaves out partitions with nothing new. A partition that gave records moves to the
+    end of the line, so that a full response does not starve the others; one without records leaves the line
+    until it has some.
     """
     told: list[PartitionAnswer] = []
     for answer in answers:

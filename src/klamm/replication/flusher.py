@@ -26,13 +26,13 @@ class Flusher:
     def flush(self, log: Log) -> asyncio.Future[None]:
         """A future that is done when everything appended to `log` so far is on stable storage.
 
-        Each caller has one of its own: who goes away and cancels it takes nothing from the others.
+        Each caller gets a future of its own: cancelling it does not disturb the others.
         """
         loop = asyncio.get_running_loop()
         future = self._waiting.get(log)
         if future is None:
             future = self._waiting[log] = loop.create_future()
-            # Failures reach those who await; a flush nobody awaits has reported through on_failure.
+            # Callers that await get the failure; without one, on_failure has reported it.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             if log not in self._running:
                 self._start(log, loop)

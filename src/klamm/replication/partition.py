@@ -20,7 +20,7 @@ from klamm.storage.log import AppendResult, FileSlice, Log
 
 
 class Watcher(Protocol):
-    """Somebody who wants to know when a partition has more to read, or is gone."""
+    """Is told when a partition has more to read, or is gone."""
 
     def on_progress(self, byte_count: int) -> None:
         """The high watermark rose by batches of `byte_count` bytes; 0 when the partition itself changed."""
@@ -81,7 +81,7 @@ class Partition:
             )
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Refuse a peer whose idea of the leader is older or newer than ours; -1 means it did not say."""
+        """Refuse a request whose leader epoch is older or newer than ours; -1 means that it names none."""
         if epoch == -1 or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
@@ -95,7 +95,7 @@ class Partition:
         )
 
     def check_enough_replicas(self) -> None:
-        """Before an append with acks=all: enough replicas in sync to make the acknowledgement worth it."""
+        """Raise NOT_ENOUGH_REPLICAS unless enough replicas are in sync for an append with acks=all."""
         needed = min(self.min_insync_replicas, len(self.replicas))
         if len(self.isr) < needed:
             raise KafkaError(

@@ -1,7 +1,7 @@
 """All partitions that this broker holds, kept in step with the cluster's metadata image.
 
-The controller decides, the image says, and this class makes it so: logs are created and deleted, leader
-epochs and settings taken over. Handlers look partitions up here. The event loop owns all state; what may
+This class follows every change of the image: it creates and deletes logs and takes over leader epochs and
+settings. Handlers look partitions up here. The event loop owns all state; what may
 block runs through `run_in_thread`.
 """
 
@@ -30,7 +30,7 @@ from klamm.storage.log_dirs import LogDirs
 logger = logging.getLogger("klamm.replication")
 
 Place: TypeAlias = tuple[str, int]
-"""(topic, partition): what partitions are looked up by."""
+"""(topic, partition), the key of a partition."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -62,14 +62,14 @@ class Partitions:
         self._partitions: dict[Place, Partition] = {}
         self._topic_names: dict[bytes, str] = {}
         self._topics: Mapping[str, TopicImage] = {}
-        """Those of the image that was followed last."""
+        """The topics of the image that was followed last."""
         self._lost: dict[Place, str] = {}
         """Partitions whose log is damaged or lies in a directory that is offline, each with the reason. They
         stay offline until the next start: to make a new log would be to lose the old one."""
         self._unmade: dict[Place, str] = {}
         """Partitions whose log could not be made, each with the reason; `make_unmade` tries again."""
         self.offline_version = 0
-        """Rises whenever a partition goes offline or comes back, for those who keep what they derived."""
+        """Rises whenever a partition goes offline or comes back: then cached metadata answers are stale."""
         self._to_remove: deque[str] = deque()
         """Directories of deleted logs; `_removing` is the task that removes them."""
         self._removing: asyncio.Task[None] | None = None

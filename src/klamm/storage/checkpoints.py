@@ -20,7 +20,7 @@ _VERSION = "0"
 
 
 class CorruptCheckpoint(ValueError):
-    """A checkpoint file that cannot be read as one."""
+    """The content of a checkpoint file is not in the format of checkpoints."""
 
 
 def write_offsets(path: str, offsets: Mapping[TopicPartition, int], *, sync: bool = True) -> None:
@@ -57,7 +57,7 @@ def read_epochs(path: str) -> list[tuple[int, int]]:
 
 
 def write_partition_metadata(path: str, topic_id: TopicId) -> None:
-    """Not synced: a log does that before the first of its records is, so that topics are quick to make."""
+    """Written without an fsync, so that topics are quick to make: the first flush of the log syncs it."""
     write_atomically(path, f"version: 0\ntopic_id: {topic_id_text(topic_id)}\n".encode(), sync=False)
 
 

@@ -1,4 +1,4 @@
-"""The names of partitions' directories: those in use, and those of logs that were put away.
+"""The names of partitions' directories: those of logs in use, and those of logs that were put away.
 
 `<topic>-<partition>` is a log. `<topic>-<partition>.<unique>-delete` waits to be removed; `-stray` is kept
 for a person to look at.
@@ -14,11 +14,11 @@ from klamm.model.ids import TopicPartition
 DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 _NAME_LIMIT = 255
-"""Of file systems, in bytes; topic names have only letters that take one."""
+"""The longest file name that file systems allow, in bytes; every letter of a topic name takes one."""
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """None if it is not that of a log in use."""
+    """The partition that a directory of this name belongs to; None if no log in use has such a name."""
     topic, dash, partition = name.rpartition("-")
     return TopicPartition(topic, int(partition)) if dash and topic and partition.isdigit() else None
 

@@ -39,7 +39,7 @@ class LeaderEpochs:
 
     @property
     def is_dirty(self) -> bool:
-        """Is there something that the file does not know?"""
+        """True if memory holds entries that are not in the file yet."""
         return self._is_dirty
 
     @property
@@ -51,7 +51,7 @@ class LeaderEpochs:
         with self._lock:
             if epoch < 0 or epoch <= self.latest:
                 return
-            # Epochs that wrote nothing, or what is being written over, go.
+            # Epochs that wrote no record below `start_offset` go.
             kept = tuple(entry for entry in self._entries if entry[1] < start_offset)
             self._entries = (*kept, (epoch, start_offset))
             self._is_dirty = True

@@ -1,11 +1,12 @@
 """One replica of a partition: a list of segments, the last of which is written to.
 
-Who may call what. `append`, `maybe_roll` and warm reads run on the event loop; whatever may block (cold
-reads, look-ups by time, flush, retention, close) runs in threads, at the same time. What holds it together:
+`append`, `maybe_roll` and warm reads run on the event loop; whatever may block (cold reads, look-ups by time,
+flush, retention, close) runs in threads, at the same time. These rules make that safe:
 - the segment list is replaced, never changed; a reader works on the list it took;
 - `_lock` guards the end of the log (append, roll) and replacing the list; it is held for memory work, one
   write, or making or exchanging a segment's files, never for an fsync nor for reading;
-- what retention takes out of the list is renamed after that: a name is missing only once the list is new;
+- retention first takes segments out of the list and then renames their files: when a reader misses a file,
+  the list is new already;
 - bytes below a segment's `size` never change, and files that are deleted stay open for those who read them.
 
 Order of an append: bytes to the kernel, then indexes and producers, then `log_end_offset`. A failed write
@@ -54,7 +55,7 @@ class AppendResult(NamedTuple):
     base_offset: int
     last_offset: int
     log_append_time_ms: int
-    """-1 unless the topic stamps records itself."""
+    """-1 unless the topic has message.timestamp.type=LogAppendTime."""
     log_start_offset: int
     is_duplicate: bool
 
@@ -107,7 +108,7 @@ class Log:
         self.producers = loaded.producers
         self.epochs = loaded.epochs
         self.on_roll: Callable[[Log], None] | None = None
-        """Told when a segment is full, so that someone flushes it soon; runs inside append."""
+        """Called, inside `append`, when a segment is full, so that the segment is flushed soon."""
         self.failure: str | None = None
         """Why nothing can be written any more: the log directory has failed."""
         self._segments: Sequence[Segment] = loaded.segments
@@ -118,13 +119,13 @@ class Log:
         self._topic_id: TopicId | None = None
         self._is_new = False
         self._files_made = int(loaded.has_new_files)
-        """How often files were added to the directory; the disk knows of those up to `_files_synced`."""
+        """How often files were added to the directory; `_files_synced` is this number at its last fsync."""
         self._files_synced = 0
         self._last_flush_ms = now_ms
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._names_lock = threading.Lock()
-        """Held while files or the directory get other names: under the old one another log may come."""
+        """Held while files or the directory are renamed: another log may take the old name afterwards."""
         self._roll_jitter_ms = choose_jitter_ms(self.config, self._path, self.log_end_offset)
 
     @classmethod
@@ -298,7 +299,7 @@ class Log:
         try:
             return self._read(segments, offset, max_bytes, end_offset, must_return_one, may_block)
         except FileNotFoundError:
-            with self._lock:  # whoever is replacing the list has done so now
+            with self._lock:  # if another thread was replacing the list, it has finished now
                 if segments is self._segments:
                     raise
         return self.read(offset, max_bytes, end_offset, must_return_one=must_return_one, may_block=may_block)
@@ -326,7 +327,7 @@ class Log:
         if place + 1 < len(segments):
             stop, next_offset = segment.size, segments[place + 1].base_offset
         else:
-            with self._lock:  # both of the same moment
+            with self._lock:  # so that size and log end belong together
                 stop, next_offset = segment.size, self.log_end_offset
         if end_offset < next_offset:
             next_offset = end_offset
@@ -378,7 +379,7 @@ class Log:
     # Keeping it: these block, and run in threads.
 
     def needs_flush(self, now_ms: int) -> bool:
-        """Must what was appended go to the disk before it is acknowledged, by flush.messages or flush.ms?"""
+        """True if flush.messages or flush.ms ask for an fsync before the last append is acknowledged."""
         config = self.config
         unflushed = self.log_end_offset - self.recovery_point
         return unflushed >= config.flush_messages or (
@@ -387,7 +388,7 @@ class Log:
 
     @property
     def has_unflushed_segment(self) -> bool:
-        """Is there a full segment whose flush is due, in the background?"""
+        """True if a full segment has not been flushed yet."""
         return self.recovery_point < self._active.base_offset
 
     def flush(self, upto: int | None = None) -> None:
@@ -452,7 +453,7 @@ class Log:
         return self.log_start_offset
 
     def delete_expired(self, now_ms: int, deletable_before: int | None = None) -> int:
-        """Let go of segments by age, size and log start offset; returns how many.
+        """Take segments out of the log by age, size and log start offset; returns how many.
 
         Only what lies below `deletable_before` (the high watermark) may go. Their files are renamed, and
         removed by `remove_deleted_files` when file.delete.delay.ms has passed.
@@ -488,7 +489,7 @@ class Log:
     def _take_out(
         self, segments: Sequence[Segment], count: int, log_end_offset: int, now_ms: int
     ) -> Sequence[Segment] | None:
-        """Let go of the first `count` of `segments`, as decided when the log ended at `log_end_offset`.
+        """Take the first `count` of `segments` out, as decided when the log ended at `log_end_offset`.
 
         None, and nothing has changed, if they are no longer the log's first ones.
         """
@@ -537,7 +538,7 @@ class Log:
         return True
 
     def close(self, *, clean: bool = True) -> None:
-        """Let go of files; if `clean`, flush first, so that opening it again needs no recovery."""
+        """Close the files; if `clean`, flush first, so that opening the log again needs no recovery."""
         try:
             if clean and self.failure is None:
                 with self._lock:
@@ -555,11 +556,11 @@ class Log:
                 self.open_files.forget(segment)
 
     def rename_for_delete(self) -> None:
-        """Take the directory's name away, so that the topic can be made anew at once."""
+        """Rename the directory, so that a new topic of the same name can be made at once."""
         self._put_away(DELETE_SUFFIX, "the partition is deleted")
 
     def rename_as_stray(self) -> None:
-        """Take the directory's name away and keep what is in it, for a person to look at."""
+        """Rename the directory and keep its content, for a person to decide."""
         self._put_away(STRAY_SUFFIX, "the partition belongs to no topic")
 
     def _put_away(self, suffix: str, failure: str) -> None:

@@ -54,7 +54,7 @@ class LogConfig:
 
     @cached_property
     def compression_level(self) -> int | None:
-        """For the codec of `compression_type`; None where it has none, or the codec's own default."""
+        """The level of the codec `compression_type`; None for its default, or if it has no levels."""
         levels = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,
@@ -70,7 +70,7 @@ class LogConfig:
 
     @classmethod
     def from_topic_values(cls, values: Mapping[str, Any]) -> LogConfig:
-        """From effective topic settings by Kafka's names; names that do not concern a log are passed over."""
+        """Made from a topic's effective settings by Kafka's names; settings that no log has are ignored."""
         fields = {
             name: values[name.replace("_", ".")]
             for name in cls.__dataclass_fields__

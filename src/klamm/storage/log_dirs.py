@@ -70,12 +70,12 @@ class LogDir:
         self.is_offline = False
         self.had_clean_shutdown = False
         self.broker_epoch = -1
-        """That of the broker that stopped in good order."""
+        """The broker epoch in the marker of a clean shutdown."""
         self.logs: dict[TopicPartition, Log] = {}
         self.damaged: dict[TopicPartition, DamagedLog] = {}
         """Logs that could not be opened. Their files stay as they are."""
         self.checkpointed: frozenset[TopicPartition] = frozenset()
-        """Those that the checkpoint files may name, logs that are gone by now among them."""
+        """Partitions that the checkpoint files may name, also those whose log is gone by now."""
         self._lock_fd = -1
 
     def file(self, name: str) -> str:
@@ -102,7 +102,7 @@ class LogDir:
             self._lock_fd = -1
 
     def identify(self, node_id: int, cluster_id: str) -> None:
-        """Check that the directory is ours, or write that it is."""
+        """Check that the directory belongs to this broker; a new directory is given to it."""
         data = read_small_file(self.file(META_FILE))
         if data is None:
             text = (
@@ -124,7 +124,7 @@ class LogDir:
                 )
 
     def disk_space(self) -> tuple[int, int]:
-        """(bytes in all, bytes that we may still use) of the file system."""
+        """(all bytes, bytes that this process may still use) of the file system."""
         status = os.statvfs(self.path)
         return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
 
@@ -177,10 +177,10 @@ class LogDirs:
         self._report = report
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
-        """One writer of checkpoints at a time, from reading the offsets on: else an older one could win."""
+        """Held from reading offsets until they are written: else older ones could replace newer ones."""
 
     def lock(self) -> None:
-        """Take the directories, or LogDirError if one is in use or not usable."""
+        """Lock all directories for this process; raises LogDirError if one is in use or not usable."""
         try:
             for directory in self.directories:
                 directory.lock()
@@ -189,7 +189,7 @@ class LogDirs:
             raise
 
     def identify(self, node_id: int, cluster_id: str) -> None:
-        """Make sure that the directories belong to this broker, or LogDirError."""
+        """Check that the directories belong to this broker; raises LogDirError."""
         for directory in self.directories:
             directory.identify(node_id, cluster_id)
 
@@ -213,14 +213,19 @@ class LogDirs:
     # Starting and stopping.
 
     def load_logs(self, config_of: Callable[[str], LogConfig]) -> dict[TopicPartition, Log]:
-        """Open every log, `config_of` its topic's name; recovers them unless the last stop was clean."""
+        """Open every log, with the settings that `config_of` gives for the name of its topic.
+
+        Logs are recovered unless the last stop was clean. One that cannot be opened goes to `damaged`.
+        """
         for directory in self.directories:
             try:
                 self._load_directory(directory, config_of)
             except OSError as error:
                 self.take_offline(directory.path, error)
         if not self.online:
-            raise LogDirError("no data directory can be used; see above")
+            raise LogDirError(
+                "no data directory can be used: the log above says why for each; repair one, or set log.dirs"
+            )
         return self.logs
 
     def _load_directory(self, directory: LogDir, config_of: Callable[[str], LogConfig]) -> None:
@@ -286,7 +291,7 @@ class LogDirs:
                     list(pool.map(lambda log: log.close(clean=clean), directory.logs.values()))
                 if clean:
                     self._write_checkpoints(directory)
-                    if not directory.damaged:  # what is damaged has not been recovered, let alone closed
+                    if not directory.damaged:  # one was not recovered: the next start must try
                         directory.leave_clean_shutdown_marker(broker_epoch)
             except (OSError, KafkaError) as error:
                 self._report(f"{directory.path} could not be closed cleanly: {error}")
@@ -306,7 +311,7 @@ class LogDirs:
                 self._clear_name(topic_partition, topic_id)
                 is_new = not os.path.exists(path)
                 if topic_partition in directory.checkpointed and topic_partition not in directory.logs:
-                    # What is written there of an earlier log of this name would cost this one its records.
+                    # The checkpoints have offsets of an earlier log of this name, which do not fit.
                     self._write_checkpoints(directory)
                 log = Log.open(
                     path,
@@ -328,8 +333,8 @@ class LogDirs:
             return log
 
     def _clear_name(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """What another topic of this name has left, because its directory could not be renamed when it was
-        deleted, must not become part of this one. It is kept: nobody can tell whether it may go."""
+        """Put away a directory that another topic of this name has left, because it could not be renamed when
+        that topic was deleted: its records must not become part of the new log. A person decides about it."""
         for directory in self.online:
             path = directory.file(str(topic_partition))
             found = read_partition_metadata(f"{path}/{PARTITION_METADATA_FILE}")
@@ -340,7 +345,7 @@ class LogDirs:
                 self._forget(stale)
             directory.damaged.pop(topic_partition, None)
             kept_as = put_away(path, STRAY_SUFFIX)
-            self._report(f"{path} was left of another topic of this name: kept as {kept_as}; remove it")
+            self._report(f"{path} is of another topic: kept as {kept_as}; remove it if it is not needed")
 
     def put_away_for_deletion(self, topic_partition: TopicPartition) -> list[str]:
         """Forget a log, damaged ones too, and rename its directory, so that its name is free at once.
@@ -383,7 +388,7 @@ class LogDirs:
                 directory.logs = kept
 
     def take_offline(self, path: Path, error: Exception) -> list[Log]:
-        """The disk below `path` cannot be relied on: its logs, which are returned, take no more writes."""
+        """The disk of `path` failed: its logs take no more writes. Returns these logs."""
         affected = []
         for directory in self.directories:
             if directory.path == path and not directory.is_offline:
@@ -416,7 +421,7 @@ class LogDirs:
                 self._write_log_starts(directory)
 
     def _write_log_starts(self, directory: LogDir) -> None:
-        """Only those that the first segment does not tell."""
+        """Write the start offsets that lie inside a segment; the others are those of the first segments."""
         starts = {
             tp: log.log_start_offset
             for tp, log in directory.logs.items()
@@ -427,7 +432,7 @@ class LogDirs:
         write_offsets(directory.file(LOG_START_FILE), starts)
 
     def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """Without an fsync, which would hold up appends every few seconds: a lost one is only older."""
+        """Written without an fsync, which would hold up appends: a crash leaves older ones at worst."""
         with self._checkpoint_lock:
             for directory in self.online:
                 known = {tp: high_watermarks[tp] for tp in directory.logs if tp in high_watermarks}

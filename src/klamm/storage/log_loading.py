@@ -41,7 +41,7 @@ class LoadedLog:
     snapshots: list[int]
     """The offsets of the producer snapshots that are there."""
     has_new_files: bool
-    """Was a segment made, which the directory on the disk does not know yet?"""
+    """True if a segment was made and the directory was not synced since."""
 
 
 class LogLoader:
@@ -113,7 +113,7 @@ class LogLoader:
     def _mend_indexes(
         self, segments: list[Segment], listing: Listing, recovery_point: int, clean: bool
     ) -> None:
-        """Of the segments that recovery will not look at."""
+        """Rebuild missing or damaged indexes of the segments that recovery will not read."""
         for place, segment in enumerate(segments):
             is_last = place + 1 == len(segments)
             is_recovered = not clean and (is_last or segments[place + 1].base_offset > recovery_point)

@@ -1,4 +1,4 @@
-"""Making a log's directory whole again when it is opened.
+"""Repairing a log's directory when it is opened.
 
 - Leftovers of operations that a crash interrupted: `.deleted` and `.cleaned` files go, a `.swap` is
   completed: the segments that it replaces go first.
@@ -8,7 +8,7 @@
   the log is cut at the first batch that is not whole.
 - Leader epochs and producers are brought up to the end of the log.
 
-What was repaired is said through `report`, in sentences.
+`report` is called with a sentence for each repair.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Listing:
 
 
 def list_directory(directory: str, report: Report) -> Listing:
-    """Tidy up leftovers, then list the files that count."""
+    """Complete interrupted operations, then list the files that are part of the log."""
     names = _names_that_count(directory)
     if any(name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)) for name in names):
         _complete_interrupted_operations(directory, names, report)
@@ -94,7 +94,7 @@ def list_directory(directory: str, report: Report) -> Listing:
 
 
 def _names_that_count(directory: str) -> list[str]:
-    """Files that start with a base offset; and temporary ones, which go."""
+    """The names that start with a base offset. Temporary files are removed."""
     names = []
     for name in os.listdir(directory):
         if name.endswith(_TEMPORARY_SUFFIX):
@@ -160,7 +160,10 @@ def open_segments(directory: str, listing: Listing, open_files: OpenFiles, now_m
 
 
 def has_damaged_index(segment: Segment, listing: Listing, end_offset: int) -> bool:
-    """A cheap look: are the index files there, of whole entries, and the last ones within the segment?"""
+    """True if an index file is missing, has half an entry, or ends with an entry outside the segment.
+
+    Reads no more than the last entries.
+    """
     if segment.size == 0:
         return False
     index_size = listing.index_sizes.get(segment.base_offset, -1)
@@ -183,8 +186,8 @@ def has_damaged_index(segment: Segment, listing: Listing, end_offset: int) -> bo
 
 
 def _lacks_timestamps(segment: Segment, last: tuple[int, int] | None) -> bool:
-    """May its time index be empty? Looks at the first batch and at those from the last index entry on:
-    producers that send no timestamps send none at all."""
+    """True if the time index may be empty, as its records have no timestamps. Looks at the first batch and at
+    those from the last index entry on: producers that send no timestamps send none at all."""
     handle = segment.handle or segment.open_handle()
     first = islice(iter_headers(handle.fd, 0, segment.size, HEADER_SIZE), 1)
     tail = iter_headers(handle.fd, last[1] if last else 0, segment.size)
@@ -300,7 +303,7 @@ def _iterate(
 
 
 def _points_at_batch(segment: Segment, relative_offset: int, position: int) -> bool:
-    """Is there a batch at `position` that ends with that offset?"""
+    """True if a batch starts at `position` and ends with that offset."""
     handle = segment.handle or segment.open_handle()
     try:
         for _, header in iter_headers(handle.fd, position, segment.size, HEADER_SIZE):
@@ -313,7 +316,7 @@ def _points_at_batch(segment: Segment, relative_offset: int, position: int) -> b
 def _covers(
     segment: Segment, last_time: tuple[int, int], last: tuple[int, int] | None, result: WalkResult
 ) -> bool:
-    """Can this be the last time index entry of a segment that was walked to its end?"""
+    """True if `last_time` can be the last time index entry of a segment that was walked to its end."""
     timestamp, relative_offset = last_time
     if segment.base_offset + relative_offset >= result.end_offset:
         return False
@@ -361,7 +364,7 @@ def load_epochs(path: str, report: Report) -> LeaderEpochs:
 
 
 def rebuild_epochs(segments: list[Segment], epochs: LeaderEpochs) -> None:
-    """From the batches, when the file is lost."""
+    """Take the leader epochs from the batches: the file is lost, or held nothing."""
     for segment in segments:
         if segment.size:
             handle = segment.handle or segment.open_handle()

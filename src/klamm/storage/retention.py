@@ -1,4 +1,4 @@
-"""Which of the oldest segments have had their time. Pure decisions; the log carries them out."""
+"""Which of the oldest segments retention deletes. Pure decisions; the log carries them out."""
 
 from __future__ import annotations
 

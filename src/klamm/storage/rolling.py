@@ -11,7 +11,10 @@ from klamm.storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 def has_room(
     active: Segment, config: LogConfig, jitter_ms: int, size: int, last_offset: int, max_timestamp: int
 ) -> bool:
-    """May a batch of `size` bytes go into the active segment? RECORD_LIST_TOO_LARGE if into no segment."""
+    """True if a batch of `size` bytes may go into the active segment.
+
+    Raises RECORD_LIST_TOO_LARGE if the batch is larger than any segment may be.
+    """
     if (
         active.size + size <= config.segment_bytes
         and last_offset - active.base_offset <= MAX_RELATIVE_OFFSET
@@ -29,12 +32,12 @@ def has_room(
 
 
 def is_old(active: Segment, config: LogConfig, jitter_ms: int, now_ms: int) -> bool:
-    """Is it older than segment.ms? An empty one has no age."""
+    """True if the segment has records and is older than segment.ms."""
     since_ms = active.first_timestamp if active.first_timestamp >= 0 else active.created_ms
     return active.size > 0 and now_ms - since_ms > config.roll_ms - jitter_ms
 
 
 def choose_jitter_ms(config: LogConfig, directory: str, base_offset: int) -> int:
-    """Spreads the rolls of many logs over time, each by its own amount."""
+    """How much earlier this log rolls, so that many logs do not roll at the same time."""
     limit_ms = config.segment_jitter_ms
     return crc32c(f"{directory}{base_offset}".encode()) % limit_ms if limit_ms > 0 else 0

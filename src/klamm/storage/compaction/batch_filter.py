@@ -47,7 +47,7 @@ class Retention(NamedTuple):
 
 
 class BatchFilter:
-    """Pass two: the fate of each batch below the map's end, in order."""
+    """Pass two: decides for each batch below the map's end, in order, what is written of it."""
 
     def __init__(self, offset_map: OffsetMap, retention: Retention) -> None:
         self._offsets = offset_map.offsets

@@ -4,8 +4,8 @@ Each round looks for the dirtiest log that is due and has it compacted by a chil
 none is due, the process is ended and the task rests for `log.cleaner.backoff.ms`. How far each log
 is clean is remembered over restarts in Kafka's `cleaner-offset-checkpoint`, one per log directory.
 
-A compaction that fails is dropped, said, and tried again later, each time after a longer rest. A log that
-is deleted, or loses segments to retention, while it is compacted ends that compaction without harm.
+A compaction that fails is dropped, logged, and tried again later, each time after a longer rest. If the log
+is deleted or loses segments to retention meanwhile, its compaction is dropped without harm.
 """
 
 from __future__ import annotations
@@ -94,31 +94,31 @@ class LogCleaner:
         self._one_at_a_time = asyncio.Lock()
 
     async def run(self) -> None:
-        """Until cancelled; then the process is gone too."""
+        """Compact logs until cancelled; then the child process has ended, too."""
         try:
             while True:
                 settings = self._settings()
-                if not settings.is_enabled or not await self._clean_dirtiest_or_say():
+                if not settings.is_enabled or not await self._clean_dirtiest_or_log():
                     await self._process.close()
                     await asyncio.sleep(max(settings.backoff_ms, SHORTEST_REST_MS) / 1000)
         finally:
             await self._process.close()
 
-    async def _clean_dirtiest_or_say(self) -> bool:
-        """A bug or a full disk must not end compaction until the next restart."""
+    async def _clean_dirtiest_or_log(self) -> bool:
+        """`clean_dirtiest`; an error ends this round, not the task. False if no log was compacted."""
         try:
             return await self.clean_dirtiest()
         except Exception:
-            logger.exception("a round of compaction failed; there will be others")
+            logger.exception("a round of compaction failed; the next one starts after log.cleaner.backoff.ms")
             return False
 
     @property
     def process_id(self) -> int | None:
-        """Of the process that compacts; None while there is none."""
+        """The id of the child process; None while there is none."""
         return self._process.process_id
 
     async def close(self) -> None:
-        """For who uses `clean_now` without `run`."""
+        """End the child process, for a caller of `clean_now` that does not use `run`."""
         await self._process.close()
 
     async def clean_dirtiest(self) -> bool:
@@ -158,16 +158,16 @@ class LogCleaner:
                     log.delete_expired(now_ms, stable_offset)
                 cleanables.append(examine(log, known.first_dirty_offset, stable_offset, now_ms))
             except FileNotFoundError:
-                continue  # retention was faster
+                continue  # retention has deleted a segment meanwhile
             except (OSError, KafkaError, BrokenChain) as error:
                 self._note_failure(known, error)  # the other logs are compacted all the same
         for unclaimed in self._checkpoints.values():
-            unclaimed.clear()  # of logs that are gone; one that comes under the same name is another
+            unclaimed.clear()  # of logs that are gone; a new log of the same name starts anew
         return choose(cleanables)
 
     def _recall(self, log: Log) -> _Remembered:
-        """A log object that was not seen before takes what the checkpoint says, once: after that, a new
-        object under an old name is a new log."""
+        """What is known of `log`. The first log of a name gets the offset that was checkpointed for it; a
+        later log of the same name was made anew and is dirty from its start."""
         known = self._remembered.get(log.topic_partition)
         if known is None or known.log is not log:
             checkpoint = self._checkpoint_of(str(log.directory.parent))
@@ -176,7 +176,7 @@ class LogCleaner:
         return known
 
     def _checkpoint_of(self, log_dir: str) -> dict[TopicPartition, int]:
-        """What a checkpoint said that no log has taken up yet."""
+        """The offsets of a checkpoint that no log has taken over yet."""
         if log_dir not in self._checkpoints:
             try:
                 self._checkpoints[log_dir] = read_offsets(f"{log_dir}/{CLEANER_OFFSET_FILE}")
@@ -223,7 +223,7 @@ class LogCleaner:
         rest_ms = min(LAST_RETRY_MS, FIRST_RETRY_MS << min(known.failures, 16))
         known.failures += 1
         known.retry_at_ms = self._now_ms() + rest_ms
-        if known.log.failure is None:  # else it was deleted, and all is well
+        if known.log.failure is None:  # else it was deleted, and there is nothing to report
             self._report(
                 f"{known.log.topic_partition}: compaction was dropped: {error}; "
                 f"next try in {rest_ms // 1000} s"
@@ -238,7 +238,8 @@ class LogCleaner:
 
 
 async def _to_its_end(work: Coroutine[None, None, None]) -> None:
-    """If cancelled, end only when `work`, which is in a thread, is done: nobody may tidy up before."""
+    """Await `work`, which runs in a thread. If cancelled, return only when `work` is done: its files must not
+    be removed before."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.shield(task)
@@ -263,7 +264,7 @@ def put_in_place(log: Log, cleaned: CleanedSegment, replaced: list[Segment], now
 
 
 def _remove_leftovers(directory: str) -> None:
-    """What the process was writing when it ended."""
+    """Remove the files that the child process was writing when it ended."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from klamm.storage.compaction.record_scan import BatchOnDisk, ScannedRecord, open_batch
 
 SHORT_KEY_BYTES = 47
-"""Keys up to here are their own identity: with the object around it, 80 bytes."""
+"""Keys up to this length stand for themselves in the map; the bytes object of one takes at most 80 bytes."""
 DIGEST_BYTES = 16
 MAP_ENTRY_BYTES = 192
 """What one key may cost the map: 80 for the key, 32 for the offset, up to 80 for its place in the dict,
@@ -57,7 +57,7 @@ def _map_records(
     first_dirty_offset: int,
     capacity: int,
 ) -> int | None:
-    """Returns the offset that found the map full, if one did."""
+    """Returns the first offset for which the map had no room; None if all found room."""
     may_fill_up = len(offsets) + len(records) > capacity
     for _, _, offset_delta, _, key, _ in records:
         offset = base_offset + offset_delta

@@ -28,7 +28,7 @@ LINE_LIMIT_BYTES = 16 * 1024 * 1024
 
 
 class CleanerFailure(Exception):
-    """A compaction that did not come to its end; the log is as whole as before."""
+    """A compaction did not finish; the log is unchanged, or holds the segments that were put in place."""
 
 
 class CleanerProcess:
@@ -93,7 +93,7 @@ class CleanerProcess:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-P",  # the working directory may hold anything
+                "-P",  # else modules in the working directory could be imported
                 "-m",
                 WORKER_MODULE,
                 stdin=PIPE,

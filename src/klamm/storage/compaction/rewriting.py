@@ -92,7 +92,7 @@ class CleanSummary(NamedTuple):
 
 
 class Stopped(Exception):
-    """The broker asked for the end, or is gone."""
+    """The broker asked the process to stop, or the broker has ended."""
 
 
 def clean(
@@ -171,7 +171,7 @@ class _Output:
         self._has_changed = False
 
     def has_room_for(self, span: _Span) -> bool:
-        """May one more old segment go into it, even if that one loses nothing?"""
+        """True if all records of one more old segment would fit."""
         plan = self._plan
         entries = max(len(self.segment.offset_index), len(self.segment.time_index))
         entries += span.size // max(1, plan.index_interval_bytes) + 2
@@ -198,7 +198,7 @@ class _Output:
         self._replaced.append(span.base_offset)
 
     def finish(self) -> Iterator[CleanedSegment]:
-        """Bring it to the disk. One that repeats its only predecessor is dropped instead."""
+        """Sync the new segment. If it is the same as its only predecessor, it is dropped instead."""
         segment = self.segment
         if not self._has_changed and len(self._replaced) == 1:
             remove_cleaned(segment.directory, segment.base_offset)

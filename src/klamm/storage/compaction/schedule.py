@@ -42,7 +42,7 @@ class Cleanable(NamedTuple):
 
 
 def examine(log: Log, first_dirty_offset: int, stable_offset: int, now_ms: int) -> Cleanable:
-    """`first_dirty_offset` is what is remembered; a log that was cut or made anew since starts over."""
+    """`first_dirty_offset` is where the last compaction ended; a log that was cut since is dirty again."""
     segments = log.segments
     if not log.log_start_offset <= first_dirty_offset <= segments[-1].base_offset:
         first_dirty_offset = log.log_start_offset

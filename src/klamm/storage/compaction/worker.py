@@ -5,9 +5,9 @@ of the time. So it runs here, at low priority.
 
 It speaks lines of JSON. In comes a plan. Out goes one line per new segment, `{"segment": …}`, each of
 which the broker answers with an empty line when it has put the segment in place; then `{"summary": …}`,
-or `{"failed": "why", "is_disk_failure": …}`; and `{}` now and then, as a sign of life. Anything that comes
-in between, above all the end of standard input, which also a killed broker leaves behind, ends the process
-at once; the broker, or the recovery of the next one, clears away what it leaves.
+or `{"failed": "why", "is_disk_failure": …}`; and `{}` now and then, as a sign of life. Any other input ends
+the process at once, above all the end of standard input, which it also sees when the broker is killed. The
+broker, or the recovery at its next start, removes the files that the process leaves.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Snapshots:
     def __init__(self, directory: str, offsets: Iterable[int]) -> None:
         self.directory = directory
         self.offsets = sorted(offsets)
-        """Of those on disk."""
+        """The offsets of the snapshots on disk, ascending."""
         self._pending: list[tuple[int, ProducerStates]] = []
         self._lock = threading.Lock()
 

@@ -86,10 +86,10 @@ class ProducerStates:
             )
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
-        """May this batch come next? Returns the batch it repeats, if it does; raises if it may not."""
+        """Check a batch's sequence: returns the earlier batch if this one repeats it, raises on a gap."""
         entry = self.entries.get(header.producer_id)
         if entry is None:
-            return None  # never seen, or forgotten by expiry: any sequence may start
+            return None  # unknown, or expired: any sequence may come first
         sequence = header.base_sequence
         if header.producer_epoch != entry.producer_epoch:
             _check_epoch_start(header, entry)
@@ -112,7 +112,7 @@ class ProducerStates:
         producer_id = header.producer_id
         entry = self.entries.get(producer_id)
         if entry is not None and header.producer_epoch < entry.producer_epoch:
-            return  # only in a replay: state knows better already
+            return  # only in a replay: the state is newer already
         if header.attributes & CONTROL_FLAG:
             self._record_marker(header, entry, timestamp)
             return

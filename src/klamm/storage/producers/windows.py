@@ -14,7 +14,7 @@ from klamm.storage.segments.scanning import BrokenChain, iter_headers
 from klamm.storage.segments.segment import Segment
 
 LATELY_MS = 10 * 60 * 1000
-"""Who has been silent for longer sends nothing again: clients give up after minutes."""
+"""A producer that wrote nothing for longer sends no batch again: clients give up after minutes."""
 
 TAIL_BYTES = (256 * 1024, 2 * 1024 * 1024, 8 * 1024 * 1024)
 """How far back to look, step by step, until every window is full."""
@@ -66,6 +66,6 @@ def _replay_tail(segments: Sequence[Segment], tail_bytes: int) -> ProducerStates
                 if header.producer_id >= 0:
                     replayed.record(header, header.last_offset, header.max_timestamp)
         except BrokenChain:
-            # Whoever reads there will say so; windows are only as good as the log.
+            # Reading the damaged part reports the damage; here older batches are merely not known.
             return replayed
     return replayed

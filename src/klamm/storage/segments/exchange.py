@@ -41,7 +41,7 @@ class DeletedFiles:
     def take_over(self, segments: Sequence[Segment], due_ms: int) -> None:
         """Rename the files of `segments`; they may be removed at `due_ms`."""
         for segment in segments:
-            segment.is_deleted = True  # before its names may mean another file
+            segment.is_deleted = True  # first: afterwards its names may be those of another file
             segment.open_files.forget(segment)
             for suffix in SEGMENT_SUFFIXES:
                 path = segment.path(suffix)
@@ -69,7 +69,8 @@ def stage(cleaned: Segment) -> None:
 
 
 def unstage(cleaned: Segment) -> None:
-    """What it was to replace is gone; so is it. The log file goes first, it makes a `.swap` count."""
+    """Remove the `.swap` files of a segment whose predecessors are gone. The log file goes first: without it
+    the others do not count."""
     for suffix in reversed(_LOG_FILE_LAST):
         remove_if_there(cleaned.path(suffix + SWAP_SUFFIX))
 

@@ -54,7 +54,7 @@ class OffsetIndex:
             resident.offsets.append(relative_offset)
             resident.positions.append(position)
             if resident.first + len(resident.offsets) - self._written >= PENDING_LIMIT:
-                with contextlib.suppress(OSError):  # they stay pending; a full disk is the log's to report
+                with contextlib.suppress(OSError):  # they stay pending; the append reports a full disk
                     self._write_pending()
                     self._trim(KEPT_ENTRIES)
 
@@ -91,7 +91,7 @@ class OffsetIndex:
     def load(self, check: Callable[[], None] | None = None) -> int:
         """Bring the whole index into memory; returns the bytes that takes.
 
-        `check` raises if the file that was read may be another's; then everything stays as it was.
+        `check` raises if the file that was read may belong to another segment; then nothing changes.
         """
         with self._lock:
             first, offsets, positions = self._resident

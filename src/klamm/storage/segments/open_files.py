@@ -43,7 +43,7 @@ class Holder(Protocol):
     recently_used: bool
 
     def release(self) -> None:
-        """Let go of the file and the loaded index; both come back on the next use."""
+        """Close the file and drop the loaded index; the next use opens and loads them again."""
 
 
 class OpenFiles:
@@ -62,7 +62,7 @@ class OpenFiles:
         return self._index_bytes
 
     def admit(self, holder: Holder, index_bytes: int = 0) -> None:
-        """`holder` has just opened its file or loaded `index_bytes` of index; others may have to let go."""
+        """`holder` has just opened its file or loaded `index_bytes` of index; others may be evicted."""
         evicted = []
         with self._lock:
             held_before = self._ring.pop(holder, 0)

@@ -27,7 +27,7 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 CLEANED_SUFFIX = ".cleaned"
-"""Behind that of a file which compaction has written and nobody has put in place yet."""
+"""Ends the names of files that compaction has written and that are not in place yet."""
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 MAX_RELATIVE_OFFSET = 2**31 - 1
 
@@ -36,7 +36,7 @@ SCAN_BYTES = 8 * 1024
 INLINE_BYTES = 64 * 1024
 """Below this, reading and writing is as good as sendfile; the read then proves that nothing blocks."""
 CURSOR_LIMIT = 64
-"""Places where readers stopped and will go on; a miss costs an index look-up and a short scan."""
+"""How many positions where readers stopped are kept; a miss costs an index look-up and a short scan."""
 
 _OFFSETS = struct.Struct(">qi11xi")
 _OFFSETS_BYTES = _OFFSETS.size
@@ -44,7 +44,7 @@ _MIN_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
 
 
 class CorruptSegment(KafkaError):
-    """The chain of batches is broken where it was whole before, or an index lies."""
+    """The chain of batches is broken where it was whole before, or an index entry points at no batch."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)
@@ -110,7 +110,7 @@ class Segment:
         created_ms: int = 0,
         suffix: str = "",
     ) -> None:
-        """A segment whose files are there. `suffix` is that of files not yet in place."""
+        """A segment whose files exist. `suffix` ends the names of files that are not in place yet."""
         self.directory = directory
         self.base_offset = base_offset
         self.open_files = open_files
@@ -119,9 +119,9 @@ class Segment:
         self.handle: FileHandle | None = None
         self.recently_used = False
         self.is_deleted = False
-        """No longer part of the log; what lies under its names may be the segment that replaced it."""
+        """True once it is no longer part of the log; its file names may then be those of its successor."""
         self.is_sealed = True
-        """Do the index files know everything?"""
+        """True if the index files are complete."""
         self.offset_index = OffsetIndex(self.path(INDEX_SUFFIX + suffix), index_entries)
         self.time_index = TimeIndex(self.path(TIME_INDEX_SUFFIX + suffix), time_index_entries)
         self.bytes_since_index = 0
@@ -205,20 +205,20 @@ class Segment:
         self.bytes_since_index += size
 
     def has_index_room(self, limit_bytes: int) -> bool:
-        """May another entry be added to either index?"""
+        """True if both indexes have room for another entry."""
         return (
             len(self.offset_index) < limit_bytes // offset_index.ENTRY_BYTES
             and len(self.time_index) < limit_bytes // time_index.ENTRY_BYTES - 1  # one is added at the end
         )
 
     def seal(self) -> None:
-        """Nothing more is written to it for now: complete its files, as far as the kernel."""
+        """Complete the index files and cut the log file to its size, as far as the kernel; does not sync."""
         if self.max_timestamp != NO_TIMESTAMP:
             self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.offset_index.flush()
         self.time_index.flush()
         for path in (self.offset_index.path, self.time_index.path):
-            FileHandle(path, os.O_RDWR | os.O_CREAT)  # one without entries is there, too
+            FileHandle(path, os.O_RDWR | os.O_CREAT)  # the file exists also when it has no entries
         handle = self.handle or self.open_handle()
         if os.fstat(handle.fd).st_size != self.size:
             os.ftruncate(handle.fd, self.size)
@@ -349,7 +349,7 @@ class Segment:
     def note_cursor(self, offset: int, position: int) -> None:
         """A reader has read up to `offset`; what comes next starts at `position`."""
         if len(self._cursors) >= CURSOR_LIMIT:
-            self._cursors = {}  # replaced, not emptied: other threads may be looking
+            self._cursors = {}  # replaced, not emptied: other threads may be reading it
         self._cursors[offset] = position
 
     def load_first_timestamp(self) -> None:
@@ -358,7 +358,7 @@ class Segment:
             self.first_timestamp = parse_header(self.read_range(0, HEADER_SIZE, may_block=True)).max_timestamp
 
     def load_largest_timestamp(self) -> None:
-        """For who goes on writing where the time index ends."""
+        """Load the largest timestamp from the time index, before the segment is written to again."""
         last = self.time_index.last_entry()
         if last is not None:
             self.max_timestamp, relative_offset = last

@@ -45,13 +45,13 @@ class TimeIndex:
             self._pending.append((timestamp, relative_offset))
             self._last = (timestamp, relative_offset)
             if len(self._pending) >= PENDING_LIMIT:
-                with contextlib.suppress(OSError):  # they stay pending; a full disk is the log's to report
+                with contextlib.suppress(OSError):  # they stay pending; the append reports a full disk
                     self._write_pending()
 
     def last_entry(self, check: Callable[[], None] | None = None) -> tuple[int, int] | None:
         """(timestamp, relative offset); reads the file once.
 
-        `check` raises if the file that was read may be another's; then everything stays as it was.
+        `check` raises if the file that was read may belong to another segment; then nothing changes.
         """
         if self._last is None and self._written:
             data = read_at(self.path, (self._written - 1) * ENTRY_BYTES, ENTRY_BYTES)
