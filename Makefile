@@ -5,11 +5,12 @@ SHELL := /bin/sh
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3.14; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 ARGS ?=
-# Test files are shared out among this many processes, each with brokers and a Spark session of its own.
+# Test files are shared out among this many processes, each with brokers of its own, one with Spark.
 WORKERS ?= 3
+PYTEST := .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench faults lint setup setup-run clean
+.PHONY: help demo test test-long check bench faults lint setup setup-run clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -17,8 +18,11 @@ help: ## show this list
 demo: setup-run ## start a broker with live topics, and pipelines on Spark that read them
 	@.venv/bin/python -m klamm.cli.demo
 
-test: setup lint ## check the code, then run all tests
-	@.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup lint ## check the code, then run the tests
+	@$(PYTEST) $(ARGS)
+
+test-long: setup lint ## make test, and with it what is slow and rarely breaks
+	@$(PYTEST) -m "not faults" $(ARGS)
 
 check: setup lint ## linter, formatter, types and house rules
 	@.venv/bin/python -m pytest -q tests/test_tidy.py

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from tests.peers.apache_kafka import ApacheKafka, PeerFailed, answers_api_versions
+from tests.peers.apache_kafka import FULL_SPEED, ApacheKafka, PeerFailed, answers_api_versions
 
 from bench import load, processes, wire
 
@@ -127,7 +127,12 @@ class KafkaBroker:
 
     def __init__(self, work_dir: Path) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="kafka-", dir=work_dir))
-        self._node = ApacheKafka(properties=KAFKA_SETTINGS, heap_mb=KAFKA_HEAP_MB, directory=self.directory)
+        self._node = ApacheKafka(
+            properties=KAFKA_SETTINGS,
+            heap_mb=KAFKA_HEAP_MB,
+            jvm_options=FULL_SPEED,
+            directory=self.directory,
+        )
         try:
             self._node.start()
         except PeerFailed as failure:

@@ -6,13 +6,14 @@ import os
 import signal
 from collections.abc import Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.kafka_jars import PeerMissing
+from tests.sharing_out import SharingOut, turn, turn_in_one_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,28 +51,15 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-WITH_SPARK = (
-    "tests/spark/contract/",
-    "tests/pipelines/test_run.py",
-    "tests/pipelines/test_crashes.py",
-    "tests/pipelines/test_other_places.py",
-    "tests/pipelines/",
-    "tests/spark/",
-    "tests/docs/test_pipeline_examples.py",
-    "tests/docs/test_spark_examples.py",
-)
-"""Tests that run Spark in their process, the slowest files first."""
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests with Spark after all others: what py4j does in the background, with sockets and with memory,
-    looks like a leak to those who look for leaks. No process is left alone with a slow file at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_shared_out = hasattr(config, "workerinput")
+    items.sort(key=lambda item: (turn if is_shared_out else turn_in_one_process)(item.nodeid))
 
-    def turn(item: pytest.Item) -> int:
-        return next((turn for turn, start in enumerate(WITH_SPARK) if item.nodeid.startswith(start)), -1)
 
-    items.sort(key=turn)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharingOut:
+    return SharingOut(config, log)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

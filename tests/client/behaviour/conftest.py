@@ -1,5 +1,8 @@
 """Every test of this folder runs over both faces of the client, against Klamm and against Apache Kafka.
 
+`make test` runs a few of them against Apache Kafka, one for each thing that a client does (ON_KAFKA), and
+`make test-long` all of them.
+
 One broker of each kind serves the whole session, so tests use topics and groups of their own. After each test
 its clients are closed and must have left nothing behind.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +20,30 @@ from tests.client.leaks import nothing_complains, nothing_leaks
 from tests.client.topics import make_topic
 
 NewTopic = Callable[..., str]
+HERE = Path(__file__).parent
+
+
+ON_KAFKA = {
+    "test_a_record_comes_back_as_it_was_sent",
+    "test_idempotent_unless_told_otherwise",
+    "test_codecs",
+    "test_iteration",
+    "test_poll_arrow",
+    "test_send_arrow",
+    "test_by_hand",
+    "test_two_members_share",
+    "test_what_is_drained_is_worked_off_once",
+    "test_topics",
+    "test_groups_and_their_offsets",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == HERE and isinstance(item, pytest.Function):
+            is_on_kafka = item.callspec.params.get("broker") == "kafka"
+            if is_on_kafka and item.originalname not in ON_KAFKA:
+                item.add_marker(pytest.mark.long)
 
 
 @dataclass(frozen=True)
