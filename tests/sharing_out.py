@@ -20,6 +20,7 @@ WITH_SPARK = (
     "tests/docs/test_spark_examples.py",
 )
 WITH_KAFKA = (
+    "tests/client/admin/",
     "tests/client/behaviour/",
     "tests/client/consumer/test_transactions.py",
     "tests/client/groups/",

@@ -12,6 +12,7 @@ from tests.client.faces import FACES, Face
 from tests.client.leaks import nothing_leaks
 from tests.client.secured import BRIEF_LOGIN_MS, WAYS, SecuredKafka
 from tests.client.topics import unique
+from tests.long import cases
 
 PATIENCE_SECONDS = 30.0
 
@@ -30,7 +31,7 @@ def face(module_face: Face, secured_kafka: SecuredKafka) -> Iterator[Face]:
         module_face.close_clients()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", cases(WAYS, lambda way: way in ("TLS both ways", "SCRAM-SHA-512 in TLS")))
 def test_records_go_there_and_back(face: Face, secured_kafka: SecuredKafka, way: str) -> None:
     options = secured_kafka.options(way)
     topic, group = unique("secured"), unique("group")

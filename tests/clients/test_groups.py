@@ -74,7 +74,7 @@ def test_one_member_gets_everything_in_order(client: Client, group: Group, new_t
 @pytest.mark.parametrize(
     ("client", "strategy"),
     [
-        (name, strategy)
+        pytest.param(name, strategy, marks=pytest.mark.long if strategy in ("roundrobin", "sticky") else ())
         for strategy in ("range", "roundrobin", "sticky", "cooperative")
         for name in for_clients(strategy=strategy).args[1]
     ],

@@ -14,6 +14,7 @@ from tests.abuse.calls import batch_of, create_topic, produce, read_all, values_
 from tests.faults.checks import check_disk, committed_offset, make_coordinator
 from tests.faults.load import Committer, Partition
 from tests.faults.test_restart import new_producer_id
+from tests.long import cases
 from tests.waiting import wait_until
 
 BATCHES = 60
@@ -86,10 +87,10 @@ TAILS = {
 }
 
 
-@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS.keys())
-def test_a_torn_tail_is_cut(broker: BrokerProcess, written: Written, tail: bytes) -> None:
+@pytest.mark.parametrize("tail", cases(TAILS, lambda tail: tail in ("zeros", "half a batch")))
+def test_a_torn_tail_is_cut(broker: BrokerProcess, written: Written, tail: str) -> None:
     broker.kill()
-    append_bytes(written.newest(".log"), tail)
+    append_bytes(written.newest(".log"), TAILS[tail])
     broker.start()
     assert "damaged-0" in broker.log() and "cut" in broker.log()
     written.check(broker)
@@ -139,7 +140,11 @@ def remove(path: Path) -> None:
 DAMAGES = [overwrite_with_noise, fill_with_ones, cut_in_half, empty, remove]
 
 
-every_damage = pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+every_damage = pytest.mark.parametrize(
+    "damage",
+    cases(DAMAGES, lambda damage: damage in (overwrite_with_noise, remove)),
+    ids=lambda damage: damage.__name__,
+)
 
 
 @every_damage

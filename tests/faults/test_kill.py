@@ -31,8 +31,9 @@ from tests.faults.load import (
 )
 from tests.waiting import wait_until
 
-SHORT_KILLS = 10
-SHORT_STOPS = 5
+few = pytest.mark.parametrize(("seed", "times"), [(1, 3), pytest.param(3, 10, marks=pytest.mark.long)])
+"""How often; `make faults` does it many times."""
+
 LONG_KILLS = int(os.environ.get("KILLS", "60"))
 ACKNOWLEDGEMENTS_BETWEEN_KILLS = (20, 600)
 RECOVERY = "was not closed cleanly"
@@ -157,15 +158,15 @@ def run(directory: Path, endings: list[str], seed: int) -> None:
         broker.check_log()
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_a_few_kills(tmp_path: Path, seed: int) -> None:
-    run(tmp_path, ["kill"] * SHORT_KILLS, seed)
+@few
+def test_a_few_kills(tmp_path: Path, seed: int, times: int) -> None:
+    run(tmp_path, ["kill"] * times, seed)
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_a_few_stops_in_good_order(tmp_path: Path, seed: int) -> None:
+@few
+def test_a_few_stops_in_good_order(tmp_path: Path, seed: int, times: int) -> None:
     """Producers have requests in flight whose answers they may never see."""
-    run(tmp_path, ["stop"] * SHORT_STOPS, seed)
+    run(tmp_path, ["stop"] * times, seed)
 
 
 @pytest.mark.faults

@@ -48,8 +48,11 @@ ANSWERS: dict[Use, tuple[ApiKey, ...]] = {
     ),
 }
 CASES = [
-    pytest.param(use, key, id=f"{use.__name__}-{key.title}") for use, keys in ANSWERS.items() for key in keys
+    pytest.param(use, key, id=f"{use.__name__}-{key.title}", marks=pytest.mark.long if is_long else ())
+    for use, keys in ANSWERS.items()
+    for key, is_long in ((key, use is use_admin and number % 4 != 0) for number, key in enumerate(keys))
 ]
+"""An admin asks one question after the other, in one way: `make test` damages every fourth answer."""
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ from tests.client.leaks import nothing_complains, nothing_leaks
 from tests.client.topics import make_topic
 
 NewTopic = Callable[..., str]
-HERE = Path(__file__).parent
+SUITES = (Path(__file__).parent, Path(__file__).parent.parent / "admin")
+"""The folders of tests with these fixtures."""
 
 
 ON_KAFKA = {
@@ -40,9 +41,9 @@ ON_KAFKA = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent == HERE and isinstance(item, pytest.Function):
-            is_on_kafka = item.callspec.params.get("broker") == "kafka"
-            if is_on_kafka and item.originalname not in ON_KAFKA:
+        if item.path.parent in SUITES and isinstance(item, pytest.Function):
+            parameters = item.callspec.params if hasattr(item, "callspec") else {}
+            if parameters.get("broker") == "kafka" and item.originalname not in ON_KAFKA:
                 item.add_marker(pytest.mark.long)
 
 

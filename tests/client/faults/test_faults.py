@@ -33,6 +33,13 @@ GROUP = "under-faults"
 every_face = pytest.mark.parametrize("face_name", list(FACES))
 every_fault = pytest.mark.parametrize("fault", [*PROCESS_FAULTS, *FAULTS])
 
+A_FEW = [
+    pytest.param(fault, face, marks=pytest.mark.long if (number + turn) % 2 and fault != "kill" else ())
+    for number, fault in enumerate([*PROCESS_FAULTS, *FAULTS])
+    for turn, face in enumerate(FACES)
+]
+"""Both faces are killed; `make test` has the other faults hit them by turns, `make test-long` both."""
+
 
 @contextlib.contextmanager
 def stand_for(fault: str, directory: Path) -> Iterator[Stand]:
@@ -85,8 +92,7 @@ def run(stand: Stand, face: Face, rounds: list[Round], seed: int) -> None:
         check_committed(stand, members, GROUP, topic, PARTITIONS)
 
 
-@every_face
-@every_fault
+@pytest.mark.parametrize(("fault", "face_name"), A_FEW)
 def test_a_few_rounds(tmp_path: Path, fault: str, face_name: str) -> None:
     hurt = (PROCESS_FAULTS | FAULTS)[fault]
     with stand_for(fault, tmp_path) as stand, face_named(face_name) as face:

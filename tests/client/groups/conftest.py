@@ -18,7 +18,7 @@ def klamm_topic(klamm_bootstrap: str) -> NewTopic:
     return lambda partitions=1: make_topic(klamm_bootstrap, partitions=partitions)
 
 
-@pytest.fixture(scope="session", params=["klamm", "kafka"])
+@pytest.fixture(scope="session", params=["klamm", pytest.param("kafka", marks=pytest.mark.long)])
 def bootstrap(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("klamm_bootstrap" if request.param == "klamm" else "apache_kafka"))
 

@@ -29,6 +29,7 @@ from tests.client.groups.members import (
 from tests.client.topics import make_topic, unique
 from tests.clients.conftest import Clients
 from tests.clients.contract import PATIENCE_SECONDS
+from tests.long import cases
 from tests.waiting import wait_until
 
 PARTITIONS = 12
@@ -176,8 +177,13 @@ def leads(members: Sequence[Any]) -> list[bool]:
     return [isinstance(member, OurMember | SessionsMember) and member.is_leader for member in members]
 
 
+every_strategy = pytest.mark.parametrize(
+    "scene", cases(OUR_STRATEGIES, lambda strategy: strategy == "cooperative"), indirect=True
+)
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("scene", OUR_STRATEGIES, indirect=True)
+@every_strategy
 def test_ours_leads_and_members_come_and_go(scene: Scene) -> None:
     first = scene.join("plain")
     assert leads([first]) == [True]
@@ -193,7 +199,7 @@ def test_ours_leads_and_members_come_and_go(scene: Scene) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("scene", OUR_STRATEGIES, indirect=True)
+@every_strategy
 def test_another_leads_and_members_come_and_go(scene: Scene) -> None:
     others = [scene.join(name) for name in others_of(scene.strategy)]
     ours = [scene.join(name) for name in OURS]

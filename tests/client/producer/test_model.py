@@ -7,9 +7,17 @@ the end everything is settled.
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from klamm.client.errors import BufferFull, ConnectionFailed
 from klamm.client.producer.batches import Batch
@@ -195,14 +203,20 @@ class OneInFlight(IdempotentProducer):
         assert firsts == sorted(firsts), "out of order"
 
 
-MANY = settings(
-    max_examples=400,
+FEW = settings(
+    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )
 TestIdempotentProducer = IdempotentProducer.TestCase
-TestIdempotentProducer.settings = MANY
+TestIdempotentProducer.settings = FEW
 TestOneInFlight = OneInFlight.TestCase
-TestOneInFlight.settings = MANY
+TestOneInFlight.settings = FEW
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", [IdempotentProducer, OneInFlight])
+def test_many_examples(model: type[IdempotentProducer]) -> None:
+    run_state_machine_as_test(model, settings=settings(FEW, max_examples=400))

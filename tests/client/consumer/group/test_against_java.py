@@ -30,7 +30,7 @@ from tests.conftest import cannot_run
 from tests.peers.kafka_jars import PeerMissing
 
 # A round trip to the JVM takes a millisecond; the fixture is the same program for all examples.
-against_java = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+against_java = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")
