@@ -25,6 +25,7 @@ WITH_KAFKA = (
     "tests/client/consumer/test_transactions.py",
     "tests/client/groups/",
     "tests/peers/test_refused_batches.py",
+    "tests/spark/test_source_transactions.py",
 )
 LOOKING_FOR_LEAKS = ("tests/client/",)
 
@@ -35,10 +36,11 @@ KAFKA = "tests/client/ with Apache Kafka"
 
 def turn(nodeid: str) -> int:
     """The order of tests in several processes: with Spark, with Apache Kafka, of our client, all others."""
-    for number, starts in enumerate((WITH_SPARK, WITH_KAFKA, LOOKING_FOR_LEAKS)):
-        if nodeid.startswith(starts):
-            return number
-    return 3
+    if nodeid.startswith(WITH_KAFKA):
+        return 1
+    if nodeid.startswith(WITH_SPARK):
+        return 0
+    return 2 if nodeid.startswith(LOOKING_FOR_LEAKS) else 3
 
 
 def turn_in_one_process(nodeid: str) -> int:
@@ -50,9 +52,9 @@ class SharingOut(LoadScopeScheduling):
     """Hands out shares of tests: a process gets the next one when it is nearly done with what it has."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(WITH_SPARK):
-            return SPARK
-        return KAFKA if nodeid.startswith(WITH_KAFKA) else nodeid.partition("::")[0]
+        if nodeid.startswith(WITH_KAFKA):
+            return KAFKA
+        return SPARK if nodeid.startswith(WITH_SPARK) else nodeid.partition("::")[0]
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         if SPARK in self.assigned_work.get(node, {}):

@@ -117,6 +117,7 @@ FAILING = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_failure_is_named_others_go_on_and_ctrl_c_ends_it(
     klamm: klamm.testing.Broker, tmp_path: Path

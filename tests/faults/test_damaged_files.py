@@ -62,7 +62,6 @@ class Written:
         broker.check_log()
         broker.stop()
         check_disk(broker.data_dir)
-        broker.start()
 
     def newest(self, suffix: str) -> Path:
         return max(self.directory.glob(f"*{suffix}"))

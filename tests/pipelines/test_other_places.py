@@ -70,6 +70,7 @@ def started(log: Path, ready: str, *arguments: str) -> Iterator[str]:
 
 
 @pytest.mark.timeout(450)
+@pytest.mark.long
 def test_a_cluster_of_two_workers_runs_the_same_project(klamm_bootstrap: str, tmp_path: Path) -> None:
     settings = 'spark.executor.memory = "512m"\nspark.executor.cores = 1\nspark.driver.host = "127.0.0.1"'
     shop = Shop(tmp_path / "shop", klamm_bootstrap, TABLES, spark=settings)

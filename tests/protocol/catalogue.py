@@ -30,8 +30,22 @@ def versions_of(message: type[Message]) -> range:
 
 VERSIONS = [(message, version) for message in MESSAGES for version in versions_of(message)]
 
+
+def _is_edge(message: type[Message], version: int) -> bool:
+    return version in (message.__valid_versions__.first, message.__valid_versions__.last)
+
+
 every_version = pytest.mark.parametrize(
     ("message", "version"),
-    VERSIONS,
-    ids=[f"{message.__name__}-v{version}" for message, version in VERSIONS],
+    [
+        pytest.param(
+            message,
+            version,
+            id=f"{message.__name__}-v{version}",
+            marks=() if _is_edge(message, version) else pytest.mark.long,
+        )
+        for message, version in VERSIONS
+    ],
 )
+"""For tests of the codec: `make test` takes the oldest and the newest version of each message. `test_kio.py`
+shows that every version has the fields that it should have."""
