@@ -17,7 +17,6 @@ from klamm.pipelines.batch_log import BatchLog
 from klamm.pipelines.runner import run
 from klamm.pipelines.state import ProjectBusy, State
 from klamm.pipelines.status import read_status
-from tests.long import cases
 from tests.pipelines.killed_run import COMPACTION, MOMENTS, UNTIL_A_SIGNAL, at
 from tests.pipelines.running import Shop
 
@@ -119,7 +118,7 @@ def numbers_of(shop: Shop, batches: int) -> list[int]:
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("moment", cases(MOMENTS, lambda moment: moment == next(iter(MOMENTS))))
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_drivers_are_killed_again_and_again(
     moment: str, spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """Each test of the suite runs for both connectors, on both brokers.
 
-`make test` runs all of them for our connector on Klamm, and for Spark's own on Klamm those that show that rows
+`make test` runs all of them for our connector on Klamm, and for Spark's own on Klamm those that show how rows
 are read, written and streamed (WITH_ANY_CONNECTOR). `make test-long` runs the rest.
 
 What the brokers have no part in runs on Klamm alone, and our connector under its other name, which is the
