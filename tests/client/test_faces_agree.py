@@ -61,12 +61,28 @@ def test_the_same_words(aio, plain, name):
 
 @pytest.mark.parametrize("name", ["close", "partitions_for", "counters", "start"])
 def test_what_several_kinds_of_clients_have_is_called_alike(name):
-    """Whoever knows a producer knows how an admin is closed."""
+    """Whoever knows a producer knows how an admin or a consumer is closed."""
     found = {
         (*arguments(getattr(client, name)), results(getattr(client, name)))
-        for client in (klamm.Producer, klamm.Admin, klamm.aio.Producer, klamm.aio.Admin)
+        for pair in PAIRS
+        for client in pair
     }
     assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("assign", "pause", "resume", "seek_to_beginning", "seek_to_end"),
+        *("committed", "beginning_offsets", "end_offsets", "lag"),
+    ],
+)
+@pytest.mark.parametrize("consumer", PAIRS[1], ids=lambda one: one.__module__)
+def test_methods_of_consumers_take_partitions_alike(consumer, name):
+    """One by one, or as one list."""
+    (_, partitions) = inspect.signature(getattr(consumer, name)).parameters.values()
+    assert partitions.kind is inspect.Parameter.VAR_POSITIONAL
+    assert str(partitions.annotation) == "PartitionsLike"
 
 
 def test_what_the_plain_admin_forwards_looks_written_out():

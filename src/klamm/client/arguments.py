@@ -71,6 +71,23 @@ def as_partitions(items: Iterable[PartitionLike]) -> list[TopicPartition]:
     return [as_partition(item) for item in several(items, "partition")]
 
 
+PartitionsLike: TypeAlias = PartitionLike | Iterable[PartitionLike]
+"""One argument of a method that takes partitions one by one or all in one list."""
+
+
+def given_partitions(arguments: tuple[Any, ...]) -> list[TopicPartition] | None:
+    """The partitions of `method(first, second)` or of `method([first, second])`; None if none were given."""
+    if not arguments:
+        return None
+    if len(arguments) == 1:
+        is_partition = isinstance(arguments[0], tuple) and any(
+            isinstance(part, str | int) for part in arguments[0]
+        )
+        if not is_partition:
+            return as_partitions(arguments[0])
+    return [as_partition(each) for each in arguments]
+
+
 def as_count(number: int) -> int:
     """How many records at most."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:

@@ -85,7 +85,7 @@ def test_calls_of_an_admin(face: Face, bootstrap: str) -> None:
             assert isinstance(end_of(waiting), klamm.ClientClosed | None)
 
 
-@pytest.mark.parametrize("kind", ["producer", "admin"])
+@pytest.mark.parametrize("kind", ["producer", "consumer", "admin"])
 def test_closing_takes_a_time(face: Face, bootstrap: str, new_topic: NewTopic, kind: str) -> None:
     topic = new_topic(partitions=3)
     client = getattr(face, kind)(bootstrap)

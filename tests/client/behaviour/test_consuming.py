@@ -192,6 +192,27 @@ def test_pause_and_resume(face: Face, bootstrap: str, new_topic: NewTopic) -> No
         assert [record.offset for record in collect(consumer, 10)] == list(range(10))
 
 
+def test_partitions_are_given_one_by_one_or_as_a_list(
+    face: Face, bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic = new_topic(2)
+    both = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    with face.consumer(bootstrap) as consumer:
+        for given in ([both], both, [tuple(both)], [(topic, 0), (topic, 1)]):
+            consumer.assign(*given)
+            assert set(consumer.assignment()) == set(both)
+            consumer.pause(*given)
+            assert set(consumer.paused()) == set(both)
+            consumer.resume(*given)
+            assert consumer.end_offsets(*given) == consumer.lag(*given) == dict.fromkeys(both, 0)
+        consumer.pause((topic, 1))
+        consumer.pause([])
+        assert set(consumer.paused()) == {both[1]}, "an empty list is none, no list is all"
+        assert consumer.end_offsets() == dict.fromkeys(both, 0)
+        with pytest.raises(klamm.ClientMisused, match="without partitions"):
+            consumer.assign()
+
+
 def test_what_was_fetched_before_a_pause_waits(face: Face, bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
     sent = fill(face, bootstrap, topic, 20)

@@ -39,7 +39,7 @@ class SlowGroup:
         self.begun.append(offsets[PARTITION].offset)
         await self.answer.wait()
 
-    async def leave(self) -> None:
+    async def leave(self, timeout: float) -> None:
         self.begun.append(LEFT)
 
 

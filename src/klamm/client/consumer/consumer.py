@@ -15,17 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 from klamm.client.arguments import (
     PartitionLike,
+    PartitionsLike,
     PartitionT,
     TimeLike,
     as_name,
     as_partition,
-    as_partitions,
+    as_timeout,
+    given_partitions,
     time_ms,
 )
 from klamm.client.consumer.engine import ConsumerEngine
@@ -107,9 +109,14 @@ class Consumer:
             self._guard.started = True
             await self._engine.start()
 
-    async def close(self) -> None:
-        """Commit what is finished (with automatic commits), leave the group, end all connections. Idempotent;
-        every other call raises ClientClosed afterwards."""
+    async def close(self, timeout: float | None = None) -> None:
+        """Commit what is finished (with automatic commits), leave the group, and end all connections. What
+        takes longer than `timeout` seconds (5 by default) is left undone: the next owner of the partitions
+        reads again what is not committed, and the group notices after `session_timeout_ms` that we are gone.
+
+        Idempotent; every other call raises ClientClosed afterwards.
+        """
+        seconds = as_timeout(timeout)
         if self._guard.forked:
             return
         if not self._guard.unusable:
@@ -119,10 +126,10 @@ class Consumer:
                 return
             try:
                 if self._guard.started:
-                    await self._engine.farewell()
+                    await self._engine.farewell(seconds)
             finally:
                 self._guard.begin_close()
-                await self._engine.close()
+                await self._engine.close(seconds)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -174,10 +181,14 @@ class Consumer:
         await self.start()
         await self._engine.unsubscribe()
 
-    def assign(self, partitions: Iterable[PartitionLike]) -> None:
-        """Read exactly these partitions, whatever others do. Those that stay keep their position."""
+    def assign(self, *partitions: PartitionsLike) -> None:
+        """Read exactly these partitions, whatever others do. Those that stay keep their position. Here and
+        in the other methods partitions are given one by one or as one list."""
         self._guard.check()
-        self._engine.assign(as_partitions(partitions))
+        chosen = given_partitions(partitions)
+        if chosen is None:
+            raise ClientMisused("assign() without partitions", advice="To read nothing, give an empty list")
+        self._engine.assign(chosen)
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read now."""
@@ -256,14 +267,11 @@ class Consumer:
         elif chosen:
             await commits.commit(chosen)
 
-    async def committed(
-        self, partitions: Iterable[PartitionLike] | None = None
-    ) -> dict[TopicPartition, CommittedOffset]:
+    async def committed(self, *partitions: PartitionsLike) -> dict[TopicPartition, CommittedOffset]:
         """What the group has committed for these partitions, by default those that are assigned. Partitions
         without a committed offset are not in it."""
         await self.start()
-        chosen = self._engine.positions.assignment() if partitions is None else as_partitions(partitions)
-        return dict(await self._engine.committed(chosen))
+        return dict(await self._engine.committed(self._given_or_assigned(partitions)))
 
     # ---- positions
 
@@ -281,29 +289,29 @@ class Consumer:
             )
         self._engine.positions.seek(as_partition(partition), offset)
 
-    def seek_to_beginning(self, *partitions: PartitionLike) -> None:
+    def seek_to_beginning(self, *partitions: PartitionsLike) -> None:
         """Go on with the oldest records of these partitions, or of all that are assigned."""
         self._reset(partitions, AT_EARLIEST)
 
-    def seek_to_end(self, *partitions: PartitionLike) -> None:
+    def seek_to_end(self, *partitions: PartitionsLike) -> None:
         """Go on with what comes from now on, in these partitions or in all that are assigned."""
         self._reset(partitions, AT_LATEST)
 
-    def _reset(self, partitions: tuple[PartitionLike, ...], policy: StartPolicy) -> None:
+    def _reset(self, partitions: tuple[PartitionsLike, ...], policy: StartPolicy) -> None:
         self._guard.check()
-        for partition in self._engine.partitions_or_all(as_partitions(partitions)):
+        for partition in self._engine.assigned_of(given_partitions(partitions)):
             self._engine.positions.reset(partition, policy)
 
-    def pause(self, *partitions: PartitionLike) -> None:
+    def pause(self, *partitions: PartitionsLike) -> None:
         """Hand out nothing of these partitions, or of all that are assigned, until `resume`. They stay
         assigned, with their position and what was fetched."""
         self._guard.check()
-        self._engine.positions.pause(self._engine.partitions_or_all(as_partitions(partitions)))
+        self._engine.positions.pause(self._engine.assigned_of(given_partitions(partitions)))
 
-    def resume(self, *partitions: PartitionLike) -> None:
+    def resume(self, *partitions: PartitionsLike) -> None:
         """Go on with partitions that were paused, or with all of them."""
         self._guard.check()
-        self._engine.positions.resume(self._engine.partitions_or_all(as_partitions(partitions)))
+        self._engine.positions.resume(self._engine.assigned_of(given_partitions(partitions)))
 
     def paused(self) -> set[TopicPartition]:
         """The assigned partitions that are paused."""
@@ -321,38 +329,44 @@ class Consumer:
         found = await self._list_offsets(asked)
         return {partition: one if one.offset >= 0 else None for partition, one in found.items()}
 
-    async def beginning_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
-        """The offset of the oldest record of each partition."""
+    async def beginning_offsets(self, *partitions: PartitionsLike) -> dict[TopicPartition, int]:
+        """The offset of the oldest record of each of these partitions, or of all that are assigned."""
         await self.start()
-        found = await self._list_offsets(dict.fromkeys(as_partitions(partitions), EARLIEST))
+        found = await self._list_offsets(dict.fromkeys(self._given_or_assigned(partitions), EARLIEST))
         return {partition: one.offset for partition, one in found.items()}
 
-    async def end_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
-        """Where each partition ends: the offset that the next record will get. With read_committed, where the
-        first open transaction begins."""
+    async def end_offsets(self, *partitions: PartitionsLike) -> dict[TopicPartition, int]:
+        """Where each of these partitions ends, or all that are assigned: the offset that the next record will
+        get. With read_committed, where the first open transaction begins."""
         await self.start()
-        found = await self._list_offsets(dict.fromkeys(as_partitions(partitions), LATEST))
+        found = await self._list_offsets(dict.fromkeys(self._given_or_assigned(partitions), LATEST))
         return {partition: one.offset for partition, one in found.items()}
 
-    async def lag(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
+    async def lag(self, *partitions: PartitionsLike) -> dict[TopicPartition, int]:
         """How many offsets lie between the position and the end, of these partitions or of all that are
         assigned."""
         await self.start()
-        chosen = self._engine.partitions_or_all(as_partitions(partitions))
+        chosen = self._engine.assigned_of(given_partitions(partitions))
         positions = {partition: await self._engine.position(partition) for partition in chosen}
         ends = await self.end_offsets(chosen)
         return {partition: max(0, ends[partition] - position) for partition, position in positions.items()}
 
-    async def partitions_for(self, topic: str) -> set[int]:
-        """The numbers of a topic's partitions."""
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
+        """The partitions of a topic, from 0 on. UnknownTopic if there is none."""
         await self.start()
-        found = await self._engine.network.topic(as_name(topic, "topic"), self._engine.timeout_seconds)
-        return {partition.index for partition in found.partitions}
+        name, seconds = as_name(topic, "topic"), as_timeout(timeout)
+        engine = self._engine
+        found = await engine.network.topic(name, engine.timeout_seconds if seconds is None else seconds)
+        return [partition.index for partition in found.partitions]
 
     async def topics(self) -> set[str]:
         """All topics there are, internal ones left out unless exclude_internal_topics is off."""
         await self.start()
         return await self._engine.all_topics()
+
+    def _given_or_assigned(self, partitions: tuple[PartitionsLike, ...]) -> Collection[TopicPartition]:
+        given = given_partitions(partitions)
+        return self._engine.positions.assignment() if given is None else given
 
     async def _list_offsets(self, asked: dict[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTime]:
         if not asked:

@@ -12,7 +12,7 @@ import contextlib
 import inspect
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from time import monotonic
 from typing import TypeAlias
 
@@ -123,16 +123,16 @@ class ConsumerEngine:
             self.commits.start()
             self._watcher = self._loop.create_task(self._watch(self.group), name="klamm-rebalances")
 
-    async def farewell(self) -> None:
+    async def farewell(self, timeout: float | None = None) -> None:
         """Before the end: commit what is finished, tell the listener, leave the group."""
         self.is_leaving = True
         if self.session is not None:
-            await self.session._close()
+            await self.session._close(timeout)
         self.positions.interrupt()
         await self._fetcher.close()
-        await self._give_up(FAREWELL_SECONDS)
+        await self._give_up(FAREWELL_SECONDS if timeout is None else timeout)
 
-    async def close(self) -> None:
+    async def close(self, timeout: float | None = None) -> None:
         self.is_leaving = True
         if self._watcher is not None:
             self._watcher.cancel()
@@ -142,7 +142,7 @@ class ConsumerEngine:
             await self.commits.close()
         if self.group is not None:
             await self.group.close()
-        await self.network.close()
+        await self.network.close(timeout)
         self._tell_news()
 
     # ---- which partitions
@@ -230,14 +230,15 @@ class ConsumerEngine:
         """Give up what is assigned, for good."""
         if self.group is None or self.commits is None:
             return
+        deadline = monotonic() + seconds
         await self.commits.wait_for_later(seconds)
-        await self.commits.commit_finished(seconds)
+        await self.commits.commit_finished(max(0.0, deadline - monotonic()))
         if self.subscription.is_by_topic:
             owned = self.positions.assignment()
             listener = self.subscription.listeners.on_revoked
             if owned and listener is not None:
                 await self.call_listener(listener, owned)
-            await self.group.leave()
+            await self.group.leave(max(0.0, deadline - monotonic()))
 
     # ---- the group's owner: inside `join` only
 
@@ -455,9 +456,9 @@ class ConsumerEngine:
         finally:
             self._waiters.discard(waiter)
 
-    def partitions_or_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those that were named, all of them assigned; or all that are assigned, if none is named."""
-        chosen = list(partitions) or list(self.positions.states)
+    def assigned_of(self, given: Collection[TopicPartition] | None) -> list[TopicPartition]:
+        """Those that were given, all of them assigned; or all that are assigned, if none were given."""
+        chosen = list(self.positions.states if given is None else given)
         for partition in chosen:
             self.positions.get(partition)
         return chosen

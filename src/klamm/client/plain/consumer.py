@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
-from klamm.client.arguments import PartitionLike, PartitionT, TimeLike
+from klamm.client.arguments import PartitionLike, PartitionsLike, PartitionT, TimeLike, as_timeout
 from klamm.client.consumer.consumer import Consumer as AsyncConsumer
 from klamm.client.consumer.engine import ConsumerEngine
 from klamm.client.consumer.group.base_session import DRAIN
@@ -132,7 +132,8 @@ class Consumer(PlainFace):
         self._waits = BlockingWaits(self._engine, self._thread, self._callbacks)
         self._polling = Polling(self._engine, self._guard, self._waits)
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
+        as_timeout(timeout)
         if self._guard.forked:
             return
         self._thread.check_not_current()
@@ -140,8 +141,8 @@ class Consumer(PlainFace):
             if self._guard.unusable:
                 return
             try:
-                self._leave_session()
-                self._callbacks.run(self._thread, self._client.close())
+                self._leave_session(timeout)
+                self._callbacks.run(self._thread, self._client.close(timeout))
             finally:
                 self._thread.close()
 
@@ -175,9 +176,9 @@ class Consumer(PlainFace):
         self._leave_session()
         self._callbacks.run(self._thread, self._client.unsubscribe())
 
-    def assign(self, partitions: Iterable[PartitionLike]) -> None:
+    def assign(self, *partitions: PartitionsLike) -> None:
         async def assign() -> None:
-            self._client.assign(partitions)
+            self._client.assign(*partitions)
 
         self._run(assign())
 
@@ -218,11 +219,12 @@ class Consumer(PlainFace):
         self._guard.check()
         return Sessions(self, on_revoke, drain_timeout)
 
-    def _leave_session(self) -> None:
+    def _leave_session(self, timeout: float | None = None) -> None:
         """Before partitions are given up for good: wait for the threads that work on records."""
         session = self._session
         if session is not None:
-            session._wait_for_workers(session._drain_seconds)
+            seconds = session._drain_seconds
+            session._wait_for_workers(seconds if timeout is None else min(seconds, timeout))
 
     # ---- commits
 
@@ -234,10 +236,8 @@ class Consumer(PlainFace):
     ) -> None:
         self._run(self._client.commit(offsets, wait=wait))
 
-    def committed(
-        self, partitions: Iterable[PartitionLike] | None = None
-    ) -> dict[TopicPartition, CommittedOffset]:
-        return self._run(self._client.committed(partitions))
+    def committed(self, *partitions: PartitionsLike) -> dict[TopicPartition, CommittedOffset]:
+        return self._run(self._client.committed(*partitions))
 
     # ---- positions
 
@@ -247,16 +247,16 @@ class Consumer(PlainFace):
     def seek(self, partition: PartitionLike, offset: int) -> None:
         self._client.seek(partition, offset)
 
-    def seek_to_beginning(self, *partitions: PartitionLike) -> None:
+    def seek_to_beginning(self, *partitions: PartitionsLike) -> None:
         self._client.seek_to_beginning(*partitions)
 
-    def seek_to_end(self, *partitions: PartitionLike) -> None:
+    def seek_to_end(self, *partitions: PartitionsLike) -> None:
         self._client.seek_to_end(*partitions)
 
-    def pause(self, *partitions: PartitionLike) -> None:
+    def pause(self, *partitions: PartitionsLike) -> None:
         self._client.pause(*partitions)
 
-    def resume(self, *partitions: PartitionLike) -> None:
+    def resume(self, *partitions: PartitionsLike) -> None:
         self._client.resume(*partitions)
 
     def paused(self) -> set[TopicPartition]:
@@ -269,17 +269,17 @@ class Consumer(PlainFace):
     ) -> dict[TopicPartition, OffsetAndTime | None]:
         return self._run(self._client.offsets_for_times(times))
 
-    def beginning_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
-        return self._run(self._client.beginning_offsets(partitions))
+    def beginning_offsets(self, *partitions: PartitionsLike) -> dict[TopicPartition, int]:
+        return self._run(self._client.beginning_offsets(*partitions))
 
-    def end_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
-        return self._run(self._client.end_offsets(partitions))
+    def end_offsets(self, *partitions: PartitionsLike) -> dict[TopicPartition, int]:
+        return self._run(self._client.end_offsets(*partitions))
 
-    def lag(self, *partitions: PartitionLike) -> dict[TopicPartition, int]:
+    def lag(self, *partitions: PartitionsLike) -> dict[TopicPartition, int]:
         return self._run(self._client.lag(*partitions))
 
-    def partitions_for(self, topic: str) -> set[int]:
-        return self._run(self._client.partitions_for(topic))
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
+        return self._run(self._client.partitions_for(topic, timeout))
 
     def topics(self) -> set[str]:
         return self._run(self._client.topics())

@@ -260,9 +260,11 @@ class BaseSession:
         for waiter in self._waiters.values():
             _wake(waiter)
 
-    async def _close(self) -> None:
+    async def _close(self, timeout: float | None = None) -> None:
         """The consumer is being closed: wait for the workers, and put back what they have not finished."""
         self._end()
+        if timeout is not None:
+            self._drain_seconds = min(self._drain_seconds, timeout)
         await self._drain()
         await self._exit()
 

@@ -201,14 +201,15 @@ class GroupCoordinator:
         """Have whoever waits in `ensure_active` ask its owner for trouble."""
         self._changed.set()
 
-    async def leave(self) -> None:
-        """End the membership, if there is one. What was owned is given up without a word to the owner."""
+    async def leave(self, timeout: float = LEAVE_SECONDS) -> None:
+        """End the membership, if there is one. What was owned is given up without a word to the owner. The
+        coordinator is told, if it answers within `timeout` seconds and LEAVE_SECONDS."""
         self._departures += 1
         await self._end_task()
         request = self._membership.leave("the consumer is closed or unsubscribed")
         self._update()
         if request is not None:
-            await self._say_goodbye(request)
+            await self._say_goodbye(request, min(timeout, LEAVE_SECONDS))
 
     async def close(self) -> None:
         await self.leave()
@@ -373,7 +374,7 @@ class GroupCoordinator:
     def _join_seconds(self) -> float:
         return max(self._request_seconds, self._rebalance_seconds + JOIN_GRACE_SECONDS)
 
-    async def _say_goodbye(self, request: Leave) -> None:
+    async def _say_goodbye(self, request: Leave, seconds: float = LEAVE_SECONDS) -> None:
         identity = MemberIdentity(member_id=request.member_id, reason=request.reason)
 
         def build(version: int) -> LeaveGroupRequest:
@@ -382,10 +383,10 @@ class GroupCoordinator:
             return LeaveGroupRequest(group_id=self.group_id, members=[identity])
 
         try:
-            async with asyncio.timeout(LEAVE_SECONDS):
-                node_id = await self._network.coordinator(self.group_id, LEAVE_SECONDS)
+            async with asyncio.timeout(seconds):
+                node_id = await self._network.coordinator(self.group_id, seconds)
                 # Not over the lane of the joins: one may be waiting for an answer there.
-                await self._network.call(node_id, Versioned(LeaveGroupRequest, build), timeout=LEAVE_SECONDS)
+                await self._network.call(node_id, Versioned(LeaveGroupRequest, build), timeout=seconds)
         except (ClientError, TimeoutError) as error:
             self._logger.info("leaving group %r failed: %s", self.group_id, error)
 
