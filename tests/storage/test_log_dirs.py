@@ -47,7 +47,7 @@ def test_a_new_log_goes_where_there_are_fewest(tmp_path: Path) -> None:
     for number in range(6):
         host.dirs.create_log(TopicPartition("t", number), new_topic_id(), CONFIG)
     assert [len(directory.logs) for directory in host.dirs.directories] == [3, 3]
-    host.dirs.put_away_for_deletion(TopicPartition("t", 0))
+    host.dirs.put_away_for_deletion([TopicPartition("t", 0)])
     assert not (tmp_path / "a" / "t-0").exists()
     log = host.dirs.create_log(TopicPartition("u", 0), new_topic_id(), CONFIG)
     assert log.directory == tmp_path / "a" / "u-0"
@@ -156,7 +156,7 @@ def test_a_log_made_anew_inherits_no_checkpoint(tmp_path: Path, crashes_between:
     log.flush()
     log.delete_records_before(50)
     host.dirs.write_checkpoints()
-    host.dirs.put_away_for_deletion(log.topic_partition)
+    host.dirs.put_away_for_deletion([log.topic_partition])
     if crashes_between:
         host.crash()
         host.start()
@@ -179,8 +179,8 @@ def test_a_log_made_anew_inherits_no_records(tmp_path: Path, monkeypatch: pytest
 
     with monkeypatch.context() as failing_disk:
         failing_disk.setattr(directory_names.os, "rename", broken)
-        with pytest.raises(OSError, match="Input/output"):
-            host.dirs.put_away_for_deletion(old.topic_partition)
+        put_away = host.dirs.put_away_for_deletion([old.topic_partition])
+        assert put_away.directories == [] and "Input/output" in str(put_away.failures[place])
         with pytest.raises(KafkaError) as caught:
             host.dirs.create_log(place, new_topic_id(), CONFIG)
         assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR

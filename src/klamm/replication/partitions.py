@@ -37,6 +37,9 @@ T = TypeVar("T")
 WORKER_THREADS = 4
 """Threads for blocking work: cold reads, opening batches, look-ups by time, making and deleting files."""
 
+TOPICS_BETWEEN_PAUSES = 50
+"""Topics that take over changed settings before others get a turn of the loop: a few milliseconds."""
+
 FLUSH_THREADS = 2
 """Threads for fsyncs, which take long and must not keep the others waiting."""
 
@@ -179,7 +182,7 @@ class Partitions:
             name, index = topic_partition
             topic = image.topics.get(name)
             if topic is None and name in deleted:
-                await self.run_in_thread(self._put_away_for_deletion, [topic_partition])
+                await self._delete_logs([topic_partition])
                 continue
             logger.error(
                 "%s is offline until the next start: %s. Restore the file from a backup; or, to go on "
@@ -198,7 +201,7 @@ class Partitions:
         backup."""
         if may_delete or log.size_bytes == 0:
             logger.info("%s is on disk, but its topic was deleted: deleting it", log.topic_partition)
-            await self.run_in_thread(self._put_away_for_deletion, [log.topic_partition])
+            await self._delete_logs([log.topic_partition])
             return
         if topic is None:
             why = "no topic has this name"
@@ -225,9 +228,11 @@ class Partitions:
             self._topics = new.topics
             failures = await self._delete_gone(old, new)
             broker_defaults_changed = old.broker_configs is not new.broker_configs
-            for name, topic in new.topics.items():
+            for number, (name, topic) in enumerate(new.topics.items(), 1):
                 if broker_defaults_changed or old.topics.get(name) is not topic:
                     failure = await self._follow(topic)
+                    if number % TOPICS_BETWEEN_PAUSES == 0:
+                        await asyncio.sleep(0)
                     if failure is not None:
                         failures[name] = failure
         return failures
@@ -246,42 +251,34 @@ class Partitions:
                     logger.warning("%s", failure)
 
     async def _delete_gone(self, old: ClusterImage, new: ClusterImage) -> dict[str, KafkaError]:
-        failures = {}
+        gone: list[TopicPartition] = []
         for name, topic in old.topics.items():
             successor = new.topics.get(name)
-            if successor is not None and successor.topic_id == topic.topic_id:
-                continue
-            self._topic_names.pop(topic.topic_id, None)
-            places = [(name, index) for index in range(len(topic.partitions))]
-            for place in places:
-                self._lost.pop(place, None)
-                self._unmade.pop(place, None)
-            gone = [partition for place in places if (partition := self._partitions.pop(place, None))]
-            for partition in gone:  # all of them first: nothing more is acknowledged for the topic
+            if successor is None or successor.topic_id != topic.topic_id:
+                self._topic_names.pop(topic.topic_id, None)
+                gone += [TopicPartition(name, index) for index in range(len(topic.partitions))]
+        for place in gone:  # all of them first: nothing more is acknowledged for these topics
+            self._lost.pop(place, None)
+            self._unmade.pop(place, None)
+            partition = self._partitions.pop(place, None)
+            if partition is not None:
                 partition.take_offline()
-            try:
-                await self.run_in_thread(
-                    self._put_away_for_deletion, [TopicPartition(*each) for each in places]
-                )
-            except OSError as error:
-                failures[name] = KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"the topic {name} is deleted, but files of it are left: {error}; "
-                    "they are removed after the next start",
-                )
-        return failures
+        return {
+            name: KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the topic {name} is deleted, but files of it are left: {error}; "
+                "they are removed after the next start",
+            )
+            for (name, _), error in (await self._delete_logs(gone)).items()
+        }
 
-    def _put_away_for_deletion(self, topic_partitions: list[TopicPartition]) -> None:
-        """Free the names of all logs, then raise the first failure."""
-        failure = None
-        for topic_partition in topic_partitions:
-            try:
-                directories = self._log_dirs.put_away_for_deletion(topic_partition)
-                self._loop.call_soon_threadsafe(self._remove_soon, directories)
-            except OSError as error:
-                failure = failure or error
-        if failure is not None:
-            raise failure
+    async def _delete_logs(self, topic_partitions: list[TopicPartition]) -> dict[TopicPartition, OSError]:
+        """Free the names of the logs and have their files removed; returns those that failed."""
+        if not topic_partitions:
+            return {}
+        put_away = await self.run_in_thread(self._log_dirs.put_away_for_deletion, topic_partitions)
+        self._remove_soon(put_away.directories)
+        return put_away.failures
 
     def _remove_soon(self, directories: list[str]) -> None:
         """Remove deleted logs' directories one after another in the background: nobody waits for them.

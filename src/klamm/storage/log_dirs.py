@@ -62,6 +62,13 @@ class DamagedLog(NamedTuple):
     log_start_offset: int
 
 
+class PutAway(NamedTuple):
+    """The new names of directories that were put away, and the logs whose directory could not be."""
+
+    directories: list[str]
+    failures: dict[TopicPartition, OSError]
+
+
 class LogDir:
     """One directory."""
 
@@ -347,26 +354,33 @@ class LogDirs:
             kept_as = put_away(path, STRAY_SUFFIX)
             self._report(f"{path} is of another topic: kept as {kept_as}; remove it if it is not needed")
 
-    def put_away_for_deletion(self, topic_partition: TopicPartition) -> list[str]:
-        """Forget a log, damaged ones too, and rename its directory, so that its name is free at once.
+    def put_away_for_deletion(self, topic_partitions: Iterable[TopicPartition]) -> PutAway:
+        """Forget logs, damaged ones too, and rename their directories, so that the names are free at once.
 
-        Returns the renamed directories, which the caller removes. Those that a crash leaves are listed by
-        `put_away_before` after the next start.
+        The caller removes the renamed directories. Those that a crash leaves are listed by `put_away_before`
+        after the next start.
         """
-        put_away_as = []
+        wanted = set(topic_partitions)
+        result = PutAway([], {})
         with self._lock:
             for directory in self.directories:
-                log = directory.logs.get(topic_partition)
-                if log is not None:
-                    self._forget(log)
+                logs = [log for tp, log in directory.logs.items() if tp in wanted]
+                directory.logs = {tp: log for tp, log in directory.logs.items() if tp not in wanted}
+                for log in logs:
                     try:
                         log.rename_for_delete()
-                    finally:
-                        log.close(clean=False)
-                    put_away_as.append(str(log.directory))
-                elif directory.damaged.pop(topic_partition, None) is not None:
-                    put_away_as.append(put_away(directory.file(str(topic_partition)), DELETE_SUFFIX))
-        return put_away_as
+                        result.directories.append(str(log.directory))
+                    except OSError as error:
+                        result.failures[log.topic_partition] = error
+                    log.close(clean=False)
+                for topic_partition in directory.damaged.keys() & wanted:
+                    try:
+                        path = directory.file(str(topic_partition))
+                        result.directories.append(put_away(path, DELETE_SUFFIX))
+                        del directory.damaged[topic_partition]
+                    except OSError as error:
+                        result.failures[topic_partition] = error
+        return result
 
     def put_away_before(self) -> list[str]:
         """Directories that were put away for deletion before this start and are still there."""
