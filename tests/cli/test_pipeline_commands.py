@@ -109,7 +109,7 @@ def test_status_of_what_ran_and_of_what_failed(shop: Project) -> None:
     words = done.stdout.split()
     for word in ("orders_table", "finished", "7", "1,200", "1,190", "3", "10"):
         assert word in words
-    assert "10 rows broke the rule 'orders: small'" in done.stdout
+    assert "10 rows broke the expectation 'orders: small'" in done.stdout
     assert "klamm pipeline schema orders --update" in done.stdout
     assert json.loads(run("status", "-o", "json").stdout) == [finished.to_json()]
     write_status(state, PipelineStatus("revenue", "topic revenue", state="failed", error="it broke"))

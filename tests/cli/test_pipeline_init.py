@@ -57,7 +57,7 @@ def test_nothing_is_written_over(folder: Path) -> None:
     (folder / "shop/README.md").write_text("mine")
     done = run("pipeline", "init", "shop")
     assert done.exit_code == 1
-    assert "README.md already" in done.stderr
+    assert "already has README.md" in done.stderr
     assert [file.name for file in (folder / "shop").iterdir()] == ["README.md"]
     assert (folder / "shop/README.md").read_text() == "mine"
 
@@ -65,7 +65,7 @@ def test_nothing_is_written_over(folder: Path) -> None:
 def test_a_name_that_topics_cannot_have(folder: Path) -> None:
     done = run("pipeline", "init", "my shop")
     assert done.exit_code == 1
-    assert "'my shop' is no name of a project" in done.stderr
+    assert "'my shop' is not a valid project name" in done.stderr
     assert list(folder.iterdir()) == []
 
 

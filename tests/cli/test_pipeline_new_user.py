@@ -69,7 +69,7 @@ def test_from_init_to_a_table(klamm: klamm.testing.Broker, tmp_path: Path) -> No
 
     done = type_klamm(shop, "pipeline", "run", "--once")
     assert done.stdout == ""
-    assert f"orders_table: {NEGATIVE} rows broke the rule 'orders: amount is positive'" in done.stderr
+    assert f"orders_table: {NEGATIVE} rows broke the expectation 'orders: amount is positive'" in done.stderr
     told = json.loads(type_klamm(shop, "pipeline", "status", "-o", "json").stdout)
     statuses = {status["pipeline"]: status for status in told}
     assert {name: status["state"] for name, status in statuses.items()} == {

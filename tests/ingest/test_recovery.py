@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.ingest.recovery import Block, Remembered, Unwritten, judge, next_sequence
+from klamm.ingest.recovery import Block, Remembered, Unwritten, compare, next_sequence
 from klamm.records.batch import MAX_SEQUENCE
 
 OURS = 1000
@@ -16,9 +16,9 @@ def block(number: int, sequence: int, records: int, partition: int = 0, producer
 
 
 def left(blocks: list[Block], remembered: dict[tuple[int, int], Remembered]) -> list[tuple[int, int]]:
-    verdict = judge(blocks, remembered)
-    assert verdict.doubtful == []
-    return [(one.block.block_id, one.written) for one in verdict.unwritten]
+    found = compare(blocks, remembered)
+    assert found.doubtful == []
+    return [(one.block.block_id, one.written) for one in found.unwritten]
 
 
 @given(
@@ -57,13 +57,13 @@ def test_a_partition_that_never_got_anything_does_not_know_the_producer() -> Non
 
 def test_a_partition_that_has_forgotten_the_producer_cannot_tell() -> None:
     blocks = [block(1, 30, 10), block(2, 40, 10)]
-    verdict = judge(blocks, {})
-    assert verdict.doubtful == blocks
-    assert verdict.unwritten == [Unwritten(one, 0) for one in blocks]
+    found = compare(blocks, {})
+    assert found.doubtful == blocks
+    assert found.unwritten == [Unwritten(one, 0) for one in blocks]
 
 
 def test_a_producer_that_numbered_anew_cannot_be_followed() -> None:
     blocks = [block(1, 30, 10)]
-    verdict = judge(blocks, {(0, OURS): Remembered(1, 99)})
-    assert verdict.doubtful == blocks
-    assert verdict.unwritten == [Unwritten(blocks[0], 0)]
+    found = compare(blocks, {(0, OURS): Remembered(1, 99)})
+    assert found.doubtful == blocks
+    assert found.unwritten == [Unwritten(blocks[0], 0)]

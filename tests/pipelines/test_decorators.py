@@ -101,33 +101,33 @@ MISTAKES = [
     (lambda: source(topic=[], schema="a INT"), "names no topic"),
     (lambda: source(topic="t", format="jason"), "Did you mean 'json'?"),  # type: ignore[arg-type]
     (lambda: source(topic="t"), "a source of json needs a schema"),
-    (lambda: source(topic="t", format="text", schema="a INT"), "a source of text has no schema"),
-    (lambda: source(topic="t", format="avro", schema="infer"), "inferring is for json and csv"),
-    (lambda: source(topic="t", format="avro", schema="a.avsc", framing="x"), "framing='x' is not known"),
+    (lambda: source(topic="t", format="text", schema="a INT"), "a source of text takes no schema"),
+    (lambda: source(topic="t", format="avro", schema="infer"), "only json and csv can be inferred"),
+    (lambda: source(topic="t", format="avro", schema="a.avsc", framing="x"), "framing='x' is not valid"),
     (
         lambda: source(topic="t", format="avro", schema="a.avsc", registry="http://r"),
-        "a registry is asked by the ids",
+        "a registry needs values",
     ),
     (
         lambda: source(topic="t", format="avro", schema="a.avsc", framing="confluent", registry="r:81"),
-        "the registry 'r:81' is no address",
+        "the registry 'r:81' is not a valid URL",
     ),
     (lambda: source(topic="t", format="protobuf", schema="a.desc"), "needs the option message"),
-    (lambda: source(topic="t", schema="a INT", read={"startingTimestamp": 1}), "start= says where"),
+    (lambda: source(topic="t", schema="a INT", read={"startingTimestamp": 1}), "start= sets where"),
     (lambda: source(topic="t", schema="a INT", timestampFromat="x"), "Did you mean timestampFormat?"),
     (lambda: source(topic="t", schema="a INT", undecodable="x"), "undecodable='x'"),  # type: ignore[arg-type]
     (lambda: source(topic="t", schema="a INT")(lambda one, two: one), "takes 2 parameters"),
-    (lambda: transform(lambda *all: all), "has no name to go by"),
-    (lambda: transform(print), "is no function"),
-    (lambda: pipeline(to="table"), "is no sink"),  # type: ignore[arg-type]
+    (lambda: transform(lambda *all: all), "does not name an input"),
+    (lambda: transform(print), "is not a function"),
+    (lambda: pipeline(to="table"), "is not a sink"),  # type: ignore[arg-type]
     (lambda: pipeline(to=topic("t"), mode="apend"), "Did you mean 'append'?"),  # type: ignore[arg-type]
-    (lambda: pipeline(to=topic("t"), trigger="often"), "is no interval"),
+    (lambda: pipeline(to=topic("t"), trigger="often"), "is not a valid interval"),
     (lambda: expect("", "a > 0"), "name is empty"),
     (lambda: expect("a", " "), "condition is empty"),
     (lambda: expect("decode", "a > 0"), "can be called 'decode'"),
     (lambda: expect("a", "a > 0", otherwise="warm"), "Did you mean 'warn'?"),  # type: ignore[arg-type]
     (lambda: expect("a", "a > 0")(expect("a", "b > 0")(lambda x: x)), "two expectations called 'a'"),
-    (lambda: transform(transform(lambda x: x)), "is a transform already"),
+    (lambda: transform(transform(lambda x: x)), "is already a transform"),
     (lambda: parquet(""), "the sink's table is ''"),
 ]
 

@@ -101,8 +101,8 @@ def test_all_problems_are_told_with_the_users_lines(tmp_path: Path) -> None:
     assert "importing pipelines/a.py failed: ModuleNotFoundError" in str(problems[0])
     assert "SyntaxError" in str(problems[1])
     assert "JSONDecodeError" in str(problems[2])
-    assert "has no name to go by" in str(problems[3])
-    assert "is no source, transform or pipeline" in str(problems[4])
+    assert "does not name an input" in str(problems[3])
+    assert "is not a source, transform or pipeline" in str(problems[4])
 
 
 def test_two_of_one_name_are_a_problem(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_two_of_one_name_are_a_problem(tmp_path: Path) -> None:
     found = discover(make_project(tmp_path, {"a.py": ORDERS, "b.py": again}))
     (problem,) = found.problems
     assert isinstance(problem, DefinitionError)
-    assert "there are two of the name clean" in str(problem)
+    assert "there are two functions called clean" in str(problem)
     assert str(tmp_path / "pipelines/a.py:8") in str(problem)
 
 
@@ -137,4 +137,4 @@ def test_what_wants_a_session_at_import_is_told_with_a_way_out(tmp_path: Path) -
     )
     told = asked.stdout.splitlines()
     assert len(told) == 2, asked.stderr
-    assert all("There is no Spark session yet while files are imported" in line for line in told)
+    assert all("There is no Spark session while files are imported" in line for line in told)

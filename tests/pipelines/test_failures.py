@@ -82,7 +82,7 @@ def test_an_analysis_error_is_told_without_the_plan() -> None:
 def test_anything_else_is_its_first_line() -> None:
     text = "java.lang.OutOfMemoryError: Java heap space\n\tat somewhere(Somewhere.java:1)"
     assert explain(text, ROOT).summary == "Java heap space"
-    assert explain("", ROOT).summary == "it failed without a word"
+    assert explain("", ROOT).summary == "it failed without a message"
 
 
 def test_a_very_long_text_is_cut() -> None:

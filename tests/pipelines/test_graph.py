@@ -52,7 +52,7 @@ def test_what_no_pipeline_reaches_is_unused() -> None:
 def test_unknown_inputs_are_told_with_the_nearest() -> None:
     nodes = project_of(orders="", clean="ordres", ALL="clean nothing_like_it")
     first, second = graph.problems(nodes)
-    assert "a.py:1: clean asks for 'ordres'" in str(first)
+    assert "a.py:1: clean has a parameter 'ordres'" in str(first)
     assert "Did you mean orders?" in str(first)
     assert "There are orders, clean" in str(second)
     with pytest.raises(GraphError, match="nothing_like_it"):
@@ -84,7 +84,7 @@ def test_a_transform_needs_an_input_or_the_session() -> None:
         "b": Transform("b", len, Place(Path("a.py"), 2), wants_session=True),
     }
     (problem,) = graph.problems(nodes)
-    assert "the transform a asks for nothing" in str(problem)
+    assert "the transform a has no inputs" in str(problem)
 
 
 def test_a_name_that_is_not_there() -> None:

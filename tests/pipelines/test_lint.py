@@ -65,7 +65,11 @@ def test_nothing_is_found_where_nothing_is_wrong(broker: Broker, tmp_path: Path)
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [
-        ("def table(orders)", "def table(ordres)", "error: table asks for 'ordres', and there is no source"),
+        (
+            "def table(orders)",
+            "def table(ordres)",
+            "error: table has a parameter 'ordres', but there is no source",
+        ),
         (
             "amount > 0",
             "amuont > 0",
@@ -81,21 +85,21 @@ def test_nothing_is_found_where_nothing_is_wrong(broker: Broker, tmp_path: Path)
         (
             'topic="orders"',
             'topic="shop.dead-letters"',
-            "error: orders reads shop.dead-letters, where its own",
+            "error: orders reads shop.dead-letters, to which its own",
         ),
-        ('topic="orders"', 'topic="orders,other"', "error: 'orders,other' is no name of a topic"),
+        ('topic="orders"', 'topic="orders,other"', "error: 'orders,other' is not a valid topic name"),
         (
             'topic="orders"',
             'topic="orders", start="soon"',
-            "error: start of orders: 'soon' is no place to begin",
+            "error: start of orders: 'soon' is not a valid starting point",
         ),
         ('topic="orders"', 'topic="orders", read={"maxOffsetPerTrigger": 1}', "error: read of orders:"),
         ('parquet("t")', 'topic("orders")', "which it reads through orders, in a circle"),
-        ('parquet("t")', 'topic("shop.dead-letters")', "where the dead letters go"),
-        ('parquet("t")', 'topic("a b")', "'a b' is no name of a topic"),
+        ('parquet("t")', 'topic("shop.dead-letters")', "which is the dead-letter topic"),
+        ('parquet("t")', 'topic("a b")', "'a b' is not a valid topic name"),
         ("def table(orders)", "def table(spark)", "warning: no pipeline uses the source orders"),
         ("    return orders\n", "    return orders +\n", "SyntaxError"),
-        ('to=parquet("t")', 'to=parquet("t"), mode="update"', "cannot take rows in the mode 'update'"),
+        ('to=parquet("t")', 'to=parquet("t"), mode="update"', "does not support the mode 'update'"),
     ],
 )
 def test_faults_are_found_with_their_line(tmp_path: Path, old: str, new: str, found: str) -> None:
@@ -114,7 +118,7 @@ def test_more_faults_are_found_at_once(tmp_path: Path) -> None:
     assert [line for line in told if "in a circle: a → b → a" in line]
     assert [line for line in told if "again writes to the table t, and so does table at" in line]
     assert offline(tmp_path, GOOD[: GOOD.index("@pipeline")]) == [
-        "klamm.toml:1 warning: the project has no pipeline, so that nothing runs. Write a function under "
+        "klamm.toml:1 warning: the project has no pipeline, so nothing runs. Write a function under "
         "@pipeline that takes one of the transforms or sources"
     ]
 
@@ -174,7 +178,7 @@ def sampled(broker: Broker, root: Path, arguments: str) -> list[str]:
         ('topic="binary", format="avro", schema="order.avsc"', "error: 1 of the newest 1 records"),
         (
             'topic="binary", format="protobuf", schema="shop.desc", message="shop.Order"',
-            "the value is no shop.Order. Such records go to the dead letters",
+            "the value is no shop.Order. Such records go to the dead-letter topic",
         ),
     ],
 )
@@ -205,7 +209,7 @@ def test_records_that_fit_are_not_found(broker: Broker, tmp_path: Path) -> None:
 def test_plans_that_were_not_looked_at_are_told(tmp_path: Path) -> None:
     project = make_project(tmp_path, GOOD.replace('schema="', 'schema="nonsense '))
     told = lines(check(project, records=False, deep=True))
-    assert [line for line in told if "the plans were not looked at. Mend the errors first" in line]
+    assert [line for line in told if "the plans were not checked. Fix the errors first" in line]
 
 
 def test_deep_asks_spark(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

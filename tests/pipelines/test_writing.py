@@ -61,7 +61,7 @@ def test_a_query_that_is_started_again_leaves_to_compaction_what_it_is_at(tmp_pa
     [
         ("parquet('t')", ["n", "Batch"], "has a column batch"),
         ("parquet('t', partition_by='day')", ["n"], "partition_by of table names day"),
-        ("parquet('t', partition_by='_partition')", ["_partition"], "readers pass over folders"),
+        ("parquet('t', partition_by='_partition')", ["_partition"], "readers ignore folders"),
         ("delta('t', partition_by=['n', 'day'])", ["n"], "partition_by of table names day"),
     ],
 )

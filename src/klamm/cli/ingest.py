@@ -1,4 +1,4 @@
-"""`klamm ingest tail` and `klamm ingest replay`: files into topics. Progress and complaints go to stderr."""
+"""`klamm ingest tail` and `klamm ingest replay`: files into topics. Progress and errors go to stderr."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ app = typer.Typer(
 
 Topic = Annotated[str, typer.Option(help="The topic to send to.")]
 Bootstrap = Annotated[
-    str, typer.Option(envvar=BOOTSTRAP_VARIABLE, help="Brokers to ask first, host:port[,host:port].")
+    str, typer.Option(envvar=BOOTSTRAP_VARIABLE, help="Brokers to connect to first, host:port[,host:port].")
 ]
 Config = Annotated[Path | None, typer.Option(help="A properties or TOML file with settings of the producer.")]
 Set = Annotated[
@@ -40,7 +40,7 @@ Compression = Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.
 
 
 class Output(StrEnum):
-    """How the summary is written: as a sentence to stderr, or also as data to stdout."""
+    """How the summary is written: as a sentence to stderr, or also as JSON to stdout."""
 
     TEXT = "text"
     JSON = "json"
@@ -52,35 +52,35 @@ OutputOption = Annotated[
 
 
 class From(StrEnum):
-    """Where a file begins that has no position yet."""
+    """Where to begin a file that has no position yet."""
 
     BEGINNING = "beginning"
     END = "end"
 
 
 class Key(StrEnum):
-    """What the records' key is."""
+    """The key of the records."""
 
     NONE = "none"
     PATH = "path"
 
 
 class OnError(StrEnum):
-    """What to do with a row that cannot be read."""
+    """What to do with a row that cannot be parsed."""
 
     STOP = "stop"
     SKIP = "skip"
 
 
 class Types(StrEnum):
-    """What the fields of a CSV file become."""
+    """The types of a CSV file's fields."""
 
     STRINGS = "strings"
     INFER = "infer"
 
 
 class Format(StrEnum):
-    """How a file is written."""
+    """The format of a file."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -93,9 +93,12 @@ def tail(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     once: Annotated[bool, typer.Option("--once", help="Read to the end of the files, and stop.")] = False,
     from_: Annotated[
-        From, typer.Option("--from", help="Where files begin that are there at the first start.")
+        From, typer.Option("--from", help="Where to begin files that exist at the first start.")
     ] = From.BEGINNING,
-    key: Annotated[Key, typer.Option(help="path: a file's lines go to one partition, in order.")] = Key.NONE,
+    key: Annotated[
+        Key,
+        typer.Option(help="path: the file's path is the key, so its lines go to one partition, in order."),
+    ] = Key.NONE,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -105,9 +108,10 @@ def tail(
     multiline_start: Annotated[
         str | None, typer.Option(metavar="REGEX", help="Lines that match begin a record; others continue it.")
     ] = None,
-    max_lines: Annotated[int, typer.Option(min=1, help="The most lines of one such record.")] = 500,
+    max_lines: Annotated[int, typer.Option(min=1, help="The most lines of a multi-line record.")] = 500,
     flush_after: Annotated[
-        float, typer.Option(min=0, help="Seconds without a new line after which such a record is complete.")
+        float,
+        typer.Option(min=0, help="Seconds without a new line after which a multi-line record is complete."),
     ] = 5.0,
     flush_partial_after: Annotated[
         float | None,
@@ -115,13 +119,16 @@ def tail(
     ] = None,
     max_line_bytes: Annotated[int, typer.Option(help="Longer lines are cut, and counted.")] = 1_000_000,
     with_origin: Annotated[
-        bool, typer.Option("--with-origin", help="Headers klamm.file and klamm.file.offset in every record.")
+        bool,
+        typer.Option(
+            "--with-origin", help="Add the headers klamm.file and klamm.file.offset to every record."
+        ),
     ] = False,
     release_after: Annotated[
-        float, typer.Option(min=0, help="Seconds that a rotated file is still watched at its end.")
+        float, typer.Option(min=0, help="Seconds to watch a rotated file after its last line.")
     ] = 10.0,
     poll_interval: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between two looks for new lines.")
+        float, typer.Option(min=0.01, help="Seconds between two checks for new lines.")
     ] = 0.25,
     compression: Compression = "none",
     config: Config = None,
@@ -130,7 +137,8 @@ def tail(
 ) -> None:
     """Follow files through rotation and truncation, and send each line once.
 
-    Positions are kept on disk. A start after a crash asks the broker which lines it has, and sends the rest.
+    Positions are kept on disk. After a crash, the next start asks the broker which lines it has, and sends
+    the rest.
     """
     with _complaints():
         from klamm.ingest.lines import LineRules
@@ -168,37 +176,41 @@ def tail(
 
 @app.command()
 def replay(
-    file: Annotated[str, typer.Argument(help="JSON lines or CSV, perhaps .gz or .zst; - reads stdin.")],
+    file: Annotated[
+        str, typer.Argument(help="A file of JSON lines or CSV, also .gz or .zst; - reads stdin.")
+    ],
     topic: Topic,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     format_: Annotated[
-        Format | None, typer.Option("--format", help="How it is written.", show_default="by its name")
+        Format | None, typer.Option("--format", help="The format of the file.", show_default="by its name")
     ] = None,
-    key: Annotated[str | None, typer.Option(metavar="COLUMN", help="The field that is the key.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="COLUMN", help="The field to use as key.")] = None,
     time_: Annotated[
         str | None,
         typer.Option(
-            "--time", metavar="COLUMN", help="The field that is the time: ISO 8601, s or ms since 1970."
+            "--time", metavar="COLUMN", help="The field with the time: ISO 8601, or s or ms since 1970."
         ),
     ] = None,
-    rate: Annotated[str | None, typer.Option(metavar="N/s", help="So many records a second.")] = None,
-    speed: Annotated[
-        str | None, typer.Option(metavar="2x", help="So many times as quickly as it happened, by --time.")
+    rate: Annotated[
+        str | None, typer.Option(metavar="N/s", help="Send this many records per second.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=0, help="So many records at most.")] = None,
-    on_error: Annotated[OnError, typer.Option(help="What to do with a line that is bad.")] = OnError.STOP,
+    speed: Annotated[
+        str | None, typer.Option(metavar="2x", help="Send at the pace of --time, this many times as fast.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="Send at most this many records.")] = None,
+    on_error: Annotated[OnError, typer.Option(help="What to do with a bad line.")] = OnError.STOP,
     types: Annotated[
         Types, typer.Option(help="CSV: keep all fields as strings, or infer numbers, true, false and null.")
     ] = Types.STRINGS,
     delimiter: Annotated[
-        str | None, typer.Option(help="CSV: what is between fields.", show_default=",")
+        str | None, typer.Option(help="CSV: the separator of fields.", show_default=",")
     ] = None,
     compression: Compression = "none",
     config: Config = None,
     set_: Set = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Send the rows of a file to a topic, at once or at a pace. CSV rows become JSON objects."""
+    """Send the rows of a file to a topic, as fast as possible or at a pace. CSV rows become JSON objects."""
     with _complaints():
         from klamm.ingest.replay import Replay, ReplayOptions
 
@@ -220,11 +232,11 @@ def replay(
             _run(work, output)
 
 
-# ---- what both share
+# ---- what both commands share
 
 
 def _run(work: TailSession | Replay, output: Output) -> None:
-    """Run it, and say at the end what came of it, however it ended."""
+    """Run the work, and print a summary at its end, also after an error."""
     from klamm.cli.working import run_work
     from klamm.ingest.progress import Rates, summary
 
@@ -241,7 +253,7 @@ def _run(work: TailSession | Replay, output: Output) -> None:
 
 @contextmanager
 def _complaints() -> Iterator[None]:
-    """What goes wrong is one line on stderr, and exit status 1."""
+    """Turn errors into one line on stderr and exit status 1."""
     set_up_logging()
     try:
         from klamm.ingest.errors import IngestError
@@ -265,7 +277,7 @@ def _producer_options(compression: str, settings: list[str] | None) -> dict[str,
     for setting in settings or []:
         name, equals, value = setting.partition("=")
         if not equals:
-            raise IngestError(f"--set {setting} is not KEY=VALUE")
+            raise IngestError(f"--set {setting} is not valid: expected KEY=VALUE")
         options[name.strip()] = value.strip()
     return options
 
@@ -275,9 +287,9 @@ def _pace(rate: str | None, speed: str | None, time_column: str | None) -> Pace:
     from klamm.ingest.pacing import at_rate, at_speed, unpaced
 
     if rate is not None and speed is not None:
-        raise IngestError("--rate and --speed exclude each other", advice="Give one of them")
+        raise IngestError("--rate and --speed cannot be combined", advice="Give one of them")
     if speed is not None and time_column is None:
-        raise IngestError("--speed needs --time", advice="Name the field that has the records' time")
+        raise IngestError("--speed needs --time", advice="Name the field with the time of the records")
     if rate is not None:
         return at_rate(_positive("--rate", rate, rate.removesuffix("/s")))
     if speed is not None:

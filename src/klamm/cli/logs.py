@@ -1,4 +1,4 @@
-"""Logging of the commands: to stderr, as much as KLAMM_LOG_LEVEL says."""
+"""Logging of the commands: to stderr, at the level KLAMM_LOG_LEVEL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `klamm`: one file per noun; this one puts them together."""
+"""The command `klamm`, put together from one file per noun."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`klamm pipeline …`: make a project, check it, look at rows, run it, and read records again.
+"""`klamm pipeline …`: create a project, check it, preview rows, run it, replay records.
 
-Data goes to stdout, progress and complaints to stderr. Exit status 1 says that something is wrong: with the
-project, with a pipeline, or with what was asked for. Spark is imported by the commands that need it.
+Data goes to stdout, progress and errors to stderr. The exit status is 1 if the project, a pipeline or the
+command's arguments are wrong. Only the commands that need Spark import it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from klamm.pipelines.project import Project
 
 INTERRUPTED = 130
-"""The exit status of what Ctrl-C has ended before it could end in good order, as shells have it."""
+"""The exit status after Ctrl-C, as shells use it: 128 and the number of SIGINT."""
 
 PACKAGES_OF_SPARK = ("pyspark", "py4j", "pyarrow", "numpy", "numba", "fastavro", "google")
-"""What the extra `spark` brings: where one is missing, the extra is."""
+"""Packages of the extra `spark`. If one of them cannot be imported, the extra is not installed."""
 
 app = typer.Typer(help="Pipelines on Spark: from topics to tables and back.", no_args_is_help=True)
 
@@ -40,7 +40,7 @@ BootstrapOption = Annotated[
     typer.Option(
         "--bootstrap",
         envvar=BOOTSTRAP_VARIABLE,
-        help="Brokers to ask first, host:port[,host:port].",
+        help="Brokers to connect to first, host:port[,host:port].",
         show_default="as klamm.toml says",
     ),
 ]
@@ -52,21 +52,22 @@ MasterOption = Annotated[
         show_default="as klamm.toml says",
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 
 
 @app.command()
 def init(
-    name: Annotated[str, typer.Argument(help="The project's name; its folder is called so, too.")],
+    name: Annotated[str, typer.Argument(help="The name of the project and of its folder.")],
     bootstrap: Annotated[
-        str, typer.Option(envvar=BOOTSTRAP_VARIABLE, help="The brokers that it reads from.")
+        str, typer.Option(envvar=BOOTSTRAP_VARIABLE, help="The brokers that the project reads from.")
     ] = DEFAULT_BOOTSTRAP,
     sample: Annotated[
-        bool, typer.Option("--sample/--no-sample", help="Add a file of made-up orders to try it with.")
+        bool,
+        typer.Option("--sample/--no-sample", help="Add a file of made-up orders to try the project with."),
     ] = True,
 ) -> None:
-    """Make a project that works at once: one source, one table, one aggregate, and orders to try it with."""
+    """Create a project that works at once: a source, a table, an aggregate, and orders to try it with."""
     with _complaints():
         from klamm.cli.pipelines.scaffold import SAMPLE_FILE, make_project
 
@@ -88,13 +89,14 @@ def init(
 @app.command()
 def lint(
     deep: Annotated[
-        bool, typer.Option("--deep", help="Start Spark, and have it analyse every plan.")
+        bool, typer.Option("--deep", help="Start Spark and let it analyse the plan of every pipeline.")
     ] = False,
     project: ProjectOption = None,
     bootstrap: BootstrapOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Find mistakes before a run does: names, circles, topics, schemas, records that do not fit them."""
+    """Check a project without running it: names, circular inputs, topics, schemas, records that do not
+    fit."""
     with _complaints():
         from klamm.cli.pipelines.describing import finding_line, finding_value, findings_summary
         from klamm.cli.pipelines.showing import write_values
@@ -120,16 +122,18 @@ def lint(
 @app.command()
 def preview(
     node: Annotated[str, typer.Argument(help="A source, a transform or a pipeline.")],
-    last: Annotated[int, typer.Option(min=1, help="So many of the newest records of each source.")] = 20,
+    last: Annotated[
+        int, typer.Option(min=1, help="How many of the newest records of each source to read.")
+    ] = 20,
     all_columns: Annotated[
-        bool, typer.Option("--all", help="Also the columns that say which record a row is from.")
+        bool, typer.Option("--all", help="Also show the columns _topic, _partition, _offset and so on.")
     ] = False,
     project: ProjectOption = None,
     bootstrap: BootstrapOption = None,
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the rows that a function makes of the newest records. Nothing is written."""
+    """Show the rows that a function returns for the newest records. Writes nothing."""
     with _complaints():
         from klamm.cli.pipelines.showing import write_rows
         from klamm.pipelines.definitions import CARRIED
@@ -143,7 +147,7 @@ def preview(
         columns = [made.columns[index] for index in chosen]
         write_rows(columns, [[row[index] for index in chosen] for row in made.rows], output)
         if not made.rows:
-            typer.echo(f"klamm: {node} makes no rows of the last {last} records", err=True)
+            typer.echo(f"klamm: {node} returns no rows for the last {last} records", err=True)
 
 
 @app.command()
@@ -151,7 +155,9 @@ def run(
     names: Annotated[
         list[str] | None, typer.Argument(help="The pipelines to run.", show_default="all of them")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Read what is there now, and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Read the records that are in the topics now, then end.")
+    ] = False,
     project: ProjectOption = None,
     bootstrap: BootstrapOption = None,
     master: MasterOption = None,
@@ -159,7 +165,7 @@ def run(
 ) -> None:
     """Run pipelines in one Spark session, until Ctrl-C or, with --once, until they have caught up.
 
-    One that fails does not stop the others; the exit status is 1 then.
+    A pipeline that fails does not stop the others. The exit status is 1 if one has failed.
     """
     with _complaints():
         from klamm.cli.pipelines.showing import write_values
@@ -182,7 +188,7 @@ def status(
     project: ProjectOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """How each pipeline is doing, or did last. Exit status 1 if one has failed or was killed."""
+    """Show the state of each pipeline. The exit status is 1 if one has failed or was killed."""
     with _complaints():
         from klamm.cli.pipelines.showing import console, remarks, status_table, write_values
         from klamm.pipelines.status import read_status
@@ -204,7 +210,7 @@ def status(
 
 @app.command()
 def replay(
-    pipeline: Annotated[str, typer.Argument(help="The pipeline that reads its records again.")],
+    pipeline: Annotated[str, typer.Argument(help="The pipeline that is to read its records again.")],
     from_: Annotated[
         str,
         typer.Option(
@@ -219,7 +225,8 @@ def replay(
     bootstrap: BootstrapOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Have the next run read records again. Tables of Parquet are made anew from there, each row once."""
+    """Make the next run read records again. Parquet tables are rewritten from there on, without
+    duplicates."""
     with _complaints():
         from klamm.cli.pipelines.describing import plan_lines, plan_value
         from klamm.cli.pipelines.showing import write_json
@@ -230,24 +237,30 @@ def replay(
             planned = replaying.plan(quiet, pipeline, from_)
             for line in plan_lines(planned):
                 typer.echo(line, err=True)
-            is_wanted = not dry_run and _confirmed(yes, "Do it?")
+            is_wanted = not dry_run and _confirmed(yes, "Replay?")
             if is_wanted:
                 replaying.carry_out(quiet, planned)
         if output is not Output.TABLE:
             write_json(plan_value(planned, is_wanted))
         if is_wanted:
-            typer.echo(f"The next `klamm pipeline run` reads {pipeline} again from there.", err=True)
+            typer.echo(f"The next `klamm pipeline run` starts {pipeline} from there.", err=True)
 
 
 @app.command()
 def redrive(
-    pipeline: Annotated[str | None, typer.Option(help="Only what this pipeline has refused.")] = None,
+    pipeline: Annotated[str | None, typer.Option(help="Only dead-letter records of this pipeline.")] = None,
     rule: Annotated[
-        str | None, typer.Option(help="Only what broke this rule; decode: what could not be decoded.")
+        str | None,
+        typer.Option(
+            help="Only dead-letter records of this expectation; decode: values that could not be decoded."
+        ),
     ] = None,
     for_all: Annotated[
         bool,
-        typer.Option("--for-all", help="For all that read their topics, not just the pipeline that refused."),
+        typer.Option(
+            "--for-all",
+            help="For all pipelines that read the topics, not only the one that rejected the record.",
+        ),
     ] = False,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
@@ -255,7 +268,7 @@ def redrive(
     bootstrap: BootstrapOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Send dead letters back to the topics they came from, each once: when their reason has been mended."""
+    """Send dead-letter records back to the topics they came from, each once, after their cause was fixed."""
     with _complaints():
         from klamm.cli.pipelines.showing import write_json
 
@@ -265,25 +278,25 @@ def redrive(
         send = partial(send_back, found, pipeline=pipeline, rule=rule, for_all=for_all)
         done = send(dry_run=True)
         counts = ", ".join(f"{count:,} to {topic}" for topic, count in sorted(done.sent.items()))
-        typer.echo(f"dead letters in {found.dead_letters} to send back: {counts or 'none'}", err=True)
+        typer.echo(f"dead-letter records in {found.dead_letters} to send back: {counts or 'none'}", err=True)
         if not done.total and not done.waiting and done.others:
             names = "; ".join(sorted(done.others))
-            typer.echo(f"there are some of other pipelines and rules: {names}", err=True)
-        if done.total and not dry_run and _confirmed(yes, "Send them?"):
+            typer.echo(f"there are dead-letter records of other pipelines and rules: {names}", err=True)
+        if done.total and not dry_run and _confirmed(yes, "Send them back?"):
             done = send()
             typer.echo(f"{done.total:,} sent", err=True)
         if done.repeated:
-            typer.echo(f"{done.repeated:,} more are letters of the same records", err=True)
+            typer.echo(f"{done.repeated:,} more are duplicates, of the same original records", err=True)
         if done.of_rows:
             typer.echo(
-                f"{done.of_rows:,} were refused behind their source: other rows that were made of the same "
-                "record are made again",
+                f"{done.of_rows:,} broke an expectation of a transform or pipeline: other rows of the same "
+                "original record will be written again",
                 err=True,
             )
         for reason, count in done.waiting.items():
-            typer.echo(f"{count:,} wait: {reason}", err=True)
+            typer.echo(f"{count:,} are left for later: {reason}", err=True)
         for reason, count in done.kept.items():
-            typer.echo(f"{count:,} cannot go back: {reason}", err=True)
+            typer.echo(f"{count:,} cannot be sent back: {reason}", err=True)
         if output is not Output.TABLE:
             write_json({**done.to_json(), "dry_run": dry_run})
 
@@ -292,13 +305,13 @@ def redrive(
 def schema(
     source: Annotated[str, typer.Argument(help="A source.")],
     update: Annotated[
-        bool, typer.Option("--update", help="Add the fields that newer records have to its file.")
+        bool, typer.Option("--update", help="Add fields of newer records to the schema file.")
     ] = False,
     project: ProjectOption = None,
     bootstrap: BootstrapOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the columns of a source, or add to a schema that was inferred what newer records bring."""
+    """Show the columns of a source, or update its inferred schema from newer records."""
     with _complaints():
         from klamm.cli.pipelines.describing import update_lines
         from klamm.cli.pipelines.finding import find_source
@@ -318,7 +331,7 @@ def schema(
             write_json(columns.jsonValue())
 
 
-# ---- what they share
+# ---- what the commands share
 
 
 def _load(folder: Path | None, bootstrap: str | None = None, master: str | None = None) -> Project:
@@ -329,7 +342,7 @@ def _load(folder: Path | None, bootstrap: str | None = None, master: str | None 
 
 @contextmanager
 def _spark(project: Project) -> Iterator[Project]:
-    """The project with a Spark that is quiet. On an error its log is named."""
+    """The project with Spark's logs sent to a file. If Spark fails, prints where that file is."""
     from klamm.cli.pipelines.spark_logs import quiet_spark, spark_log
 
     try:
@@ -337,13 +350,13 @@ def _spark(project: Project) -> Iterator[Project]:
             yield quiet
     except Exception as error:
         if _is_of_spark(error):
-            typer.echo(f"klamm: what Spark says is in {spark_log(project).parent}", err=True)
+            typer.echo(f"klamm: Spark's log is in {spark_log(project).parent}", err=True)
         raise
 
 
 @contextmanager
 def _complaints() -> Iterator[None]:
-    """What goes wrong is one line on stderr, and exit status 1."""
+    """Turn errors into one line on stderr and exit status 1."""
     set_up_logging()
     try:
         from klamm.pipelines.errors import PipelineError
@@ -370,7 +383,8 @@ def _complaint(text: str) -> typer.Exit:
 
 
 def _is_of_spark(error: BaseException) -> bool:
-    """Whether Spark or the way to it has failed, by the name of the module: it may not be there to import."""
+    """True for errors of Spark or its Python side. Goes by the module's name, as Spark may not be
+    installed."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j", "pyspark_klamm")
 
 
@@ -380,11 +394,11 @@ def _waiting(text: str) -> None:
 
 
 def _confirmed(yes: bool, question: str) -> bool:
-    """Whether the user wants it. Where there is nobody to ask, only --yes is a yes."""
+    """True if the user confirms. Without a terminal only --yes confirms."""
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise _complaint("nothing was done: say --yes, as there is nobody here to ask")
+        raise _complaint("nothing was done: there is no terminal to ask on; confirm with --yes")
     return typer.confirm(question, err=True)
 
 
@@ -392,9 +406,9 @@ def _tell_failures(project: Project, ended: list[PipelineStatus]) -> None:
     from klamm.cli.pipelines.showing import remarks
     from klamm.cli.pipelines.spark_logs import spark_log
 
-    if not sys.stderr.isatty():  # on a terminal the last picture has them
+    if not sys.stderr.isatty():  # on a terminal the live table shows them
         for line in remarks(ended):
             typer.echo(line, err=True)
     if any(status.state == "failed" for status in ended):
-        typer.echo(f"klamm: what Spark says is in {spark_log(project).parent}", err=True)
+        typer.echo(f"klamm: Spark's log is in {spark_log(project).parent}", err=True)
         raise typer.Exit(1)

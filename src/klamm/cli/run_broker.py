@@ -1,4 +1,4 @@
-"""Starting one broker from what the command line was given, and stopping it on a signal."""
+"""Starts a broker from the arguments of the command line, and stops it on a signal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from klamm.node.broker import BrokerNode, CannotStart
 THREAD_SWITCH_INTERVAL_S = 0.0005
 
 COMMAND_VARIABLES = frozenset({LOG_LEVEL_VARIABLE, "KLAMM_BOOTSTRAP"})
-"""They look like broker settings, but are the commands' own."""
+"""Variables of the commands, which are not broker settings."""
 
 
 def run_broker(
@@ -28,7 +28,7 @@ def run_broker(
     settings: list[str],
     is_address_given: bool,
 ) -> None:
-    """Run a broker until it is told to stop; raises CannotStart with one clear line."""
+    """Run a broker until SIGTERM or SIGINT. Raises CannotStart with one line that says why."""
     flags = list(settings)
     if is_address_given:
         address = f"[{host}]" if ":" in host else host
@@ -42,7 +42,8 @@ def run_broker(
         raise CannotStart(str(error)) from None
     except OSError as error:
         raise CannotStart(f"cannot read {error.filename}: {error.strerror}") from None
-    # A worker thread that computes gives the interpreter back after this long, so the loop waits no longer.
+    # A worker thread that computes releases the interpreter lock after this time, so the loop waits no
+    # longer.
     sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
     event_loop.run(_serve(config))
 

@@ -17,10 +17,12 @@ def up(
     host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default=DEFAULT_HOST)] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port; 0 takes a free one.", show_default=str(DEFAULT_PORT)),
+        typer.Option(
+            min=0, max=65535, help="Port to listen on; 0 uses a free one.", show_default=str(DEFAULT_PORT)
+        ),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where the logs live.", show_default="./klamm-data")
+        Path | None, typer.Option(help="The folder of the data.", show_default="./klamm-data")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A properties or TOML file with Kafka's setting names.")
@@ -29,8 +31,8 @@ def up(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; may be repeated.")
     ] = None,
 ) -> None:
-    """Start a broker. Flags win over KLAMM_* variables, these over the file, the file over defaults."""
-    # Imported here: `klamm --help` needs no broker.
+    """Start a broker. Flags override KLAMM_* variables, these the file, and the file the defaults."""
+    # Imported here to keep `klamm --help` quick.
     from klamm.cli.run_broker import run_broker
     from klamm.node.broker import CannotStart
 

@@ -1,7 +1,7 @@
-"""Work that takes its time: done in a thread, shown on stderr, ended by Ctrl-C or SIGTERM.
+"""Runs long work in a thread, shows its progress on stderr, and ends it on Ctrl-C or SIGTERM.
 
-On a terminal one line is kept up to date; elsewhere a line is logged now and then. The first signal asks the
-work to stop; a second one, or some seconds of waiting, has it give up what is on its way.
+On a terminal the progress is one live line; elsewhere a line is logged now and then. The first signal asks
+the work to stop; a second signal, or some seconds of waiting, makes it give up requests in flight.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ LIVE_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 10.0
 
 STOP_PATIENCE_S = 10.0
-"""How long work may take to end by itself: brokers that do not answer within that are away."""
+"""How long work may take to stop by itself. A broker that does not answer within this time is gone."""
 
 ABANDON_PATIENCE_S = 5.0
-"""And how long it may take when it was abandoned."""
+"""How long work may take to stop after `abandon`."""
 
 logger = logging.getLogger("klamm.ingest")
 
 
 class Work(Protocol):
-    """What can be run here. `run` is called in a thread, the rest from the main one."""
+    """Work that `run_work` can run. `run` is called in a thread, `abandon` from the main thread."""
 
     def run(self, stop: threading.Event) -> object: ...
 
@@ -40,12 +40,12 @@ class Work(Protocol):
 
 
 def say(text: str) -> None:
-    """Tell something of note, above the live line."""
+    """Log a warning; on a terminal it appears above the live line."""
     logger.warning(text)
 
 
 def run_work(work: Work, line: Callable[[], str]) -> None:
-    """Run it to its end; raises what it raises. `line` says how it goes."""
+    """Run the work to its end and raise what it raises. `line` returns its progress."""
     stop = threading.Event()
     wake = threading.Event()
     failures: list[BaseException] = []
@@ -86,7 +86,7 @@ def _watch(thread: threading.Thread, wake: threading.Event, stop: threading.Even
 
 
 def _end(thread: threading.Thread, wake: threading.Event, work: Work, signals: list[int]) -> None:
-    """It was told to stop: wait for it, but not for ever."""
+    """Wait until the work has stopped; abandon it after a second signal or STOP_PATIENCE_S."""
     deadline = time.monotonic() + STOP_PATIENCE_S
     while thread.is_alive() and time.monotonic() < deadline and len(signals) < 2:
         wake.clear()
@@ -97,7 +97,7 @@ def _end(thread: threading.Thread, wake: threading.Event, work: Work, signals: l
 
 
 class _Display:
-    """The line, live or logged."""
+    """Shows the line of progress, live or logged."""
 
     def __init__(self, line: Callable[[], str]) -> None:
         self._line = line

@@ -131,9 +131,9 @@ class Positions:
                     f"{path} has the form {version} of another version of klamm, which knows more than this",
                     advice="Use that version, or choose another --state",
                 )
-            (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict != "ok":
-                raise sqlite3.DatabaseError(verdict)
+            (answer,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            if answer != "ok":
+                raise sqlite3.DatabaseError(answer)
         except BaseException:
             database.close()
             raise

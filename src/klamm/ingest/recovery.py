@@ -1,9 +1,9 @@
-"""What of the noted blocks is in the topic: a broker remembers the producer that sent them. A core.
+"""Finds out after a crash which noted blocks are in the topic, from the producer state of partitions. A core.
 
-An idempotent producer numbers its records per partition, and a partition remembers the last number that it
-has of each producer. Blocks are noted with the number of their first record before they are sent; a partition
-takes a producer's records only in order. So one question per partition tells exactly how many records of
-which block are written, without a trace of it in the records.
+An idempotent producer numbers its records per partition, and a partition remembers the last sequence number
+of each producer. A block is noted with the sequence number of its first record before it is sent, and a
+partition accepts a producer's records only in order. One DescribeProducers request per partition therefore
+tells how many records of each block are written, without any mark in the records.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from klamm.records.batch import MAX_SEQUENCE
 
 
 class Block(NamedTuple):
-    """A run of records of one file on its way to one partition."""
+    """Consecutive records of one file that are sent to one partition."""
 
     block_id: int
     file_id: int
@@ -27,11 +27,11 @@ class Block(NamedTuple):
     producer_id: int
     partition: int
     sequence: int
-    """The producer's number of the first record, in that partition."""
+    """The sequence number of the first record in that partition."""
 
 
 class Remembered(NamedTuple):
-    """What a partition remembers of a producer."""
+    """A partition's state of a producer."""
 
     epoch: int
     last_sequence: int
@@ -46,15 +46,18 @@ class Unwritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What is to be sent again, in order. `doubtful` blocks may be in the topic; nobody can tell."""
+class Recovered:
+    """The blocks to send again, in order. It is not known whether `doubtful` ones are in the topic."""
 
     unwritten: Sequence[Unwritten]
     doubtful: Sequence[Block]
 
 
-def judge(blocks: Iterable[Block], remembered: Mapping[tuple[int, int], Remembered]) -> Verdict:
-    """`remembered` is by partition and producer id. Blocks come in the order they were sent."""
+def compare(blocks: Iterable[Block], remembered: Mapping[tuple[int, int], Remembered]) -> Recovered:
+    """Compare noted blocks, in the order they were sent, with the state of partitions.
+
+    `remembered` is by partition and producer id.
+    """
     unwritten: list[Unwritten] = []
     doubtful: list[Block] = []
     began_at_zero: set[tuple[int, int]] = set()
@@ -64,28 +67,28 @@ def judge(blocks: Iterable[Block], remembered: Mapping[tuple[int, int], Remember
             began_at_zero.add(place)
         state = remembered.get(place)
         if state is None:
-            # A partition that got nothing of the producer does not know it. One that has forgotten it
-            # (it does after a day without records) does not either: then earlier records were there.
+            # A partition does not know a producer that has never written to it, or that it has forgotten
+            # after a day without records. In the second case earlier records were written.
             if place not in began_at_zero:
                 doubtful.append(block)
             unwritten.append(Unwritten(block, 0))
         elif state.epoch != 0:
-            # The producer had to number anew.
+            # The producer has begun its sequence numbers again.
             doubtful.append(block)
             unwritten.append(Unwritten(block, 0))
         else:
             written = min(max(_distance(block.sequence, state.last_sequence) + 1, 0), block.records)
             if written < block.records:
                 unwritten.append(Unwritten(block, written))
-    return Verdict(unwritten, doubtful)
+    return Recovered(unwritten, doubtful)
 
 
 def next_sequence(sequence: int, records: int) -> int:
-    """The number after so many records: MAX_SEQUENCE is followed by 0."""
+    """The sequence number after `records` records: MAX_SEQUENCE is followed by 0."""
     return (sequence + records) & MAX_SEQUENCE
 
 
 def _distance(first: int, last: int) -> int:
-    """How far `last` is behind `first`, which is less than half of all numbers; negative when before."""
+    """`last - first` with wrap-around, assuming that they are less than half of all numbers apart."""
     distance = (last - first) & MAX_SEQUENCE
     return distance - (MAX_SEQUENCE + 1) if distance > MAX_SEQUENCE >> 1 else distance

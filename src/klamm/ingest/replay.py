@@ -1,4 +1,4 @@
-"""Sending the rows of a file to a topic, all at once or at a pace. Needs klamm[arrow]."""
+"""Sends the rows of a file to a topic, as fast as possible or at a pace. Needs klamm[arrow]."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from klamm.records.kernels import pyarrow as pa
 STANDARD_INPUT = "-"
 
 BATCH_ROWS = 5000
-"""Rows are sent together up to this, if they are due."""
+"""Up to this many rows are sent together, if they are due."""
 
 BATCH_BYTES = 1024 * 1024
 
 BATCH_S = 0.1
-"""At a pace, rows wait no longer than this for others, even if all of them are late."""
+"""With a pace, a row waits at most this long for others, even if all are late."""
 
-_READ_BYTES = MOST_LINE_BYTES + 3  # a newline more, so that one that is too long is told from one that fits
+_READ_BYTES = MOST_LINE_BYTES + 3  # a newline more, to tell a line that is too long from one that fits
 
 REPORTED_BAD_LINES = 10
-"""So many are told of one by one; all are counted."""
+"""So many bad lines are reported one by one; all are counted."""
 
 _FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "csv"}
 _PACKED_SUFFIXES = (".gz", ".zst", ".bz2", ".lz4")
@@ -50,10 +50,10 @@ class ReplayOptions:
 
     path: str
     format: str | None = None
-    """"jsonl" or "csv"; None goes by the name."""
+    """"jsonl" or "csv"; None means by the file's name."""
     key: str | None = None
     time: str | None = None
-    """The field with a record's time; without it records get the present."""
+    """The field with a record's time; without it records get the present time."""
     pace: Pace = unpaced
     limit: int | None = None
     skips_bad_lines: bool = False
@@ -74,7 +74,7 @@ class Replay:
         producer_options: Mapping[str, object] | None = None,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Raises IngestError when an option is wrong, or the topic cannot be had."""
+        """Raises IngestError if an option is not valid, or the topic cannot be reached."""
         self.progress = Progress()
         self._options = options
         self._topic = topic
@@ -90,10 +90,10 @@ class Replay:
             self._producer.partitions_for(topic)
         except ClientError as error:
             self.abandon()
-            raise IngestError(f"nothing can be sent to {topic}: {error}") from error
+            raise IngestError(f"cannot send to {topic}: {error}") from error
 
     def abandon(self) -> None:
-        """Do not wait any more for what is on its way."""
+        """Close the producer without waiting for records in flight."""
         self._producer.close(0.0)
 
     def __enter__(self) -> Replay:
@@ -103,14 +103,14 @@ class Replay:
         self.abandon()
 
     def run(self, stop: threading.Event) -> Progress:
-        """Send the file, until it ends or `stop` is set. Raises IngestError when that cannot be."""
+        """Send the file until it ends or `stop` is set. Raises IngestError if the file or the topic fails."""
         started = time.monotonic()
         try:
             self._send_rows(stop, started)
         except ClientError as error:
             self._failure = self._failure or error
         if self._failure is not None:
-            raise IngestError(f"{self._topic} did not take rows: {self._failure}") from self._failure
+            raise IngestError(f"sending to {self._topic} failed: {self._failure}") from self._failure
         hidden = self.progress.bad_lines - REPORTED_BAD_LINES
         if hidden > 0:
             self._report(f"{self._options.path}: and {hidden:,} more bad lines")
@@ -136,7 +136,7 @@ class Replay:
             self._producer.flush()
 
     def _due_in(self, row: Row, waiting: int, started: float) -> tuple[float, float]:
-        """In how many seconds a row may go, and what time it is; nobody asks for that without a pace."""
+        """In how many seconds a row may be sent, and the present time, which is only read with a pace."""
         due = self._options.pace(self.progress.records + waiting, row.time_ms)
         if due <= 0:
             return 0.0, started
@@ -236,7 +236,7 @@ def _format_of(options: ReplayOptions) -> str:
     found = options.format or _FORMATS.get(suffix)
     if found is None:
         raise IngestError(
-            f"{options.path}: its name does not say whether it holds JSON lines or CSV",
-            advice="Say it with --format jsonl or --format csv",
+            f"the name {options.path} does not tell whether the file has JSON lines or CSV",
+            advice="Give --format jsonl or --format csv",
         )
     return found

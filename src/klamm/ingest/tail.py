@@ -1,10 +1,10 @@
-"""Following files into a topic: the loop that brings the parts together. Needs klamm[arrow].
+"""Follows files into a topic: the loop around the other modules. Needs klamm[arrow].
 
-    listing.py → files.py (which file is which) → reading.py, lines.py (records) → positions.py (noted)
-    → sending.py (sent) → positions.py (crossed out)
+    listing.py → files.py (identifies files) → reading.py, lines.py (records) → positions.py (blocks noted)
+    → sending.py (blocks sent) → positions.py (blocks marked as done)
 
-One thread runs it. Reading waits while the producer has no room, so memory is bounded by a parcel and
-`buffer.memory`. What is delivered when, and what a crash can do, is in docs/adr/0015.
+The loop runs in one thread. Reading waits while the producer's buffer is full, so memory is bounded by a
+parcel and `buffer.memory`. Delivery guarantees and crashes are described in docs/adr/0015.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from klamm.ingest.listing import Listing
 from klamm.ingest.positions import Positions, Target
 from klamm.ingest.progress import Progress
 from klamm.ingest.reading import Chunk, OpenFile
-from klamm.ingest.recovery import Block, Unwritten, Verdict, judge
+from klamm.ingest.recovery import Block, Recovered, Unwritten, compare
 from klamm.ingest.sending import TopicWriter
 from klamm.records.kernels import numpy as np
 from klamm.records.kernels import pyarrow as pa
 
 PARCEL_BYTES = 4 * 1024 * 1024
-"""Blocks are noted and sent together up to this: many small files cost one transaction, and one call."""
+"""Blocks up to this size are noted and sent together: many small files cost one transaction and one call."""
 
 ONCE_QUIET_S = 1.0
-"""With `once`, a last line without a newline, or an open group, is complete when nothing came for so long."""
+"""With `once`, a last line without a newline, or an open group of lines, is complete after this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +43,26 @@ class TailOptions:
     patterns: Sequence[str]
     rules: LineRules = field(default_factory=LineRules)
     starts_at_end: bool = False
-    """Files that are there at the first start are followed from their end."""
+    """Files that exist at the first start are followed from their end."""
     once: bool = False
     keyed: bool = False
-    """The path is the records' key, so that a file's lines go to one partition, in order."""
+    """The file's path is the key of its records, so that its lines go to one partition, in order."""
     with_origin: bool = False
     flush_after_s: float = 5.0
-    """A group of lines is complete when its file has been quiet for so long."""
+    """A group of lines is complete when its file has not grown for this long."""
     flush_partial_after_s: float | None = None
-    """The same for a line without its newline; None waits for ever."""
+    """The same for a line without its newline; None waits for the newline for ever."""
     release_after_s: float = 10.0
-    """A file without a name that is looked for is closed when it was quiet for so long: who renames a log
-    tells its writer a little later."""
+    """A file whose name no longer matches is closed when it has not grown for this long: after a rotation the
+    writer goes on with the old file for a moment."""
     poll_interval_s: float = 0.25
-    """How soon new lines are seen."""
+    """Time between two checks for new lines."""
     scan_interval_s: float = 1.0
-    """How soon a new file is found, or a new name of an old one."""
+    """Time between two searches for new files and renamed ones."""
 
 
 class Tail:
-    """Follows files until it is told to stop, or with `once` to their end."""
+    """Follows files until `stop` is set; with `once`, reads them to their end."""
 
     def __init__(
         self,
@@ -83,13 +83,14 @@ class Tail:
         self._open: dict[int, OpenFile] = {}
         self._parcel = _Parcel()
         self._waiting: dict[int, int] = {}
-        """How many records the blocks have that are sent and not acknowledged."""
+        """The number of records of each block that is sent and not acknowledged yet."""
         self._done: list[int] = []
         self._next_block = 1
         self._scan_at = 0.0
 
     def run(self, stop: threading.Event) -> Progress:
-        """Raises IngestError when it cannot go on. What was not acknowledged is noted, and comes again."""
+        """Raises IngestError if it cannot go on. Blocks that are not acknowledged are sent by the next
+        run."""
         try:
             self._begin(stop)
             while not stop.is_set():
@@ -108,7 +109,7 @@ class Tail:
 
     @property
     def unreadable(self) -> Sequence[str]:
-        """Files that match and cannot be read."""
+        """Files that match the patterns and cannot be read."""
         return sorted(self._listing.unreadable)
 
     # ---- begin and end
@@ -123,13 +124,13 @@ class Tail:
         strays = list(self._listing.strays(self._table.closed_files))
         self._take(self._table.listed(strays, time.monotonic(), is_listed=False))
         if blocks:
-            self._gather_again(self._verdict(blocks, stop))
-        # One transaction: the blocks on their way to the old target, and the same to the new one.
+            self._gather_again(self._recovered(blocks, stop))
+        # In one transaction: the old blocks are done, and what is left of them is noted as new blocks.
         self._done += [block.block_id for block in blocks]
         self._send(target=self._writer.target)
 
     def _finish(self) -> None:
-        """Wait until everything is acknowledged, and note it."""
+        """Wait until all blocks are acknowledged, and note that."""
         while True:
             self._settle()
             if not self._waiting:
@@ -139,36 +140,38 @@ class Tail:
 
     # ---- after a crash
 
-    def _verdict(self, blocks: list[Block], stop: threading.Event) -> Verdict:
+    def _recovered(self, blocks: list[Block], stop: threading.Event) -> Recovered:
         if self._positions.target() != self._writer.target:
-            self._report(f"{self._writer.topic} is not the topic it was; what was on its way is sent again")
-            return Verdict([Unwritten(block, 0) for block in blocks], [])
+            self._report(f"{self._writer.topic} is another topic than before; lines in flight are sent again")
+            return Recovered([Unwritten(block, 0) for block in blocks], [])
         remembered = self._writer.remembered({(one.partition, one.producer_id) for one in blocks}, stop)
         if remembered is None:
-            verdict = Verdict([Unwritten(block, 0) for block in blocks], blocks)
+            recovered = Recovered([Unwritten(block, 0) for block in blocks], blocks)
         else:
-            verdict = judge(blocks, remembered)
-        if verdict.doubtful:
-            count = sum(block.records for block in verdict.doubtful)
+            recovered = compare(blocks, remembered)
+        if recovered.doubtful:
+            count = sum(block.records for block in recovered.doubtful)
             self._report(f"the broker cannot tell whether it has {count:,} lines; they are sent again")
-        return verdict
+        return recovered
 
-    def _gather_again(self, verdict: Verdict) -> None:
-        """The rest of what an earlier run had on its way, in its order."""
-        for left in verdict.unwritten:
+    def _gather_again(self, recovered: Recovered) -> None:
+        """Read the lines again that the last run has sent and the topic does not have, in their order."""
+        for left in recovered.unwritten:
             block = left.block
             reader = self._open.get(block.file_id)
             chunk = None if reader is None else reader.read_again(block, self._options.rules)
             if reader is None or chunk is None:
                 self.progress.lost_records += block.records - left.written
                 self._report(
-                    f"{block.path}: {block.records - left.written:,} lines at byte {block.first_byte} were "
-                    "not acknowledged by the run before, and are not there any more"
+                    f"{block.path}: {block.records - left.written:,} lines at byte {block.first_byte} are "
+                    "lost: the last run got no acknowledgement, and the file no longer has them"
                 )
                 continue
             written = left.written
             if chunk.split.count != block.records and written:
-                self._report(f"{block.path}: the rules for lines are others now; some lines may come twice")
+                self._report(
+                    f"{block.path}: the options for lines have changed; some lines may be sent twice"
+                )
                 written = 0
             self.progress.resent_records += chunk.split.count - written
             self._add(reader.file, chunk, skipped=written, moves=False)
@@ -176,7 +179,7 @@ class Tail:
     # ---- turns
 
     def _turn(self) -> bool:
-        """Look at every file once and read up to a chunk of each; whether there was anything."""
+        """Read up to a chunk of every file. Returns whether there was anything to read."""
         now = time.monotonic()
         if now >= self._scan_at and not self._options.once:
             self._scan()
@@ -196,12 +199,12 @@ class Tail:
         return was_busy
 
     def _end_of(self, reader: OpenFile) -> int:
-        """Up to where a file is to be read: with `once` no further than it was long at the start."""
+        """The end to read a file to: its size; with `once`, its size at the start."""
         size = reader.file.size
         return min(size, reader.size_at_start) if self._options.once else size
 
     def _look(self, reader: OpenFile, now: float) -> bool:
-        """Whether something was read of a file."""
+        """Check one file, and read, restart or close it. Returns whether something was read."""
         file = reader.file
         if self._options.once and file.position >= reader.size_at_start:
             return False
@@ -234,12 +237,12 @@ class Tail:
         return chunk is not None
 
     def _scan(self, *, starts_at_end: bool = False) -> None:
-        """Look for files, new ones and new names."""
+        """Search for new files and for new names of followed ones."""
         self._take(self._table.listed(self._listing.seen(), time.monotonic()), starts_at_end=starts_at_end)
         self._scan_at = time.monotonic() + self._options.scan_interval_s
 
     def _take(self, files: list[TailedFile], *, starts_at_end: bool = False) -> None:
-        """Open files, and note them before anything of them is sent."""
+        """Open files, and note them before any of their lines is sent."""
         opened = []
         for file in files:
             try:
@@ -266,7 +269,7 @@ class Tail:
         del self._open[old.file_id]
         self._open[successor.file_id] = reader
         self.progress.truncated_files += 1
-        self._report(f"{old.path} was truncated; it is read from its beginning")
+        self._report(f"{old.path} was truncated; reading it from the beginning")
         self._send()
         self._note(files=[successor], gone=[old.file_id])
 
@@ -285,7 +288,7 @@ class Tail:
     # ---- sending
 
     def _add(self, file: TailedFile, chunk: Chunk, *, skipped: int = 0, moves: bool = True) -> None:
-        """Put the records of a chunk, but for the first `skipped`, into the parcel."""
+        """Add the records of a chunk, except the first `skipped`, to the parcel."""
         if moves:
             file.position = chunk.end_byte
             self._parcel.files[file.file_id] = file
@@ -320,7 +323,7 @@ class Tail:
         self._parcel.bytes += len(chunk.data)
 
     def _send(self, target: Target | None = None) -> None:
-        """Note the parcel, then send it."""
+        """Note the parcel in the positions, then send it."""
         parcel, self._parcel = self._parcel, _Parcel()
         if parcel.files or parcel.blocks or target is not None:
             self._note(files=list(parcel.files.values()), blocks=parcel.blocks, target=target)
@@ -348,7 +351,7 @@ class Tail:
 
 @dataclass(slots=True)
 class _Parcel:
-    """What is noted and sent together."""
+    """Blocks that are noted and sent together."""
 
     rows: list[Any] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)

@@ -1,8 +1,8 @@
-"""Pipelines: plain PySpark functions under decorators, from topics to tables and back.
+"""Pipelines: PySpark functions with decorators, from topics to tables and back.
 
     from klamm.pipelines import expect, parquet, pipeline, source, topic, transform
 
-Importing this does not import pyspark: looking at a project must be quick, and must not start a JVM.
+Importing this does not import pyspark, so that a project can be loaded quickly and without a JVM.
 """
 
 from __future__ import annotations

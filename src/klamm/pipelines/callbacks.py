@@ -1,8 +1,8 @@
-"""Whether Spark can call this process, as it does to hand over a batch.
+"""Makes sure that Spark can call back into this process, as `foreachBatch` needs it.
 
-Spark's JVM connects to a socket of the driver for that. py4j, which listens there, waits with `select`, and
-that takes no descriptor beyond 1,023. In a process with so many open files it gives up on the socket with no
-more than a line in the log, and every batch would wait for ever.
+Spark's JVM connects to a socket of this process, on which py4j waits with `select`, which cannot handle
+descriptors above 1,023. In a process with that many open files py4j only logs a line, and every batch would
+wait for ever.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ MOST_DESCRIPTORS = 1024
 
 
 def ensure_callbacks(spark: SparkSession) -> None:
-    """Have Spark able to call this process. Raises PipelineError when it cannot be."""
+    """Start py4j's callback server. Raises PipelineError if it could not work."""
     from pyspark.java_gateway import ensure_callback_server_started
 
     gateway = spark.sparkContext._gateway
     if vars(gateway).get("_callback_server") is None:
-        with socket.socket() as probe:  # it gets the lowest descriptor that is free, as the next one will
+        with socket.socket() as probe:  # gets the lowest free descriptor, as the next socket will
             lowest = probe.fileno()
         if lowest >= MOST_DESCRIPTORS:
             raise PipelineError(
-                f"Spark cannot hand its batches to this process, which has {_open_files():,} open files and "
-                f"sockets: what waits for Spark here needs one of the first {MOST_DESCRIPTORS:,}",
+                f"this process has {_open_files():,} open files and sockets, too many for Spark to call it: "
+                f"py4j needs a descriptor below {MOST_DESCRIPTORS:,}",
                 advice="Close some, start the pipelines before they are opened, or run them in a process of "
                 "their own",
             )
@@ -38,7 +38,7 @@ def ensure_callbacks(spark: SparkSession) -> None:
 
 
 def _open_files() -> int:
-    """How many there are at least, where the system does not tell."""
+    """The number of open descriptors; at least MOST_DESCRIPTORS if the system does not tell."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:

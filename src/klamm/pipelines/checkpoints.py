@@ -1,4 +1,4 @@
-"""What a pipeline's checkpoint tells: Spark writes there what a batch reads before it reads it."""
+"""Reads Spark's checkpoints, in which Spark notes the offsets of a batch before it runs the batch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Checkpoint:
         self._path = local_path(location)
         self._files: RemoteFiles | None = None
         if self._path is None:
-            assert spark is not None, "only the JVM can look at other file systems"
+            assert spark is not None, "only the JVM can read other file systems"
             self._files = RemoteFiles(spark, location)
 
     def ends(self, batch: int) -> list[Position]:
-        """Where a batch ends, for each source; nothing if the batch is not known (any more)."""
+        """The end of a batch, for each source; empty if the checkpoint does not know the batch (any more)."""
         try:
             text = self._read("offsets", str(batch))
         except FileNotFoundError:
@@ -33,16 +33,16 @@ class Checkpoint:
         return parse_offset_log(text)
 
     def unfinished(self) -> int | None:
-        """The batch that Spark has begun and not counted as done, if there is one: it will run it again."""
+        """The batch that Spark has begun and not finished, if there is one. Spark will run it again."""
         begun = max((int(name) for name in self._names("offsets") if name.isdigit()), default=-1)
         done = max((int(name) for name in self._names("commits") if name.isdigit()), default=-1)
         return begun if begun > done else None
 
     def sync(self, batch: int) -> None:
-        """Have the disk keep what a batch reads, before anybody sees its rows.
+        """fsync the offsets of a batch, before its rows are published.
 
-        Spark leaves that to the system. When the machine fails, it would plan another batch of the same
-        number, which is then taken for the one that is published. Other file systems keep what is closed.
+        Spark does not. If the machine fails and the file is lost, Spark plans another batch with the same
+        number, which would look like the published one. Remote file systems keep files once they are closed.
         """
         if self._path is None:
             return
@@ -52,7 +52,7 @@ class Checkpoint:
                 sync(path)
 
     def keeps_state(self) -> bool:
-        """Whether the query has operators with state, which want every batch to be run, even twice."""
+        """True if the query has operators with state. These need every batch to run, even a second time."""
         return bool(self._names("state"))
 
     def _read(self, *names: str) -> str:

@@ -1,7 +1,7 @@
 """The thread that merges small folders of tables while their pipelines run.
 
-It takes no part in publishing: a merge is prepared beside the table, and only the exchange at its end keeps
-the pipeline waiting. When it fails, the table stays as it was, and the pipeline's status says why.
+A merge is prepared beside the table; a pipeline waits only for the exchange of folders at its end. If a merge
+fails, the table stays as it was, and the pipeline's status says why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 JOB_GROUP = "klamm-compaction"
 STOP_S = 5.0
-"""How long a merge that was cancelled may take to end; what it leaves behind, the next run removes."""
+"""How long a cancelled merge may take to end. The next run removes what it leaves behind."""
 
 
 class _Work(NamedTuple):
@@ -32,7 +32,7 @@ class _Work(NamedTuple):
 
 
 class Compactor:
-    """Compacts the tables that were added to it, one after the other, once in an interval."""
+    """Compacts the tables that were added to it, one after the other, once per interval."""
 
     def __init__(self, spark: SparkSession, policy: CompactionPolicy) -> None:
         self._spark = spark
@@ -55,7 +55,7 @@ class Compactor:
             self._thread.join(STOP_S)
 
     def compact_all(self) -> None:
-        """Once, in the caller's thread."""
+        """Compact all tables once, in the caller's thread."""
         for work in self._work:
             self._compact(work)
 

@@ -1,7 +1,7 @@
-"""The columns that a SQL condition names, as far as they can be told without Spark's parser. A core.
+"""Finds the columns in a SQL condition without Spark's parser. A core.
 
-It would rather miss a column than take something else for one: where a condition has words that this does not
-understand (subqueries, lambdas), it says nothing.
+It rather misses a column than takes another word for one. For conditions with subqueries or lambdas it finds
+none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BEYOND_US = frozenset({"select", "lateral", "with"})
 
 
 def columns_named(condition: str) -> list[str]:
-    """The first parts of the names in a condition, in order, each once; nothing where that cannot be told."""
+    """The first parts of the column names in a condition, in order, without duplicates."""
     tokens = [(match.lastgroup or "", match) for match in _TOKEN.finditer(condition)]
     words = {match["word"].lower() for kind, match in tokens if kind == "word"}
     if words & _BEYOND_US or any(kind == "arrow" for kind, _ in tokens):

@@ -1,16 +1,16 @@
-"""What a query counts of its rows, and how that is named in Spark's progress.
+"""The counts of a query's rows, and their names in Spark's progress reports.
 
-Counts are made by `DataFrame.observe` while rows go by and come out in the progress of each batch, under
+`DataFrame.observe` counts rows as they pass. The counts are in the progress of each batch, under
 `observedMetrics`: one entry per node, `klamm.<node>`, with
 
-    rows                       that reached the node: records of a source, rows that a function returned
+    rows                       rows that reached the node: records of a source, rows that a function returned
     undecodable                records whose value could not be decoded (sources)
-    rule:<name>                rows for which the rule did not hold
-    dead_letters               rows that went to the dead-letter topic from here
-    unknown_fields             records, of those looked at, with fields the schema does not know
+    rule:<name>                rows that broke the expectation
+    dead_letters               rows that this node sent to the dead-letter topic
+    unknown_fields             records, of those sampled, with fields that the schema does not have
     unknown_field              the name of one of those fields
 
-A batch that is tried again counts again; so do rows of a node that a query uses twice.
+A batch that runs again counts again; so do the rows of a node that a query uses twice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RULE_PREFIX = "rule:"
 
 @dataclass(frozen=True)
 class NodeCounts:
-    """What one batch counted at one node. `rules` has rows by the name of the rule that did not hold."""
+    """The counts of one batch at one node. `rules` has the number of rows that broke each expectation."""
 
     node: str
     rows: int = 0
@@ -45,7 +45,7 @@ def observation_name(node: str) -> str:
 
 
 def read_counts(observed_metrics: Mapping[str, Mapping[str, object]]) -> list[NodeCounts]:
-    """The counts in `observedMetrics` of a progress, as its JSON has them; those of users are left out."""
+    """The counts in `observedMetrics` of a progress report. Metrics of users are left out."""
     found = []
     for name, values in observed_metrics.items():
         if not name.startswith(OBSERVATION_PREFIX):

@@ -1,8 +1,8 @@
 """What users write above their functions: `@source`, `@transform`, `@pipeline`, `@expect`, and the sinks.
 
-A decorator leaves the function as it is, so that tests call it with a DataFrame like any function, and pins
-what it was told to it; `discovery.py` collects that. Decorators are checked when they are applied, that is
-when the file is imported: a mistake is a DefinitionError with the line of the decorator.
+A decorator returns the function unchanged, so that tests can call it with a DataFrame, and attaches its
+arguments to the function as an attribute; `discovery.py` collects these. Arguments are checked when the file
+is imported: a mistake raises DefinitionError with the line of the decorator.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 ChoiceT = TypeVar("ChoiceT", bound=str)
 
 MARK = "__klamm__"
-"""The attribute of a function that has what its decorators were told."""
+"""The attribute of a function that holds the arguments of its decorators."""
 
 _INTERVAL = re.compile(r"\s*\d+\s+(millisecond|second|minute|hour|day)s?\s*", re.IGNORECASE)
 _DECIDED_ELSEWHERE = {
-    **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "topic= says what is read"),
+    **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "topic= names what is read"),
     **dict.fromkeys(
         ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"),
-        "start= says where the first start begins, and `klamm pipeline replay` where the next one does",
+        "start= sets where the first run begins; `klamm pipeline replay` changes it later",
     ),
-    "includeheaders": "headers are always there, in the column _headers",
-    "kafka.bootstrap.servers": "klamm.toml has the brokers, and all sources of a project are there",
+    "includeheaders": "headers are always read, into the column _headers",
+    "kafka.bootstrap.servers": "klamm.toml names the brokers, for all sources of the project",
 }
-"""Options of the data source that would undo what a pipeline remembers, by their names in small letters."""
+"""Options of the data source that a source cannot set, with the reason; names in lower case."""
 _SINKS = (ParquetSink, IcebergSink, DeltaSink, JdbcSink, TopicSink)
 
 
 @dataclass
 class Marks:
-    """What the decorators of one function were told so far: they are applied from the lowest up."""
+    """The arguments of a function's decorators so far. Python applies decorators from the lowest up."""
 
     expectations: tuple[Expectation, ...] = ()
     node: Node | None = None
@@ -78,14 +78,14 @@ def source(
     read: Mapping[str, object] | None = None,
     **options: object,
 ) -> Callable[[F], F]:
-    """Read one or more topics. The function gets the decoded rows and returns what others shall see of them.
+    """Read one or more topics. The function gets the decoded rows; other functions get what it returns.
 
-    `schema`: columns as SQL writes them ("id STRING, amount DOUBLE"), a file below the project's schemas, or
-    "infer": found out from records once, written to schemas/<name>.json, and read from there since.
-    `start`: where the first start of a pipeline begins: "earliest", "latest", a time such as
+    `schema`: SQL columns ("id STRING, amount DOUBLE"), a file in the project's schemas folder, or "infer":
+    the first run infers it from records and writes schemas/<name>.json, which is used from then on.
+    `start`: where the first run of a pipeline begins: "earliest", "latest", a time such as
     "2026-01-31T12:00:00Z", or offsets as JSON ('{"orders": {"0": 17}}').
-    `undecodable`: what becomes of values that cannot be decoded: "dead_letter", "drop", "fail", or "warn"
-    (the columns that could not be read are null).
+    `undecodable`: what to do with values that cannot be decoded: "dead_letter", "drop", "fail", or "warn"
+    (columns that could not be decoded are null).
     `read`: options of the data source, such as {"maxOffsetsPerTrigger": 100000}. Further arguments are
     options of the format, see `formats.py`.
     """
@@ -93,14 +93,14 @@ def source(
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     if not topics or not all(isinstance(each, str) and each for each in topics):
         raise DefinitionError(
-            f"topic={topic!r} names no topic", advice="Give it one name, or a list", place=place
+            f"topic={topic!r} does not name a topic", advice="Give one name, or a list of names", place=place
         )
     _choose("format", format, FORMATS, place)
     _choose("undecodable", undecodable, OTHERWISE, place)
     for name in read or ():
         if reason := _DECIDED_ELSEWHERE.get(name.lower()):
             raise DefinitionError(
-                f"read cannot have the option {name}", advice=f"Take it out: {reason}", place=place
+                f"read= cannot set the option {name}", advice=f"Remove it: {reason}", place=place
             )
     texts = {name: _text(value) for name, value in options.items()}
     for message, advice in complaints(format, schema, texts):
@@ -111,7 +111,7 @@ def source(
         if len(parameters) != 1:
             raise DefinitionError(
                 f"the source {function.__name__} takes {len(parameters)} parameters",
-                advice="Its function takes one, the decoded rows (and spark, if it wants the session)",
+                advice="It must take one, the decoded rows (and `spark`, if it needs the session)",
                 place=place,
             )
         node = Source(
@@ -142,7 +142,7 @@ def transform() -> Callable[[F], F]: ...
 
 
 def transform(function: F | None = None) -> F | Callable[[F], F]:
-    """Make one DataFrame of others. Parameters are named after the sources and transforms that they get."""
+    """Make a DataFrame from others. Each parameter has the name of the source or transform that it gets."""
     place = _caller()
 
     def decorate(function: F) -> F:
@@ -156,20 +156,20 @@ def transform(function: F | None = None) -> F | Callable[[F], F]:
 
 
 def pipeline(*, to: Sink, trigger: str | None = None, mode: Mode = "append") -> Callable[[F], F]:
-    """Write what the function returns to a sink, as one streaming query that is named after the function.
+    """Write the DataFrame that the function returns to a sink, as a streaming query named after the function.
 
-    `trigger`: how often a batch starts ("10 seconds"); without it a batch starts when the one before is done.
-    `mode`: "append" (rows that are final), "update" (rows that changed), "complete" (all rows, each time).
+    `trigger`: how often a batch starts ("10 seconds"); without it a batch starts when the last one is done.
+    `mode`: "append" (final rows), "update" (changed rows), "complete" (all rows, in every batch).
     """
     place = _caller()
     _choose("mode", mode, MODES, place)
     if not isinstance(to, _SINKS):
         raise DefinitionError(
-            f"to={to!r} is no sink", advice="Take parquet, iceberg, delta, jdbc or topic(…)", place=place
+            f"to={to!r} is not a sink", advice="Use parquet, iceberg, delta, jdbc or topic(…)", place=place
         )
     if trigger is not None and not _INTERVAL.fullmatch(trigger):
         raise DefinitionError(
-            f"trigger={trigger!r} is no interval",
+            f"trigger={trigger!r} is not a valid interval",
             advice='Write it as "10 seconds" or "1 minute"',
             place=place,
         )
@@ -192,12 +192,12 @@ def pipeline(*, to: Sink, trigger: str | None = None, mode: Mode = "append") -> 
 
 
 def expect(name: str, condition: str, otherwise: Otherwise = "warn") -> Callable[[F], F]:
-    """A rule for every row: `condition`, as SQL writes it, is true (null is not).
+    """Expect the SQL `condition` to be true for every row (null counts as false).
 
-    Otherwise: "warn" counts the row, "drop" leaves it out, "dead_letter" sends its record to the project's
-    dead-letter topic, "fail" stops the pipeline. Above a source the rule is about the decoded rows, before
-    the function is called; above a transform or a pipeline about what the function returns. Rules are looked
-    at from the top one down.
+    If it is not, "warn" counts the row, "drop" drops it, "dead_letter" sends its record to the project's
+    dead-letter topic, "fail" stops the pipeline. On a source the expectation checks the decoded rows, before
+    the function is called; on a transform or a pipeline it checks what the function returns. Several
+    expectations are checked from the top one down.
     """
     place = _caller()
     _choose("otherwise", otherwise, OTHERWISE, place)
@@ -210,8 +210,8 @@ def expect(name: str, condition: str, otherwise: Otherwise = "warn") -> Callable
             )
     if name == DECODE_RULE:
         raise DefinitionError(
-            f"no expectation can be called {name!r}",
-            advice="Dead letters of values that could not be decoded go by that name",
+            f"an expectation cannot be called {name!r}",
+            advice="That is the rule name of values that could not be decoded: choose another",
             place=place,
         )
     rule = Expectation(name, condition, otherwise, place)
@@ -221,10 +221,10 @@ def expect(name: str, condition: str, otherwise: Otherwise = "warn") -> Callable
         if any(other.name == name for other in marks.expectations):
             raise DefinitionError(
                 f"{function.__name__} has two expectations called {name!r}",
-                advice="Counts and dead letters go by the name: give each its own",
+                advice="Counts and dead-letter records go by the name: give each its own",
                 place=place,
             )
-        # The decorator below was applied before: this one stands above it.
+        # Decorators are applied from the lowest up, so this one stands above those before it.
         marks.expectations = (rule, *marks.expectations)
         if marks.node is not None:
             marks.node = replace(marks.node, expectations=marks.expectations)
@@ -237,7 +237,8 @@ def expect(name: str, condition: str, otherwise: Otherwise = "warn") -> Callable
 
 
 def parquet(table: str, *, partition_by: str | Sequence[str] = ()) -> ParquetSink:
-    """Parquet files in a folder: a name below the project's tables, a path, or a URI that Spark writes."""
+    """A table of Parquet files: a name in the project's tables folder, a path, or a URI that Spark can
+    write."""
     return ParquetSink(_named("table", table), _names(partition_by))
 
 
@@ -259,7 +260,8 @@ def jdbc(url: str, table: str, *, properties: Mapping[str, str] | None = None) -
 def topic(
     name: str, *, key: str | None = None, value: str | None = None, headers: str | None = None
 ) -> TopicSink:
-    """A topic. `key`, `value` and `headers` name columns; without `value` it is `value`, or all as JSON."""
+    """A topic. `key`, `value` and `headers` name columns. Without `value=`, the value is the column `value`
+    if there is one, else all columns as JSON."""
     return TopicSink(_named("topic", name), key, value, headers)
 
 
@@ -278,12 +280,12 @@ def _mark(function: F, node: Node) -> F:
     marks = _marks(function)
     if marks.node is not None:
         raise DefinitionError(
-            f"{node.name} is a {marks.node.kind} already", advice="Write two functions", place=node.place
+            f"{node.name} is already a {marks.node.kind}", advice="Write two functions", place=node.place
         )
     if node.name == SESSION_PARAMETER:
         raise DefinitionError(
             f"a {node.kind} cannot be called {SESSION_PARAMETER}",
-            advice="A parameter of that name gets the session: rename the function",
+            advice="A parameter of that name gets the Spark session: rename the function",
             place=node.place,
         )
     marks.node = replace(node, expectations=marks.expectations)
@@ -291,14 +293,15 @@ def _mark(function: F, node: Node) -> F:
 
 
 def _parameters(function: Callable[..., Any], place: Place) -> tuple[tuple[str, ...], bool]:
-    """The parameters to fill, and whether one of them is the session. Those with defaults keep them."""
+    """The names of the inputs, and whether a parameter wants the session. Parameters with defaults keep
+    them."""
     if not inspect.isfunction(function):
-        raise DefinitionError(f"{function!r} is no function", advice="Decorate a function", place=place)
+        raise DefinitionError(f"{function!r} is not a function", advice="Decorate a function", place=place)
     names: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise DefinitionError(
-                f"{function.__name__} has the parameter {parameter}, which has no name to go by",
+                f"{function.__name__} has the parameter {parameter}, which does not name an input",
                 advice="Name one parameter for each input",
                 place=place,
             )
@@ -311,8 +314,8 @@ def _parameters(function: Callable[..., Any], place: Place) -> tuple[tuple[str, 
 def _choose(what: str, value: str, choices: Iterable[str], place: Place) -> None:
     if value not in choices:
         nearest = difflib.get_close_matches(str(value), list(choices), n=1)
-        advice = f"Did you mean {nearest[0]!r}?" if nearest else f"Take one of {', '.join(choices)}"
-        raise DefinitionError(f"{what}={value!r} is not known", advice=advice, place=place)
+        advice = f"Did you mean {nearest[0]!r}?" if nearest else f"Use one of {', '.join(choices)}"
+        raise DefinitionError(f"{what}={value!r} is not valid", advice=advice, place=place)
 
 
 def _text(value: object) -> str:
@@ -330,6 +333,6 @@ def _names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _caller(depth: int = 2) -> Place:
-    """The line of whoever called the function that calls this."""
+    """The line that called the function that calls this one."""
     frame = sys._getframe(depth)
     return Place(Path(frame.f_code.co_filename), frame.f_lineno)

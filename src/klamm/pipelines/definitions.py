@@ -1,10 +1,10 @@
-"""What the decorators make of functions: plain descriptions that everything else reads.
+"""Sources, transforms, pipelines, expectations and sinks as data: what the decorators make of functions.
 
-A Node is a Source, a Transform or a Pipeline; nodes are named after their functions, and name each other by
-their parameters. Nothing here imports pyspark: looking at a project must be quick.
+A Node is a Source, a Transform or a Pipeline. It is named after its function, and its parameters name the
+nodes that it reads. Nothing here imports pyspark, so that a project can be loaded quickly.
 
-Columns. What a source's function is given has the decoded columns and the CARRIED ones, so that whatever goes
-wrong later can be told with the record it went wrong with. They stay as long as transforms keep them.
+A source's function gets the decoded columns and the CARRIED ones, so that a later error can name the record
+it is about. They stay in the rows as long as transforms keep them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any, Literal, TypeAlias
 from klamm.pipelines.errors import Place
 
 COORDINATES = ("_topic", "_partition", "_offset", "_timestamp")
-"""Where a row comes from: columns that go along into tables."""
+"""Columns with the coordinates of a row's record. They are written to tables."""
 
 CONTENTS = ("_key", "_value", "_headers")
-"""The record itself, as it was: columns for dead letters and for users, which do not go into tables."""
+"""Columns with the original record, for dead-letter records and for users. They are not written to tables."""
 
 CARRIED = (*COORDINATES, *CONTENTS)
-"""All columns of ours that a source adds to the decoded ones."""
+"""All columns that a source adds to the decoded ones."""
 
 SESSION_PARAMETER = "spark"
-"""A parameter of this name gets the SparkSession; no function may be called so."""
+"""A parameter of this name gets the SparkSession. No function may have this name."""
 
 Otherwise: TypeAlias = Literal["warn", "drop", "fail", "dead_letter"]
-"""What becomes of a row for which a rule does not hold."""
+"""What to do with a row that breaks an expectation."""
 
 OTHERWISE: tuple[Otherwise, ...] = ("warn", "drop", "fail", "dead_letter")
 
@@ -40,18 +40,18 @@ Mode: TypeAlias = Literal["append", "update", "complete"]
 MODES: tuple[Mode, ...] = ("append", "update", "complete")
 
 DECODE_RULE = "decode"
-"""What counts and dead letters call the rule that values can be decoded; no expectation has this name."""
+"""The rule name of values that cannot be decoded, in counts and dead-letter records."""
 
 INFER = "infer"
-"""As a source's schema: to be found out from records once, written down, and read from there since."""
+"""As a source's schema: inferred from records once, written to a file, and read from that file afterwards."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """A rule: `condition` (SQL) is true for every row. A condition that is null does not hold.
+    """The SQL `condition` must be true for every row; null counts as false.
 
-    Rules are looked at in the order in which they are written. A row goes to the first that does not hold for
-    it and does not just warn; later rules do not see it.
+    Expectations are checked in the order in which they are written. The first one that a row breaks, and that
+    does not only warn, decides what happens to the row; later ones do not count it.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Node:
-    """A decorated function. `inputs` are the names of the nodes that it asks for, in order."""
+    """A decorated function. `inputs` are the names of the nodes that it reads, in order."""
 
     name: str
     function: Callable[..., Any]
@@ -78,13 +78,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Source(Node):
-    """Topics whose values are decoded. Its rules are looked at before its function is called.
+    """Topics whose values are decoded. Expectations are checked before the function is called.
 
-    `schema` is a DDL text, INFER, or the name of a file below the project's schemas (.json, .avsc, .desc).
-    `options` belong to the format: docs are in `decoding/`. `undecodable` is what becomes of a value that
-    cannot be decoded. `start` is where a pipeline's first start begins: earliest, latest, a time (ISO), or
-    offsets as JSON. `read` are further options of the data source. `rows_parameter` is what the function
-    calls the decoded rows.
+    `schema` is a DDL text, INFER, or the name of a file in the project's schemas folder (.json, .avsc,
+    .desc). `options` are those of the format (`formats.py`). `undecodable` says what to do with a value that
+    cannot be decoded. `start` is where a pipeline's first run begins: earliest, latest, a time (ISO), or
+    offsets as JSON. `read` are further options of the data source. `rows_parameter` is the name of the
+    function's parameter.
     """
 
     topics: tuple[str, ...] = ()
@@ -99,14 +99,14 @@ class Source(Node):
 
 @dataclass(frozen=True)
 class Transform(Node):
-    """A function of DataFrames. Its rules are looked at in what it returns."""
+    """A function of DataFrames. Expectations are checked on the DataFrame that it returns."""
 
 
 @dataclass(frozen=True)
 class Pipeline(Node):
-    """One streaming query, named after its function: what it returns goes to a sink.
+    """One streaming query, named after its function, whose DataFrame is written to a sink.
 
-    `trigger` is an interval ("10 seconds"); without one a batch starts when the one before is done.
+    `trigger` is an interval ("10 seconds"); without one a batch starts when the last one is done.
     """
 
     to: Sink = field(kw_only=True)
@@ -114,12 +114,12 @@ class Pipeline(Node):
     mode: Mode = "append"
 
 
-# ---- sinks, as they are described; those that write are in sinks/
+# ---- sinks as data; the code that writes is in sinks/
 
 
 @dataclass(frozen=True)
 class ParquetSink:
-    """A folder of Parquet: a name below the project's tables, a path, or a URI."""
+    """A table of Parquet files: a name in the project's tables folder, a path, or a URI."""
 
     table: str
     partition_by: tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class DeltaSink:
 
 @dataclass(frozen=True)
 class JdbcSink:
-    """A table of a database. `properties` go to its driver."""
+    """A table of a database. `properties` are passed to its JDBC driver."""
 
     url: str
     table: str
@@ -151,9 +151,9 @@ class JdbcSink:
 
 @dataclass(frozen=True)
 class TopicSink:
-    """A topic. Without `value` it is the column `value`, or else all columns as JSON.
+    """A topic. `key`, `value` and `headers` name columns.
 
-    `key`, `value` and `headers` name columns.
+    Without `value`, the value is the column `value` if there is one, else all columns as JSON.
     """
 
     topic: str
@@ -167,7 +167,7 @@ Sink: TypeAlias = ParquetSink | IcebergSink | DeltaSink | JdbcSink | TopicSink
 
 @dataclass(frozen=True)
 class Definitions:
-    """All nodes of a project by name, in the order of files and lines, and the modules they are from."""
+    """All nodes of a project by name, in the order of files and lines, and the modules that define them."""
 
     nodes: Mapping[str, Node]
     modules: tuple[ModuleType, ...] = ()

@@ -1,8 +1,8 @@
-"""Finds what a project defines: imports the Python files of its pipelines and collects decorated functions.
+"""Imports the Python files of a project's pipelines folder and collects the decorated functions.
 
-Every file below the pipelines folder is imported, as `<folder>.<file>`, except those whose name starts with
-an underscore: these are for helpers, which the others import (`from pipelines._helpers import …`). The
-project's folder is put first on the path. Each call imports anew, so that a changed file counts.
+Every file in the folder is imported, as `<folder>.<file>`, except those whose name starts with an underscore:
+these are helpers that other files import (`from pipelines._helpers import …`). The project's folder is put
+first on sys.path. Each call imports all files again, so that changes count.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from klamm.pipelines.definitions import Definitions, Node
 from klamm.pipelines.errors import DefinitionError, PipelineError, Place, ProjectError, UserCodeError
 from klamm.pipelines.project import Project
 
-# The folders of projects that were put on the path, so that one project's does not hide another's modules.
+# Project folders on sys.path: the last project's is removed, or it could hide modules of the next one.
 _roots_on_path: set[str] = set()
 _folders_imported: set[Path] = set()
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """What was found, and what could not be used: definitions are complete only without problems."""
+    """The definitions and the problems found. The definitions are complete only if there are no problems."""
 
     definitions: Definitions
     problems: tuple[PipelineError, ...]
 
 
 def load_definitions(project: Project) -> Definitions:
-    """What the project defines; the first problem is raised."""
+    """The project's definitions. Raises the first problem."""
     found = discover(project)
     if found.problems:
         raise found.problems[0]
@@ -42,11 +42,11 @@ def load_definitions(project: Project) -> Definitions:
 
 
 def discover(project: Project) -> Discovery:
-    """What the project defines, with all problems, those of one file not hiding those of another."""
+    """The project's definitions and all problems, of all files."""
     if not project.pipelines.is_dir():
         problem = ProjectError(
             f"there is no folder {project.pipelines}",
-            advice="Make it, and put a Python file with pipelines into it",
+            advice="Create it, and add a Python file with pipelines",
         )
         return Discovery(Definitions({}), (problem,))
     nodes: dict[str, Node] = {}
@@ -90,14 +90,14 @@ def _collect(module: ModuleType, nodes: dict[str, Node]) -> Iterator[DefinitionE
         if node is None:
             first = marks.expectations[0]
             yield DefinitionError(
-                f"{value.__name__} has expectations, but is no source, transform or pipeline",
-                advice="Add one of the three above it",
+                f"{value.__name__} has expectations, but is not a source, transform or pipeline",
+                advice="Add @source, @transform or @pipeline above it",
                 place=first.place,
             )
         elif (other := nodes.get(node.name)) is not None and other != node:
             yield DefinitionError(
-                f"there are two of the name {node.name}: the other is at {other.place}",
-                advice="Functions are known by their names: rename one",
+                f"there are two functions called {node.name}: the other is at {other.place}",
+                advice="Rename one",
                 place=node.place,
             )
         else:
@@ -110,7 +110,9 @@ def _helpers(project: Project, modules: list[ModuleType]) -> tuple[ModuleType, .
 
 
 def _modules_below(folder: Path) -> Iterator[ModuleType]:
-    environment = Path(sys.prefix)  # often a folder of the project, and none of its modules are the project's
+    environment = Path(
+        sys.prefix
+    )  # often lies inside the project's folder; its modules are not the project's
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if not file or getattr(module, "__name__", "__main__") == "__main__":
@@ -122,7 +124,7 @@ def _modules_below(folder: Path) -> Iterator[ModuleType]:
 
 @contextmanager
 def _importing_from(project: Project) -> Iterator[None]:
-    """The project's folder first on the path, old imports forgotten, no bytecode written there."""
+    """Import with the project's folder first on sys.path, without old imports, and writing no bytecode."""
     home = str(project.pipelines.parent)
     sys.path[:] = [entry for entry in sys.path if entry not in _roots_on_path]
     if home not in sys.path:
@@ -140,12 +142,12 @@ def _importing_from(project: Project) -> Iterator[None]:
 
 
 def _forget(folders: Collection[Path]) -> None:
-    """Take the modules of pipelines folders out of Python's table, and the packages that they made of it."""
+    """Remove the modules and packages of pipelines folders from sys.modules."""
     names = [module.__name__ for folder in folders for module in _modules_below(folder)]
     for name, module in list(sys.modules.items()):
         places = [Path(place) for place in getattr(module, "__path__", ())]
         if any(place.is_relative_to(folder) for place in places for folder in folders):
             names.append(name)
-    # A package within a package looks its parent up when it is asked for its path: all at once, at the end.
+    # Removed all at once at the end: the __path__ of a nested package looks its parent up.
     for name in names:
         sys.modules.pop(name, None)

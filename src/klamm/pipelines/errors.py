@@ -1,16 +1,16 @@
 """The one tree of exceptions that the pipeline layer raises.
 
     PipelineError            anything below; has .message, .advice and .place
-    ├── ProjectError         klamm.toml is missing, or says something that cannot be
-    ├── DefinitionError      a decorated function, or what its decorator was given, cannot be used
+    ├── ProjectError         klamm.toml is missing or not valid
+    ├── DefinitionError      a decorated function or the arguments of a decorator are not valid
     ├── UserCodeError        the user's own code failed: at import, or when its function was called
-    ├── GraphError           functions that ask for what is not there, or for each other in a circle
-    ├── SchemaError          a schema that does not parse, is not there, or does not fit
-    ├── SamplingFailed       the records that were to be looked at could not be read
-    └── DecoderUnavailable   values cannot be decoded now, and it is not their fault
+    ├── GraphError           functions with unknown inputs, or that need each other in a circle
+    ├── SchemaError          a schema does not parse, is missing, or does not fit
+    ├── SamplingFailed       sample records could not be read
+    └── DecoderUnavailable   values cannot be decoded now, for a reason outside of them
 
-A text says what happened, to what, and what to do. `place` is where in the user's files it happened, if it is
-about one: whoever shows the error shows that, and none of our own stack.
+A text says what happened, to what, and what to do. `place` is the line of a user's file that the error is
+about, if there is one; it is shown instead of a stack trace.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 class PipelineError(Exception):
-    """What the pipeline layer raises. Its text names the place, says what happened, and what to do."""
+    """The base of all errors of pipelines. Its text has the place, what happened, and what to do."""
 
     def __init__(self, message: str, *, advice: str = "", place: Place | None = None) -> None:
         self.text = f"{message}. {advice}" if advice else message
@@ -44,7 +44,7 @@ class PipelineError(Exception):
 
 
 class ProjectError(PipelineError):
-    """klamm.toml is missing, or says something that cannot be."""
+    """klamm.toml is missing or not valid."""
 
 
 class DefinitionError(PipelineError):
@@ -52,11 +52,12 @@ class DefinitionError(PipelineError):
 
 
 class UserCodeError(PipelineError):
-    """The user's own code failed. `cause` is its exception; `place` is the last of the user's lines in it."""
+    """The user's own code failed. `__cause__` is its exception, `place` the user's last line in its
+    traceback."""
 
     @classmethod
     def of(cls, what: str, error: BaseException, root: Path, fallback: Place | None = None) -> UserCodeError:
-        """What to raise when `error` came out of the user's code below `root`, while `what` was done."""
+        """The error to raise for `error`, which the user's code below `root` raised during `what`."""
         if isinstance(error, SyntaxError) and error.filename is not None:
             place = Place(Path(error.filename), error.lineno or 1)
             reason = f"SyntaxError: {error.msg}"
@@ -81,11 +82,12 @@ class SamplingFailed(PipelineError):
 
 
 class DecoderUnavailable(PipelineError):
-    """Values cannot be decoded now, and it is not their fault: their batch fails instead of them."""
+    """Values cannot be decoded now, for a reason outside of them (a registry is away): the batch fails."""
 
 
 def _advice(error: BaseException) -> str:
-    """PySpark's functions want a session, and say so in words that help nobody, or not at all."""
+    """Advice for PySpark functions that were called without a session: PySpark's own message does not
+    help."""
     frames = traceback.extract_tb(error.__traceback__)
     is_of_pyspark = bool(frames) and f"{os.sep}pyspark{os.sep}" in frames[-1].filename
     wants_session = "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error) or (
@@ -94,15 +96,15 @@ def _advice(error: BaseException) -> str:
     if not wants_session:
         return ""
     return (
-        "There is no Spark session yet while files are imported: make columns within functions, and give a "
-        "UDF its type as an object, @F.udf(LongType()), or define it within the function that uses it"
+        "There is no Spark session while files are imported: use columns inside functions only, and give a "
+        "UDF its type as an object, @F.udf(LongType()), or define it inside the function that uses it"
     )
 
 
 SHOWN_LINES = 3
-"""How many lines of an exception's text are shown: what is longer is a plan or a stack."""
+"""How many lines of an exception's text are shown. Longer texts are plans or stacks."""
 
-# How the parts of Spark's texts begin that follow the sentence: plans, the text of a query, stacks.
+# What follows the sentence in Spark's messages begins so: plans, the text of a query, stacks.
 _BEYOND_THE_SENTENCE = ("'", "+-", "==", "JVM stacktrace", "Project [", "Filter ", "Aggregate [")
 
 

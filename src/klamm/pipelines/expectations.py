@@ -1,8 +1,9 @@
-"""Rules on rows: what holds, what is counted, and what becomes of rows for which a rule does not hold.
+"""Checks expectations: finds the rows that break one, counts them, and drops, sends or fails them.
 
-All rules of a node are looked at in one step, from the first to the last. A row goes to the first that does
-not hold and does not just warn: its verdict. Then rows are counted, and go where their verdict says. Counting
-(`observe`) stands between the two on purpose: Spark moves no filter across it, so it decodes every row once.
+All expectations of a node are checked in one step, in their order. A row gets a result: the number of the
+first expectation that it breaks and that does not only warn, or null. Then rows are counted (`observe`), and
+then dropped, sent or failed by their result. Counting stands between the two because Spark moves no filter
+across `observe`, so that it decodes every row only once.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from klamm.pipelines.definitions import DECODE_RULE, Expectation, Node, Otherwis
 from klamm.pipelines.errors import DefinitionError
 from klamm.pipelines.schemas.resolving import ERROR_COLUMN
 
-VERDICT = "_verdict"
-"""A column for as long as it takes: the number of the rule that a row goes to, or null."""
+RESULT = "_result"
+"""A temporary column: the number of the expectation that decides what happens to the row, or null."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ class _Rule:
 def check_decoded(
     frame: DataFrame,
     source: Source,
-    letters: DeadLetters | None,
+    dead_letters: DeadLetters | None,
     unknown_fields: Column | None,
     explain: Explain | None,
 ) -> DataFrame:
-    """Decoded rows that may go on to the source's function. Without `letters` rows are left out, not sent."""
+    """The rows for the source's function. Without `dead_letters` bad rows are dropped instead of sent."""
     decoding = _Rule(
         DECODE_RULE,
         F.col(ERROR_COLUMN).isNull(),
@@ -64,15 +65,15 @@ def check_decoded(
             F.count_if(looked > 0).alias(UNKNOWN_FIELDS),
             F.max(F.when(looked > 0, F.element_at(unknown_fields, 1))).alias(UNKNOWN_FIELD),
         ]
-    return _checked(frame, source, rules, metrics, letters, explain).drop(ERROR_COLUMN)
+    return _checked(frame, source, rules, metrics, dead_letters, explain).drop(ERROR_COLUMN)
 
 
-def check_returned(frame: DataFrame, node: Node, letters: DeadLetters | None) -> DataFrame:
-    """What a transform or a pipeline has returned, without the rows that its rules take away."""
+def check_returned(frame: DataFrame, node: Node, dead_letters: DeadLetters | None) -> DataFrame:
+    """The rows that a transform or a pipeline returned, without those that break its expectations."""
     rules = [_rule(frame, node, each) for each in node.expectations]
     if not rules:
         return frame.observe(observation_name(node.name), F.count(F.lit(1)).alias(ROWS))
-    return _checked(frame, node, rules, [], letters, None)
+    return _checked(frame, node, rules, [], dead_letters, None)
 
 
 def _rule(frame: DataFrame, node: Node, expectation: Expectation) -> _Rule:
@@ -81,22 +82,22 @@ def _rule(frame: DataFrame, node: Node, expectation: Expectation) -> _Rule:
         field = frame.select(condition.alias("holds")).schema["holds"]
     except AnalysisException as error:
         raise DefinitionError(
-            f"the expectation {expectation.name!r} of {node.name} cannot be looked at: {_first_line(error)}",
-            advice=f"There are the columns {', '.join(frame.columns)}",
+            f"the expectation {expectation.name!r} of {node.name} cannot be checked: {_first_line(error)}",
+            advice=f"The columns are {', '.join(frame.columns)}",
             place=expectation.place,
         ) from error
     if not isinstance(field.dataType, BooleanType):
         raise DefinitionError(
-            f"the expectation {expectation.name!r} of {node.name} is no question: its type is "
+            f"the expectation {expectation.name!r} of {node.name} is not a condition: its type is "
             f"{field.dataType.simpleString().upper()}",
-            advice=f"Compare it with something: {expectation.condition} > 0",
+            advice=f"Write a comparison, such as {expectation.condition} > 0",
             place=expectation.place,
         )
     return _Rule(
         expectation.name,
         F.coalesce(condition, F.lit(False)),
         expectation.otherwise,
-        F.lit(f"does not hold: {expectation.condition}"),
+        F.lit(f"is not true: {expectation.condition}"),
         f"{RULE_PREFIX}{expectation.name}",
     )
 
@@ -106,55 +107,55 @@ def _checked(
     node: Node,
     rules: list[_Rule],
     metrics: list[Column],
-    letters: DeadLetters | None,
+    dead_letters: DeadLetters | None,
     explain: Explain | None,
 ) -> DataFrame:
-    verdict = F.lit(None).cast("int")
+    result = F.lit(None).cast("int")
     for number, rule in reversed(list(enumerate(rules))):
         if rule.otherwise != "warn":
-            verdict = F.when(~rule.holds, F.lit(number)).otherwise(verdict)
-    judged = frame.withColumn(VERDICT, verdict)
+            result = F.when(~rule.holds, F.lit(number)).otherwise(result)
+    checked = frame.withColumn(RESULT, result)
     sent = [number for number, rule in enumerate(rules) if rule.otherwise == "dead_letter"]
     counts = [F.count(F.lit(1)).alias(ROWS), *metrics]
     counts += [F.count_if(_broken(number, rule)).alias(rule.metric) for number, rule in enumerate(rules)]
     if sent:
-        counts.append(F.count_if(F.col(VERDICT).isin(sent)).alias(DEAD_LETTERS))
-    counted = judged.observe(observation_name(node.name), *counts)
-    staying = counted.filter(_stays(counted, node, rules, sent if letters is not None else []))
-    if sent and letters is not None:
-        staying = letters.send(
+        counts.append(F.count_if(F.col(RESULT).isin(sent)).alias(DEAD_LETTERS))
+    counted = checked.observe(observation_name(node.name), *counts)
+    staying = counted.filter(_stays(counted, node, rules, sent if dead_letters is not None else []))
+    if sent and dead_letters is not None:
+        staying = dead_letters.send(
             staying,
-            F.col(VERDICT).isNotNull(),
-            _by_verdict([(number, F.lit(rules[number].name)) for number in sent]),
-            _by_verdict([(number, rules[number].error) for number in sent]),
+            F.col(RESULT).isNotNull(),
+            _by_result([(number, F.lit(rules[number].name)) for number in sent]),
+            _by_result([(number, rules[number].error) for number in sent]),
             node=node.name,
             columns=[name for name in frame.columns if name != ERROR_COLUMN],
             explain=explain,
         )
-    return staying.drop(VERDICT)
+    return staying.drop(RESULT)
 
 
 def _broken(number: int, rule: _Rule) -> Column:
-    """Whether a row counts for a rule: it does not hold, and no rule before it has taken the row."""
+    """True if a row counts for a rule: the row breaks it, and no earlier rule has removed the row."""
     if rule.otherwise != "warn":
-        return F.col(VERDICT) == number
-    return ~rule.holds & (F.col(VERDICT).isNull() | (F.col(VERDICT) > number))
+        return F.col(RESULT) == number
+    return ~rule.holds & (F.col(RESULT).isNull() | (F.col(RESULT) > number))
 
 
 def _stays(frame: DataFrame, node: Node, rules: list[_Rule], sent: list[int]) -> Column:
-    """Whether a row goes on from here: those that no rule has taken, and those that the next step sends."""
+    """True for rows that break no rule, and for rows that the next step sends to the dead-letter topic."""
     failing = [number for number, rule in enumerate(rules) if rule.otherwise == "fail"]
-    stays = F.when(F.col(VERDICT).isNull(), F.lit(True))
+    stays = F.when(F.col(RESULT).isNull(), F.lit(True))
     for number in failing:
         text = F.concat_ws(
             "",
-            F.lit(f"the rule {rules[number].name!r} of {node.name} does not hold"),
+            F.lit(f"the expectation {rules[number].name!r} of {node.name} failed"),
             *_where(frame),
             F.lit(": "),
             rules[number].error,
         )
-        stays = stays.when(F.col(VERDICT) == number, F.raise_error(text).cast("boolean"))
-    return stays.otherwise(F.col(VERDICT).isin(sent) if sent else F.lit(False))
+        stays = stays.when(F.col(RESULT) == number, F.raise_error(text).cast("boolean"))
+    return stays.otherwise(F.col(RESULT).isin(sent) if sent else F.lit(False))
 
 
 def _where(frame: DataFrame) -> list[Column]:
@@ -164,11 +165,11 @@ def _where(frame: DataFrame) -> list[Column]:
     return [*columns, F.lit(" at offset "), F.col("_offset").cast("string")]
 
 
-def _by_verdict(choices: list[tuple[int, Column]]) -> Column:
+def _by_result(choices: list[tuple[int, Column]]) -> Column:
     (first, column), *others = choices
-    chosen = F.when(F.col(VERDICT) == first, column)
+    chosen = F.when(F.col(RESULT) == first, column)
     for number, column in others:
-        chosen = chosen.when(F.col(VERDICT) == number, column)
+        chosen = chosen.when(F.col(RESULT) == number, column)
     return chosen
 
 

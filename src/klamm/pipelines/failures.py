@@ -1,8 +1,8 @@
-"""What a failed query says, in words for its user. A core.
+"""Finds the message for users in Spark's report of a failed query. A core.
 
-Spark reports a failure as a stack of Java frames around the text of what went wrong: an exception of the
-user's Python code in a worker process, one of our own in the driver, or an error with a name in brackets.
-What is shown is the innermost of these, with the line of the user's file it came from; the rest is detail.
+Spark reports a failure as Java stack frames around the text of the error: an exception of the user's Python
+code in a worker process, an exception of ours in the driver, or an error with a name in brackets. Users see
+the innermost of these and the line of their file; the rest is kept as detail.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from klamm.pipelines.errors import Place
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FILE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
-# How a traceback ends: the name of the exception in the first column, and its text until Java's frames begin.
+# The end of a traceback: the exception's name in the first column, and its text up to the Java frames.
 _EXCEPTION = re.compile(
     r"^(?P<name>[A-Za-z_][\w.]*)(?:: (?P<text>.*?))?\s*(?=^\s*(?:SQLSTATE|at [\w.$]+\(|JVM stacktrace|Driver "
     r"stacktrace|Caused by:|===|File \"|\Z)|\Z)",
@@ -24,18 +24,18 @@ _EXCEPTION = re.compile(
 _NAMED = re.compile(
     r"\[(?P<name>[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*(?P<text>.+?)(?=\s*SQLSTATE|\n\s*at |\Z)", re.DOTALL
 )
-# Names that only say that a query or a job has failed, or whose text is the user's own.
+# Names that only say that a query or a job has failed; and names whose text is the user's own.
 _WRAPPERS = frozenset(
     {"STREAM_FAILED", "FOREACH_BATCH_USER_FUNCTION_ERROR", "JOB_ABORTED", "TASK_WRITE_FAILED"}
 )
 _PLAIN = frozenset({"USER_RAISED_EXCEPTION", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR"})
 
 MOST_WORDS_SHOWN = 600
-"""Characters of an error that are shown; what is longer is a plan or a stack, and belongs to the detail."""
+"""How many characters of an error are shown. Longer texts are plans or stacks, and stay in the detail."""
 
 
 class Failure(NamedTuple):
-    """`summary` is for everybody, `detail` for whoever wants to know more."""
+    """`summary` is one sentence; `detail` is all that Spark reported."""
 
     summary: str
     place: Place | None
@@ -46,7 +46,7 @@ class Failure(NamedTuple):
 
 
 def explain(text: str, root: Path) -> Failure:
-    """The innermost reason in what Spark said; `root` is the folder of the user's files."""
+    """The innermost error in Spark's report; `root` is the folder of the user's files."""
     place = _place(text, root)
     summary = _python_error(text) or _named_error(text) or _first_line(text)
     return Failure(_shortened(summary), place, text)
@@ -76,12 +76,12 @@ def _without_wrappers(text: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "it failed without a word")
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "it failed without a message")
     return re.sub(r"^(?:[a-z]\w*\.)+(\w+(?:Exception|Error)): ", "", first)
 
 
 def _place(text: str, root: Path) -> Place | None:
-    """The last of the user's own lines in the innermost traceback that has one."""
+    """The last line of a user's file in the innermost traceback that has one."""
     for block in reversed(text.split(_TRACEBACK)[1:]):
         files = [Place(Path(found["file"]), int(found["line"])) for found in _FILE.finditer(block)]
         ours = [place for place in files if place.file.is_relative_to(root)]

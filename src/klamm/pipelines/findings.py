@@ -1,4 +1,4 @@
-"""What lint finds: a line of the user's, what is wrong there, and what to do. A core."""
+"""The findings of lint: a line of the user's files, what is wrong there, and what to do. A core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Severity: TypeAlias = Literal["error", "warning"]
 
 
 class Finding(NamedTuple):
-    """An error keeps a pipeline from running, or from running right; a warning is for a person to judge."""
+    """An error keeps a pipeline from running, or makes it run wrongly. A warning may be intended."""
 
     severity: Severity
     place: Place
@@ -22,12 +22,12 @@ class Finding(NamedTuple):
 
 
 def finding_of(error: PipelineError, fallback: Place, severity: Severity = "error") -> Finding:
-    """An error that was raised, as something found; `fallback` is its place if it has none."""
+    """A raised error as a finding; `fallback` is its place if the error has none."""
     return Finding(severity, error.place or fallback, error.message, error.advice)
 
 
 def in_order(findings: list[Finding]) -> list[Finding]:
-    """By file and line, each once."""
+    """Sorted by file and line, without duplicates."""
     return sorted(
         dict.fromkeys(findings), key=lambda one: (str(one.place.file), one.place.line, one.severity)
     )

@@ -1,4 +1,4 @@
-"""The formats of sources: what each needs and takes. Reading a value is `decoding/`'s part.
+"""The formats of sources: the schema and options that each needs or accepts. `decoding/` decodes values.
 
 | format | schema | options |
 |---|---|---|
@@ -54,7 +54,7 @@ FRAMINGS = ("none", "confluent")
 
 
 class FormatRow(NamedTuple):
-    """What a format takes. `schema_suffixes` are the files its schema may be in."""
+    """What a format accepts. `schema_suffixes` are the suffixes of its schema files."""
 
     options: tuple[str, ...]
     needs_schema: bool
@@ -74,26 +74,30 @@ FORMAT_ROWS: Mapping[Format, FormatRow] = {
 
 
 def complaints(format_: Format, schema: str | None, options: Mapping[str, str]) -> list[tuple[str, str]]:
-    """What is wrong with what a source was given: sentences, each with what to do about it."""
+    """What is wrong with the arguments of a source: pairs of a sentence and an advice."""
     row = FORMAT_ROWS[format_]
     found: list[tuple[str, str]] = []
     if row.needs_schema and not schema:
         files = " or ".join(row.schema_suffixes)
-        advice = f'Give it columns ("id STRING, amount DOUBLE"), a file {files} below the schemas, or "infer"'
+        advice = (
+            f'Give columns ("id STRING, amount DOUBLE"), a {files} file in the schemas folder, or "infer"'
+        )
         found.append(
             (
                 f"a source of {format_} needs a schema",
-                advice if row.takes_ddl else f"Name a file {files} that lies below the project's schemas",
+                advice if row.takes_ddl else f"Name a {files} file in the project's schemas folder",
             )
         )
     elif schema and not row.needs_schema:
-        found.append((f"a source of {format_} has no schema", "Leave it out; it has one column, value"))
+        found.append(
+            (f"a source of {format_} takes no schema", "Remove it; the source has one column, value")
+        )
     elif schema and not row.takes_ddl and not schema.endswith(row.schema_suffixes):
         found.append(
             (
-                f"the schema {schema!r} is no file {' or '.join(row.schema_suffixes)}",
-                f"{format_} describes itself in such a file: name one that lies below the project's schemas"
-                + (", inferring is for json and csv" if schema == INFER else ""),
+                f"the schema {schema!r} is not a {' or '.join(row.schema_suffixes)} file",
+                "Name such a file in the project's schemas folder"
+                + ("; only json and csv can be inferred" if schema == INFER else ""),
             )
         )
     for name in options:
@@ -102,16 +106,16 @@ def complaints(format_: Format, schema: str | None, options: Mapping[str, str]) 
             known = (
                 f"Did you mean {nearest[0]}?" if nearest else f"It takes {', '.join(row.options) or 'none'}"
             )
-            found.append((f"{name} is no option of {format_}", known))
+            found.append((f"{name} is not an option of {format_}", known))
     for name in row.needs_options:
         if name not in options:
             found.append((f"a source of {format_} needs the option {name}", f'Add {name}="…"'))
     if options.get("framing", "none") not in FRAMINGS:
-        found.append((f"framing={options['framing']!r} is not known", f"Take {' or '.join(FRAMINGS)}"))
+        found.append((f"framing={options['framing']!r} is not valid", f"Use {' or '.join(FRAMINGS)}"))
     if "registry" in options and options.get("framing") != "confluent":
-        found.append(("a registry is asked by the ids that values begin with", 'Add framing="confluent"'))
+        found.append(("a registry needs values that begin with a schema id", 'Add framing="confluent"'))
     if not options.get("registry", "http://").startswith(("http://", "https://")):
         found.append(
-            (f"the registry {options['registry']!r} is no address", "It begins with http:// or https://")
+            (f"the registry {options['registry']!r} is not a valid URL", "Begin it with http:// or https://")
         )
     return found

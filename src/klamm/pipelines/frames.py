@@ -1,7 +1,8 @@
-"""From definitions to a DataFrame: sources read and decoded, rules looked at, functions called.
+"""Builds the DataFrame of a node: reads and decodes its sources, checks expectations, calls the functions.
 
-The same way for a query that runs (`streaming`) and for a look at the last records (`last`), which sends no
-dead letters and commits nothing. Exceptions of users' functions come out as UserCodeError, with their line.
+A running query (`streaming`) and a preview of the last records (`last`) are built the same way, but a preview
+sends no dead-letter records and commits nothing. Exceptions of users' functions are raised as UserCodeError,
+with their line.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ READ_FORMAT = "klamm"
 
 STATE_STORE_KEY = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-"""What transformWithState keeps its state in; Spark has no other provider that it works with."""
+"""The state store that transformWithState needs."""
 
 _STATEFUL_NODE = "TransformWithState"
 
-# PySpark writes the plan and the stack of every mistake to the terminal, beside the exception that it raises.
+# Besides raising an exception, PySpark logs the plan and the stack of every analysis error to the terminal.
 _QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -62,12 +63,13 @@ def build(
     attempt: Attempt | None = None,
     makes_topics: bool = True,
 ) -> DataFrame:
-    """The DataFrame of a node: a pipeline's without the contents of records, which do not go into sinks.
+    """The DataFrame of a node. That of a pipeline lacks _key, _value and _headers, which do not go into
+    sinks.
 
-    `last` reads that many of the newest records of each source (without `streaming`); `starts` are the
-    positions to begin at, by source; else all is read. `attempt` is the pipeline's, which has begun there:
-    without one, nothing that was sent back is passed over. `makes_topics`: the dead-letter topic, before
-    any row needs it.
+    `last` reads that many of the newest records of each source (without `streaming`). `starts` has the
+    position at which each source begins; a source without one begins at the earliest record. `attempt` is the
+    pipeline's present attempt, which decides which redriven records are skipped; without it none are.
+    `makes_topics` creates the dead-letter topic if the node may need it.
     """
     _send_code_by_value(definitions)
     for logger in _QUERY_LOGGERS:
@@ -84,7 +86,7 @@ def build(
 
 
 class _Builder:
-    """Builds the frames of the nodes that one query needs, each once."""
+    """Builds the DataFrames of the nodes that one query needs, each once."""
 
     def __init__(
         self,
@@ -170,16 +172,16 @@ class _Builder:
         if not isinstance(frame, DataFrame):
             raise DefinitionError(
                 f"the {node.kind} {node.name} returned {type(frame).__name__}, not a DataFrame",
-                advice="Return the DataFrame that was made",
+                advice="Return a DataFrame",
                 place=node.place,
             )
         if self._streaming and isinstance(node, Pipeline) and not frame.isStreaming:
             raise DefinitionError(
-                f"what {node.name} returned does not come from a source",
-                advice="Make it from at least one source; tables that are read through `spark` can join it",
+                f"the DataFrame that {node.name} returned does not come from a source",
+                advice="Use at least one source; tables that are read through `spark` can be joined to it",
                 place=node.place,
             )
-        return _without_doubles(frame)
+        return _without_duplicate_columns(frame)
 
 
 def _last_options(project: Project, source: Source, last: int) -> dict[str, str]:
@@ -201,20 +203,21 @@ def _explainer(source: Source, schema: StructType) -> Explain | None:
     return json_explainer(schema, source.options) if source.format == "json" else None
 
 
-def _without_doubles(frame: DataFrame) -> DataFrame:
-    """Of two sources that were joined, the columns we carry are there twice: nobody can name them then."""
-    doubles = [name for name in CARRIED if frame.columns.count(name) > 1]
-    return frame.drop(*doubles) if doubles else frame
+def _without_duplicate_columns(frame: DataFrame) -> DataFrame:
+    """Drop the columns that we carry if a join has brought them in twice: their names are ambiguous then."""
+    duplicates = [name for name in CARRIED if frame.columns.count(name) > 1]
+    return frame.drop(*duplicates) if duplicates else frame
 
 
 def _send_code_by_value(definitions: Definitions) -> None:
-    """Workers cannot import the project's files: what a user's functions need of them goes along."""
+    """Pickle the project's modules by value, since workers cannot import them."""
     for module in definitions.modules:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def _use_rocksdb_if_needed(frame: DataFrame, spark: SparkSession) -> None:
-    """A query keeps the provider that it was first started with: Spark notes it in the checkpoint."""
+    """Set the state store for transformWithState. Spark notes it in the checkpoint at a query's first
+    start."""
     plan = frame._jdf.queryExecution().logical().toString()
     if _STATEFUL_NODE in plan and spark.conf.get(STATE_STORE_KEY, None) != ROCKSDB:
         spark.conf.set(STATE_STORE_KEY, ROCKSDB)

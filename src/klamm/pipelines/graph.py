@@ -1,7 +1,7 @@
-"""Who needs whom: the nodes of a project as a graph, by the names of their parameters.
+"""The nodes of a project as a graph: a parameter of a function names the node that it reads.
 
-What is wrong with it comes out of `problems` all at once, for lint; `order` raises the first that stands in
-the way of one node. A pipeline is an end: nothing can ask for one.
+`problems` returns all mistakes in the graph, for lint; `order` raises the first one that concerns a node. No
+node can read a pipeline.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from klamm.pipelines.errors import GraphError
 
 
 def order(name: str, nodes: Mapping[str, Node]) -> list[Node]:
-    """The node and all that it needs, each after what it needs itself. Raises GraphError."""
+    """The node and all nodes that it needs, each after its own inputs. Raises GraphError."""
     if name not in nodes:
         raise GraphError(
             f"there is no source, transform or pipeline called {name!r}", advice=_nearest(name, list(nodes))
@@ -32,24 +32,24 @@ def sources_of(name: str, nodes: Mapping[str, Node]) -> list[Source]:
 
 
 def edges(nodes: Mapping[str, Node]) -> list[tuple[str, str]]:
-    """From each input to the node that asks for it: what a picture of the project shows."""
+    """Pairs of an input and the node that reads it."""
     return [(name, node.name) for node in nodes.values() for name in node.inputs if name in nodes]
 
 
 def unused(nodes: Mapping[str, Node]) -> list[Node]:
-    """Sources and transforms that no pipeline comes to."""
+    """Sources and transforms that no pipeline uses."""
     used = {name for node in nodes.values() if isinstance(node, Pipeline) for name in _reached(node, nodes)}
     return [node for node in nodes.values() if not isinstance(node, Pipeline) and node.name not in used]
 
 
 def problems(nodes: Mapping[str, Node]) -> list[GraphError]:
-    """Inputs that are not there or cannot be asked for, functions without any, and circles, told once."""
+    """Unknown inputs, inputs that are pipelines, functions without inputs, and circles, each once."""
     told: set[str] = set()
     return [problem for node in nodes.values() for problem in _problems_of(node, nodes, told)]
 
 
 def _problems_of(node: Node, nodes: Mapping[str, Node], told: set[str]) -> Iterator[GraphError]:
-    """The problems of a node and of all below it that were not told before."""
+    """The problems of a node and of all nodes that it needs, except those in `told`."""
     pending = [node]
     while pending:
         current = pending.pop()
@@ -59,8 +59,8 @@ def _problems_of(node: Node, nodes: Mapping[str, Node], told: set[str]) -> Itera
         yield from _own_problems(current, nodes)
         if (circle := _circle(current.name, nodes)) and current.name == min(circle):
             yield GraphError(
-                f"these need each other in a circle: {' → '.join([*circle, circle[0]])}",
-                advice="Take one of the parameters away",
+                f"these functions need each other in a circle: {' → '.join([*circle, circle[0]])}",
+                advice="Remove one of the parameters",
                 place=current.place,
             )
         pending += [nodes[name] for name in reversed(current.inputs) if name in nodes]
@@ -69,8 +69,8 @@ def _problems_of(node: Node, nodes: Mapping[str, Node], told: set[str]) -> Itera
 def _own_problems(node: Node, nodes: Mapping[str, Node]) -> Iterator[GraphError]:
     if not isinstance(node, Source) and not node.inputs and not node.wants_session:
         yield GraphError(
-            f"the {node.kind} {node.name} asks for nothing",
-            advice="Name its inputs by parameters; one called spark gets the session",
+            f"the {node.kind} {node.name} has no inputs",
+            advice="Give it a parameter for each input; one called spark gets the session",
             place=node.place,
         )
     for name in node.inputs:
@@ -78,20 +78,20 @@ def _own_problems(node: Node, nodes: Mapping[str, Node]) -> Iterator[GraphError]
         if wanted is None:
             choices = [each.name for each in nodes.values() if not isinstance(each, Pipeline)]
             yield GraphError(
-                f"{node.name} asks for {name!r}, and there is no source or transform of that name",
+                f"{node.name} has a parameter {name!r}, but there is no source or transform of that name",
                 advice=_nearest(name, choices),
                 place=node.place,
             )
         elif isinstance(wanted, Pipeline):
             yield GraphError(
-                f"{node.name} asks for {name!r}, which is a pipeline and goes to its sink only",
-                advice="Make what both need a transform",
+                f"{node.name} has a parameter {name!r}, which is a pipeline and cannot be read",
+                advice="Move what both need into a transform",
                 place=node.place,
             )
 
 
 def _circle(name: str, nodes: Mapping[str, Node]) -> list[str]:
-    """A way from the node back to itself, or nothing."""
+    """A path from the node back to itself, or an empty list."""
     pending = [[name]]
     seen: set[str] = set()
     while pending:

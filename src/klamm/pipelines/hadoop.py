@@ -1,6 +1,6 @@
-"""Files wherever Spark reads and writes them: Hadoop's FileSystem, called in the driver's JVM.
+"""Files on any file system that Spark supports, through Hadoop's FileSystem in the driver's JVM.
 
-Locations are paths of this machine or URIs. What a file system can do differs, and tables are written
+Locations are paths on this machine or URIs. File systems differ in what a rename does, and tables are written
 accordingly: see `Kind`.
 """
 
@@ -17,33 +17,32 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What renaming means on a file system."""
+    """What a rename does on a file system."""
 
     LOCAL = "local"
-    """This machine's: folders are renamed, and exchanged, in one step."""
+    """This machine's disk: a folder is renamed in one step, and two folders are exchanged in one step."""
     FOLDERS = "folders"
-    """A folder is renamed in one step (HDFS and what behaves like it), but two cannot be exchanged."""
+    """HDFS and the like: a folder is renamed in one step, but two folders cannot be exchanged."""
     OBJECTS = "objects"
-    """There are no folders: renaming one copies its objects one after the other. One object appears whole."""
+    """Object stores: renaming a folder copies its objects one by one. A single object appears as a whole."""
 
 
-# Schemes of Hadoop's connectors to object stores. abfs has real folders when its account has them, which
-# nobody here can know.
+# Schemes of Hadoop's connectors to object stores. abfs may have real folders, but that cannot be known here.
 _OBJECT_STORES = frozenset({"s3", "s3a", "s3n", "gs", "wasb", "wasbs", "abfs", "abfss", "oss", "cosn", "obs"})
 
 
 def local_path(location: str) -> Path | None:
-    """The path of a location on this machine; None when it is somewhere else."""
+    """The path of a location on this machine; None if it is elsewhere."""
     parts = urlsplit(location)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))
-    if len(parts.scheme) > 1:  # one letter is a drive
+    if len(parts.scheme) > 1:  # a single letter is a drive
         return None
     return Path(os.path.abspath(location))
 
 
 def kind_of(location: str) -> Kind:
-    """What kind of file system a location is on."""
+    """The kind of file system of a location."""
     if local_path(location) is not None:
         return Kind.LOCAL
     return Kind.OBJECTS if urlsplit(location).scheme.lower() in _OBJECT_STORES else Kind.FOLDERS
@@ -58,7 +57,7 @@ def parent(location: str) -> str:
 
 
 class RemoteFiles:
-    """The files below one location. Every call goes to the JVM, and from there to the file system."""
+    """The file system of one location. Every call goes to the JVM, and from there to the file system."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._jvm: Any = spark._jvm
@@ -70,24 +69,24 @@ class RemoteFiles:
         return bool(self._system.exists(self._path(location)))
 
     def names(self, location: str) -> list[str]:
-        """What lies in a folder; nothing when there is none."""
+        """The names in a folder; empty if the folder does not exist."""
         if not self.exists(location):
             return []
         return [str(status.getPath().getName()) for status in self._system.listStatus(self._path(location))]
 
     def make_folder(self, location: str) -> None:
         if not self._system.mkdirs(self._path(location)):
-            raise OSError(f"the folder {location} could not be made; its file system does not say why")
+            raise OSError(f"the folder {location} could not be created; its file system does not say why")
 
     def rename(self, old: str, new: str) -> None:
-        # Hadoop would move the folder into one that is there already.
+        # Hadoop would move the folder into an existing one.
         if self.exists(new):
-            raise FileExistsError(f"{new} is there already")
+            raise FileExistsError(f"{new} already exists")
         if not self._system.rename(self._path(old), self._path(new)):
             raise OSError(f"{old} could not be renamed to {new}; the file system does not say why")
 
     def delete(self, location: str) -> None:
-        """Remove a file, or a folder with all that is in it. What is not there stays away."""
+        """Remove a file, or a folder with everything in it. Does nothing if it does not exist."""
         self._system.delete(self._path(location), True)
 
     def read_text(self, location: str) -> str:

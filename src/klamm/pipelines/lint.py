@@ -1,15 +1,16 @@
-"""Looks a project over and says what is wrong with it: without Spark, and quickly.
+"""Checks a project for mistakes without running it, and without Spark.
 
-    imports, decorators, names      whatever keeps the files from being read (discovery.py)
-    the graph                       unknown inputs, circles, what nothing uses (graph.py)
-    sources                         schemas that do not parse, options, starts, conditions that name no column
-    sinks                           modes they cannot take, two that write to one table, a topic that a
-                                    pipeline writes and reads
-    topics                          that are not there; when no broker answers, that is one warning
-    records                         the newest ones that do not fit, and fields that no schema knows
+    imports, decorators, names      whatever keeps the files from being imported (discovery.py)
+    the graph                       unknown inputs, circles, unused functions (graph.py)
+    sources                         schemas, options and starts that do not parse, conditions with unknown
+    columns sinks                           modes that a sink does not support, two pipelines with one table,
+    a topic that
+                                    a pipeline both writes and reads
+    topics                          missing topics; if no broker answers, that is one warning
+    records                         the newest records that do not fit the schema, and unknown fields
 
-`deep` also starts Spark and has it analyse every pipeline: see lint_deep.py. Nothing is changed: no topic is
-made, no schema written, no offset committed.
+`deep` also starts Spark and lets it analyse every pipeline: see lint_deep.py. Nothing is changed: no topic is
+created, no schema written, no offset committed.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-# What Kafka takes for the name of a topic.
+# Kafka's rule for the names of topics.
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def check(
     project: Project, *, records: bool = True, deep: bool = False, spark: SparkSession | None = None
 ) -> list[Finding]:
-    """All that is found, by file and line. Without `records` no broker is asked."""
+    """All findings, ordered by file and line. Without `records` no broker is contacted."""
     found = discover(project)
     definitions = found.definitions
     top = Place(project.root / PROJECT_FILE, 1)
@@ -69,7 +70,7 @@ def check(
     if records:
         findings += _check_topics(project, definitions, schemas, top)
     if deep and any(one.severity == "error" for one in findings):
-        findings.append(Finding("warning", top, "the plans were not looked at", "Mend the errors first"))
+        findings.append(Finding("warning", top, "the plans were not checked", "Fix the errors first"))
     elif deep:
         from klamm.pipelines.lint_deep import check_plans
 
@@ -80,23 +81,23 @@ def check(
 def _unused(definitions: Definitions, top: Place) -> Iterator[Finding]:
     if definitions.nodes and not definitions.pipelines:
         advice = "Write a function under @pipeline that takes one of the transforms or sources"
-        yield Finding("warning", top, "the project has no pipeline, so that nothing runs", advice)
+        yield Finding("warning", top, "the project has no pipeline, so nothing runs", advice)
         return
     for node in graph.unused(definitions.nodes):
         what = f"no pipeline uses the {node.kind} {node.name}"
-        yield Finding("warning", node.place, what, "Use it, or take it away")
+        yield Finding("warning", node.place, what, "Use it, or remove it")
 
 
 def _check_source(project: Project, source: Source, schemas: dict[str, StructType]) -> Iterator[Finding]:
     for topic in source.topics:
         if not _TOPIC_NAME.fullmatch(topic):
-            advice = "Take letters, digits, '.', '_' and '-'; for several topics give a list"
-            yield Finding("error", source.place, f"{topic!r} is no name of a topic", advice)
+            advice = "Use letters, digits, '.', '_' and '-'; for several topics give a list"
+            yield Finding("error", source.place, f"{topic!r} is not a valid topic name", advice)
         if topic == project.dead_letters:
             yield Finding(
                 "error",
                 source.place,
-                f"{source.name} reads {topic}, where its own dead letters go: each would come round again",
+                f"{source.name} reads {topic}, to which its own dead-letter records go, in a circle",
                 "Set dead_letters in klamm.toml to another topic",
             )
     try:
@@ -109,8 +110,8 @@ def _check_source(project: Project, source: Source, schemas: dict[str, StructTyp
         yield Finding(
             "warning",
             source.place,
-            f"the schema of {source.name} is not written down yet",
-            f"The first run or preview writes {file.name} into the schemas: look it over, and keep it",
+            f"the schema of {source.name} is not inferred yet",
+            f"The first run or preview writes {file.name} to the schemas folder: review it, and commit it",
         )
         return
     try:
@@ -133,14 +134,16 @@ def _check_read_options(source: Source) -> Iterator[Finding]:
 
 
 def _check_conditions(source: Source, schema: StructType) -> Iterator[Finding]:
-    """Rules of a source are about its decoded columns, which are known; what functions return is not."""
+    """Only for sources, whose columns are known from the schema; what functions return is not known."""
     known = {name.lower() for name in (*schema.names, *CARRIED)}
     for rule in source.expectations:
         for name in columns_named(rule.condition):
             if name.lower() not in known:
                 nearest = difflib.get_close_matches(name, [*schema.names, *CARRIED], n=1)
-                advice = f"Did you mean {nearest[0]}?" if nearest else f"There are {', '.join(schema.names)}"
-                what = f"the expectation {rule.name!r} names {name}, which is no column of {source.name}"
+                advice = (
+                    f"Did you mean {nearest[0]}?" if nearest else f"The columns are {', '.join(schema.names)}"
+                )
+                what = f"the expectation {rule.name!r} names {name}, which is not a column of {source.name}"
                 yield Finding("error", rule.place, what, advice)
 
 
@@ -160,9 +163,7 @@ def _check_sinks(project: Project, definitions: Definitions) -> Iterator[Finding
         other = next((taken[each] for each in taken if overlap(each, place)), None)
         taken.setdefault(place, pipeline)
         if other is not None:
-            what = (
-                f"{pipeline.name} writes to {target}, and so does {other.name} at {other.place}, or one in it"
-            )
+            what = f"{pipeline.name} writes to {target}, as does {other.name} at {other.place}"
             yield Finding("error", pipeline.place, what, "Give each pipeline a table of its own")
 
 
@@ -178,19 +179,17 @@ def _check_topic_sink(
     project: Project, definitions: Definitions, pipeline: Pipeline, sink: TopicSink
 ) -> Iterator[Finding]:
     if not _TOPIC_NAME.fullmatch(sink.topic):
-        yield Finding("error", pipeline.place, f"{sink.topic!r} is no name of a topic", "Rename it")
+        yield Finding("error", pipeline.place, f"{sink.topic!r} is not a valid topic name", "Rename it")
     try:
         sources = graph.sources_of(pipeline.name, definitions.nodes)
     except GraphError:
-        return  # told already
+        return  # reported already
     for source in sources:
         if sink.topic in source.topics:
-            what = (
-                f"{pipeline.name} writes to {sink.topic}, which it reads through {source.name}, in a circle"
-            )
+            what = f"{pipeline.name} writes to {sink.topic}, which it also reads, through {source.name}"
             yield Finding("error", pipeline.place, what, "Write to another topic")
     if sink.topic == project.dead_letters:
-        what = f"{pipeline.name} writes to {sink.topic}, where the dead letters go"
+        what = f"{pipeline.name} writes to {sink.topic}, which is the dead-letter topic"
         yield Finding("error", pipeline.place, what, "Write to another topic")
 
 
@@ -200,7 +199,7 @@ def _check_topics(
     try:
         topics = existing_topics(project)
     except PipelineError as error:
-        advice = "Start it, or correct bootstrap; topics and records were not looked at"
+        advice = "Start the broker, or correct bootstrap; topics and records were not checked"
         yield Finding("warning", top, error.message, advice)
         return
     for source in definitions.sources.values():
@@ -214,5 +213,5 @@ def _check_topics(
     for pipeline in definitions.pipelines.values():
         if isinstance(pipeline.to, TopicSink) and pipeline.to.topic not in topics:
             what = f"there is no topic {pipeline.to.topic} yet"
-            advice = "Create it with the partitions that it should have; else the broker makes it, if it may"
+            advice = "Create it, or the broker may create it with its default number of partitions"
             yield Finding("warning", pipeline.place, what, advice)

@@ -1,7 +1,7 @@
-"""Has Spark analyse every pipeline, without starting one: what only its analyser knows.
+"""Lets Spark analyse every pipeline without starting it, for mistakes that only Spark's analyser finds.
 
-Columns and types in functions and rules, what a streaming query can do in its output mode, and whether the
-rows fit the table that is there already.
+These are columns and types in functions and expectations, operations that an output mode does not support,
+and rows that do not fit the existing table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from klamm.pipelines.sinks.tables import open_table, table_location
 
 
 def check_plans(project: Project, definitions: Definitions, spark: SparkSession | None) -> Iterator[Finding]:
-    """A session that is given is used, and left open."""
+    """The findings of all pipelines. A given session is used, and not stopped."""
     with _session(project, spark) as session:
         for pipeline in definitions.pipelines.values():
             yield from _check_plan(project, definitions, pipeline, session)
@@ -52,7 +52,7 @@ def _check_plan(
     for source in sources_of(pipeline.name, definitions.nodes):
         file = schema_file(project, source)
         if source.schema == INFER and file is not None and not file.exists():
-            return  # building would infer it and write it down; that it is missing was told already
+            return  # building would infer and write the schema; that it is missing was reported already
     try:
         frame = frames.build(pipeline, definitions, project, spark, streaming=True, makes_topics=False)
         check_columns(pipeline, frame.columns)
@@ -70,7 +70,7 @@ def _check_plan(
 
 
 def _check_mode(frame: DataFrame, pipeline: Pipeline, spark: SparkSession) -> None:
-    """What Spark refuses when a query is started, asked before: the check that it does itself."""
+    """Run the check that Spark does itself when a query is started."""
     jvm: Any = spark._jvm
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
     mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[pipeline.mode]()
@@ -92,11 +92,11 @@ def _check_table(
             yield Finding(
                 "error",
                 pipeline.place,
-                f"{field.name} of {pipeline.name} is {field.dataType.simpleString().upper()}, and "
+                f"{field.name} of {pipeline.name} is {field.dataType.simpleString().upper()}, but "
                 f"{old.dataType.simpleString().upper()} in the table {location}",
                 "Cast it, give it another name, or write to another table",
             )
     if known:
         names = ", ".join(field.name for field in known.values())
         what = f"{pipeline.name} no longer has columns that its table has: {names}"
-        yield Finding("warning", pipeline.place, what, "They are null in new rows, if that is meant")
+        yield Finding("warning", pipeline.place, what, "They will be null in new rows")

@@ -1,4 +1,5 @@
-"""Holds the newest records of a source against its schema, with the decoders' own code where there is one."""
+"""Checks whether the newest records of a source fit its schema, where possible with the decoder's own
+code."""
 
 from __future__ import annotations
 
@@ -21,20 +22,20 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LINTED_RECORDS = 200
-"""How many of a source's newest records are looked at: a second's work, and a rare fault shows in a run."""
+"""How many of the newest records are checked: about a second's work."""
 
 SHOWN_FIELDS = 5
 
-Judge = Callable[[bytes], str | None]
-"""What is wrong with a value, or None."""
+Check = Callable[[bytes], str | None]
+"""From a value to what is wrong with it, or None."""
 
 
 def check_records(project: Project, source: Source, schema: StructType) -> Iterator[Finding]:
-    judge = _judge(project, source, schema)
+    check = _check_of(project, source, schema)
     try:
         records = sample(project, source.topics, LINTED_RECORDS)
-        if judge is not None:
-            yield from _misfits(source, records, judge)
+        if check is not None:
+            yield from _misfits(source, records, check)
     except PipelineError as error:
         yield Finding("warning", source.place, f"{source.name}: {error.message}", error.advice)
         return
@@ -42,9 +43,9 @@ def check_records(project: Project, source: Source, schema: StructType) -> Itera
         yield from _unknown_fields(project, source, schema, records)
 
 
-def _misfits(source: Source, records: list[Record], judge: Judge) -> Iterator[Finding]:
+def _misfits(source: Source, records: list[Record], check: Check) -> Iterator[Finding]:
     valued = [record for record in records if record.value is not None]
-    faults = [(record, fault) for record in valued if (fault := judge(record.value or b"")) is not None]
+    faults = [(record, fault) for record in valued if (fault := check(record.value or b"")) is not None]
     if not faults:
         return
     record, fault = faults[-1]
@@ -53,7 +54,7 @@ def _misfits(source: Source, records: list[Record], judge: Judge) -> Iterator[Fi
         f"{len(faults)} of the newest {len(valued)} records do not fit the schema of {source.name}; "
         f"{where}: {fault}"
     )
-    becomes = {"dead_letter": "go to the dead letters", "drop": "are dropped", "warn": "have null there"}
+    becomes = {"dead_letter": "go to the dead-letter topic", "drop": "are dropped", "warn": "have null there"}
     fate = becomes.get(source.undecodable, "stop the pipeline")
     yield Finding(
         "error" if len(faults) == len(valued) else "warning", source.place, what, f"Such records {fate}"
@@ -69,28 +70,28 @@ def _unknown_fields(
     shown = ", ".join(list(names)[:SHOWN_FIELDS]) + (" …" if len(names) > SHOWN_FIELDS else "")
     file = schema_file(project, source)
     how = f"Add them to {file.name}" if file is not None else "Add them to the schema"
-    what = f"records of {source.name} have fields that its schema does not know: {shown}"
-    yield Finding("warning", source.place, what, f"{how} if they matter; they are not carried now")
+    what = f"records of {source.name} have fields that its schema does not have: {shown}"
+    yield Finding("warning", source.place, what, f"{how} if you need them; they are ignored now")
 
 
-def _judge(project: Project, source: Source, schema: StructType) -> Judge | None:
+def _check_of(project: Project, source: Source, schema: StructType) -> Check | None:
     if source.format == "json":
-        return _json_judge(source, schema)
+        return _json_check(source, schema)
     if source.format == "csv":
         return lambda value: _csv_fault(value, source, len(schema))
     if source.format == "text" and source.options.get("encoding", "UTF-8").upper() in ("UTF-8", "UTF8"):
         return _text_fault
     if source.format in ("avro", "protobuf"):
-        return _worker_judge(project, source)
+        return _worker_check(project, source)
     return None
 
 
-def _json_judge(source: Source, schema: StructType) -> Judge:
+def _json_check(source: Source, schema: StructType) -> Check:
     from klamm.pipelines.schemas.explaining import json_explainer
 
     explain = json_explainer(schema, source.options)
     if any(name.startswith("allow") for name in source.options):
-        # Options that take what is no JSON: only Spark's reader can tell then.
+        # With options that accept more than JSON, only Spark's reader can tell.
         return lambda value: explain(value) if _is_json(value) else None
     return explain
 
@@ -107,7 +108,7 @@ def _csv_fault(value: bytes, source: Source, columns: int) -> str | None:
     text = value.decode("utf-8", "replace").rstrip("\r\n")
     separator, quote = source.options.get("sep", ","), source.options.get("quote", '"')
     if len(separator) != 1 or len(quote) != 1:
-        return None  # Python's reader knows no others
+        return None  # Python's reader supports no others
     found = len(next(csv.reader(io.StringIO(text), delimiter=separator, quotechar=quote), []))
     return None if found == columns else f"it has {found} columns, the schema {columns}"
 
@@ -120,7 +121,7 @@ def _text_fault(value: bytes) -> str | None:
     return None
 
 
-def _worker_judge(project: Project, source: Source) -> Judge:
+def _worker_check(project: Project, source: Source) -> Check:
     from klamm.pipelines.decoding import avro, protobuf
     from klamm.pipelines.schemas.avro import read_avro_schema
     from klamm.pipelines.schemas.protobuf import read_descriptors
@@ -133,13 +134,13 @@ def _worker_judge(project: Project, source: Source) -> Judge:
         is_framed = source.options.get("framing") == "confluent"
         read = protobuf.reader(read_descriptors(file), source.options["message"], is_framed)
 
-    def judge(value: bytes) -> str | None:
+    def check(value: bytes) -> str | None:
         try:
             read(value)
         except DecoderUnavailable:
             raise
-        except Exception as error:  # decoders raise whatever they trip over in foreign bytes
+        except Exception as error:  # decoders raise errors of any type on bytes that do not fit
             return str(error) or type(error).__name__
         return None
 
-    return judge
+    return check

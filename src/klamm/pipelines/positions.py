@@ -1,4 +1,4 @@
-"""Where pipelines are in their topics: offsets as Spark's checkpoints and our own files write them. A core.
+"""Positions of pipelines in their topics: offsets, as Spark's checkpoints and our files write them. A core.
 
 A position is the offset of the next record, for each partition of each topic: {"orders": {"0": 17}}.
 """
@@ -12,16 +12,16 @@ from typing import TypeAlias, TypeGuard
 Position: TypeAlias = dict[str, dict[str, int]]
 
 EARLIEST_OFFSET = -2
-"""Stands for the oldest record there is, as in the options of Spark's connectors."""
+"""Stands for the oldest record, as in the options of Spark's Kafka connector."""
 
-_NOTHING_YET = "-"  # what Spark writes for a source that has not given an offset
+_NOTHING_YET = "-"  # what Spark writes for a source without an offset
 
 
 def parse_offset_log(text: str) -> list[Position]:
-    """One entry of the `offsets` folder of a checkpoint: for each source the end of the batch.
+    """Parse a file of a checkpoint's `offsets` folder: the end of the batch, for each source.
 
-    The first line is a version, the second has settings of the query, then comes one line per source. Lines
-    that are not positions, of sources that are no topics, are left out.
+    The first line is a version, the second has settings of the query, then follows one line per source. Lines
+    of sources that are not topics are left out.
     """
     found = []
     for line in text.splitlines()[2:]:
@@ -34,7 +34,7 @@ def parse_offset_log(text: str) -> list[Position]:
 
 
 def merged(positions: Iterable[Position], choose: Callable[[int, int], int]) -> Position:
-    """One position for several sources; of a topic that more than one of them reads, `choose` (min, max)."""
+    """The positions of several sources as one. `choose` (min, max) decides where they share a partition."""
     result: Position = {}
     for position in positions:
         for topic, partitions in position.items():
@@ -45,7 +45,7 @@ def merged(positions: Iterable[Position], choose: Callable[[int, int], int]) -> 
 
 
 def reaches(end: Position, point: Position) -> bool:
-    """Whether something before `end` is at or after `point`, in any partition that `point` names."""
+    """True if `end` is after `point` in any partition that `point` names."""
     return any(
         end.get(topic, {}).get(partition, 0) > offset
         for topic, partitions in point.items()
@@ -54,7 +54,7 @@ def reaches(end: Position, point: Position) -> bool:
 
 
 def is_gone(start: Position, end: Position, oldest: Position, newest: Position) -> bool:
-    """Whether something that was read from `start` to `end` is not among what topics have by now."""
+    """True if some record between `start` and `end` is no longer in the topics."""
     for topic, partitions in end.items():
         for partition, last in partitions.items():
             first = max(0, start.get(topic, {}).get(partition, 0))
@@ -65,12 +65,12 @@ def is_gone(start: Position, end: Position, oldest: Position, newest: Position) 
 
 
 def _at(position: Position, topic: str, partition: str) -> int:
-    """An offset; of a partition that is not there none is right."""
+    """The offset of a partition, or -1 if the partition is not in the position."""
     return position.get(topic, {}).get(partition, -1)
 
 
 def records_between(start: Position, end: Position) -> int:
-    """How many offsets lie between two positions. Partitions that are new in `end` count from their start."""
+    """How many offsets lie between two positions. Partitions that only `end` has count from offset 0."""
     return sum(
         max(0, offset - max(0, start.get(topic, {}).get(partition, 0)))
         for topic, partitions in end.items()
@@ -79,7 +79,7 @@ def records_between(start: Position, end: Position) -> int:
 
 
 def completed(position: Position, partitions: Mapping[str, Iterable[int]]) -> Position:
-    """The position with all partitions there are: those that it does not name begin with their oldest."""
+    """The position with all `partitions`: those that it does not name begin at their oldest record."""
     return {
         topic: {str(number): position.get(topic, {}).get(str(number), EARLIEST_OFFSET) for number in numbers}
         for topic, numbers in partitions.items()
@@ -87,7 +87,7 @@ def completed(position: Position, partitions: Mapping[str, Iterable[int]]) -> Po
 
 
 def is_position(value: object) -> TypeGuard[Position]:
-    """Whether something that was read as JSON is a position, and not what another source keeps."""
+    """True if a JSON value is a position, and not the offset of another kind of source."""
     return isinstance(value, dict) and all(
         isinstance(partitions, dict) and all(isinstance(offset, int) for offset in partitions.values())
         for partitions in value.values()

@@ -1,4 +1,4 @@
-"""A look at what a source, a transform or a pipeline makes of the newest records. Nothing is written."""
+"""Shows the rows that a source, a transform or a pipeline returns for the newest records. Writes nothing."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 
 DEFAULT_RECORDS = 20
 MOST_ROWS = 1000
-"""Rows that are brought here at most: a join or an explode can make many of few records."""
+"""Most rows to collect: a join or an explode can make many rows of few records."""
 
 
 class Preview(NamedTuple):
-    """Rows as they would be written, with the columns that tell where they come from last."""
+    """Rows as they would be written, with the carried columns last."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
 
 
 class PreviewFailed(PipelineError):
-    """The rows could not be made; the text has the reason, and the user's line if there is one."""
+    """The rows could not be computed. The text has the reason, and the user's line if there is one."""
 
 
 def preview(
     project: Project, node: str, last: int = DEFAULT_RECORDS, spark: SparkSession | None = None
 ) -> Preview:
-    """What the node makes of the last `last` records of its sources. A session that is given is left open."""
+    """The rows of a node for the last `last` records of its sources. A given session is not stopped."""
     definitions = load_definitions(project)
     wanted = order(node, definitions.nodes)[-1]
     session = spark if spark is not None else make_session(project)
@@ -48,7 +48,7 @@ def preview(
         raise
     except Exception as error:
         failure = explain(str(error), project.root)
-        raise PreviewFailed(f"{node} cannot be shown: {failure.summary}", place=failure.place) from error
+        raise PreviewFailed(f"{node} cannot be previewed: {failure.summary}", place=failure.place) from error
     finally:
         if spark is None:
             session.stop()

@@ -1,13 +1,13 @@
-"""A project: a folder with a klamm.toml, its pipelines, its schemas, and where its tables and its state lie.
+"""A project: a folder with a klamm.toml, pipelines and schemas, and the places of its tables and state.
 
     [project]
-    name = "shop"                         # groups and the dead-letter topic are named by it
+    name = "shop"                         # a prefix of its groups and its dead-letter topic
     bootstrap = "localhost:9092"
     pipelines = "pipelines"               # the folder with the Python files
-    schemas = "schemas"                   # schemas that were inferred and written down, .avsc, .desc
-    tables = "tables"                     # a folder, or a URI that Spark writes: hdfs://…, s3a://…
-    state = ".klamm"                      # lock, status, published batches; on this machine
-    checkpoints = ".klamm/checkpoints"    # on a cluster: a URI that all its machines reach
+    schemas = "schemas"                   # inferred schemas, .avsc and .desc files
+    tables = "tables"                     # a folder, or a URI that Spark can write: hdfs://…, s3a://…
+    state = ".klamm"                      # locks, status, batch logs; on this machine
+    checkpoints = ".klamm/checkpoints"    # on a cluster: a URI that all machines can reach
     dead_letters = "shop.dead-letters"
 
     [spark]
@@ -17,7 +17,7 @@
     [kafka]
     security.protocol = "SSL"             # any client key, in Kafka's dotted names
 
-Everything but `name` has a default. What is not known is refused with the nearest that is, with its line.
+Everything but `name` has a default. An unknown key is an error that names its line and the nearest known key.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _PROJECT_KEYS = (
     "checkpoints",
     "dead_letters",
 )
-# The name becomes a part of topics' and groups' names, and of folders.
+# The name becomes part of the names of topics, groups and folders.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclass(frozen=True)
 class Project:
-    """What klamm.toml says, with every path made absolute. `tables` and `checkpoints` may be URIs."""
+    """The settings of klamm.toml, with absolute paths. `tables` and `checkpoints` may be URIs."""
 
     name: str
     root: Path
@@ -76,13 +76,13 @@ class Project:
     def load(
         cls, path: str | PathLike[str] = ".", *, bootstrap: str | None = None, master: str | None = None
     ) -> Project:
-        """The project whose folder or klamm.toml `path` is. `bootstrap` and `master` win over the file."""
+        """Load a project by its folder or its klamm.toml. `bootstrap` and `master` override the file."""
         file = Path(fspath(path)).resolve()
         file = file / PROJECT_FILE if file.is_dir() else file
         if not file.is_file():
             raise ProjectError(
                 f"there is no project at {file.parent}: it has no {file.name}",
-                advice="Make one with `klamm pipeline init`, or name the folder that has it",
+                advice="Create one with `klamm pipeline init`, or name its folder with --project",
             )
         try:
             settings = read_config_file(file)
@@ -98,12 +98,12 @@ class Project:
         return {name: value for name, value in self.kafka.items() if name in KEYS_BY_KIND[kind]}
 
     def group_of(self, pipeline: str) -> str:
-        """The consumer group whose offsets show how far a pipeline has come."""
+        """The consumer group to which a pipeline commits its offsets."""
         return f"{self.name}.{pipeline}"
 
 
 class _Sections:
-    """Collects the settings of the file by section, and refuses those that nobody knows."""
+    """Collects the settings of the file by section, and raises on unknown ones."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -119,12 +119,16 @@ class _Sections:
         elif section == "spark" and (name == "master" or name.startswith("spark.")):
             self._spark[name] = setting.text
         elif section == "spark":
-            raise self._error(setting, f"{name} is no key of [spark]", "It takes master and keys spark.*")
+            raise self._error(
+                setting, f"{name} is not a key of [spark]", "[spark] takes master and spark.* keys"
+            )
         elif section == "kafka":
             self._known(setting, name, {key for keys in KEYS_BY_KIND.values() for key in keys}, "[kafka]")
             self._kafka[name] = setting.text
         else:
-            raise self._error(setting, f"{section} is no section", "There are [project], [spark] and [kafka]")
+            raise self._error(
+                setting, f"[{section}] is not a known section", "Use [project], [spark] and [kafka]"
+            )
 
     def project(self, bootstrap: str | None, master: str | None) -> Project:
         root = self._file.parent
@@ -156,7 +160,9 @@ class _Sections:
             )
         if not is_project_name(setting.text):
             raise self._error(
-                setting, f"{setting.text!r} is no name of a project", "Take letters, digits, '.', '_' and '-'"
+                setting,
+                f"{setting.text!r} is not a valid project name",
+                "Use letters, digits, '.', '_' and '-'",
             )
         return setting.text
 
@@ -169,15 +175,15 @@ class _Sections:
     def _known(self, setting: Setting, name: str, names: Iterable[str], section: str) -> None:
         if name not in names:
             nearest = difflib.get_close_matches(name, list(names), n=1)
-            advice = f"The nearest that is one is {nearest[0]}" if nearest else ""
-            raise self._error(setting, f"{name} is no key of {section}", advice)
+            advice = f"Did you mean {nearest[0]}?" if nearest else ""
+            raise self._error(setting, f"{name} is not a key of {section}", advice)
 
     def _error(self, setting: Setting, message: str, advice: str) -> ProjectError:
         return ProjectError(message, advice=advice, place=Place(self._file, setting.line))
 
 
 def is_project_name(text: str) -> bool:
-    """Whether a project may be called so."""
+    """True if `text` is a valid project name."""
     return _NAME.fullmatch(text) is not None
 
 

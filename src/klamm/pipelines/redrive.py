@@ -1,14 +1,14 @@
-"""Sends dead letters back to the topics they came from, each once, for the pipeline that had refused it.
+"""Redrive: sends dead-letter records back to the topics they came from, each once.
 
-A record that comes back says in its headers for which pipeline it is, and of which record it is; pipelines
-that have had it, or will, pass it over (addressing.py). Each pipeline's letter of a record goes back on its
-own.
+The headers of a redriven record name the pipeline that it is for and the original record. Other pipelines,
+and pipelines that read the original again, skip it (addressing.py). If several pipelines have written
+dead-letter records of one original, each goes back on its own.
 
-What was sent is committed in the group `<project>.redrive`: the offset up to which everything was, and in the
-commit's metadata, for pipelines and rules that are further than that, how far they are. So a redrive of one
-rule leaves the others for later, and a second one of all does not send the first ones again. Letters of a
-pipeline that is not there wait, all of them. Committed is after a chunk was acknowledged: a process that is
-killed in between sends one chunk again.
+Progress is committed in the group `<project>.redrive`: the offset below which all dead-letter records were
+handled, and in the commit's metadata higher offsets for single pipelines and rules. So a redrive of one rule
+leaves the others for later, and a later redrive of everything does not send the first ones again. Dead-letter
+records of a pipeline that the project no longer has are left for later, all of them. Offsets are committed
+after a chunk was acknowledged: a process that is killed in between sends one chunk again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from klamm.client.plain.admin import Admin
 from klamm.client.plain.consumer import Consumer
 from klamm.client.plain.producer import Delivery, Producer
 from klamm.client.results import CommittedOffset, Record, TopicPartition
-from klamm.pipelines import dead_letters as letters
+from klamm.pipelines import dead_letters
 from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, SOURCE, TOPIC
 from klamm.pipelines.definitions import Definitions
 from klamm.pipelines.discovery import load_definitions
@@ -35,30 +35,31 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.state import State
 
 REDRIVEN = "klamm.redriven"
-"""The header that says how often a record has been sent back."""
+"""The header with the number of times that a record was sent back."""
 
 CHUNK_RECORDS = 500
-"""Records between two commits: what a killed redrive may send twice, against a commit for every record."""
+"""Records between two commits. A killed redrive may send so many twice; fewer would mean more commits."""
 
 POLL_S = 5.0
-"""How long the next dead letters may take before it is given up: the next redrive begins with them."""
+"""How long to wait for the next records before giving up. The next redrive continues there."""
 
 MOST_METADATA_BYTES = 4000
-"""Brokers take 4,096 bytes with a committed offset, unless they are told otherwise."""
+"""Brokers accept 4,096 bytes of metadata with a committed offset by default."""
 
 
 class RedriveFailed(PipelineError):
-    """Dead letters cannot be read or sent."""
+    """Dead-letter records cannot be read or sent."""
 
 
 @dataclass
 class Redriven:
-    """What a redrive did: how many went back, by topic; how many wait, and cannot go back, by reason.
+    """How many dead-letter records a redrive sent back, by topic; how many are left for later (`waiting`) or
+    cannot be sent (`kept`), by reason.
 
-    `repeated` are letters of records that another letter has just sent back to the same reader: a task that
-    Spark ran again has sent its letters again; and what goes back for all needs no letter of each pipeline.
-    `of_rows` of those that went back had been refused by a rule behind a source: other rows may have been
-    made of the same record, which are made again. `others` are the names of letters that were not wanted.
+    `repeated` counts duplicates: dead-letter records whose original this redrive has already sent to the same
+    pipeline. Spark makes them when it runs a task again; with `for_all`, several pipelines do. `of_rows`
+    counts sent records that broke an expectation of a transform or pipeline: other rows of the same original
+    will be written again. `others` names the pipelines and rules that were not asked for.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
@@ -90,17 +91,17 @@ def redrive(
     for_all: bool = False,
     dry_run: bool = False,
 ) -> Redriven:
-    """Send back the dead letters there are now: all, or those of a pipeline, of a rule ("decode"), or both.
+    """Send back the dead-letter records that exist now: all, or those of a pipeline, of a rule, or of both.
 
-    With `for_all` they are for every pipeline that reads their topic, as any new record is. With `dry_run`
-    nothing is sent or committed; the counts are those of a redrive.
+    With `for_all` every pipeline that reads the topic reads them, like any new record. With `dry_run` nothing
+    is sent or committed, only counted.
     """
     wanted = _Wanted(pipeline, rule, for_all, dry_run, load_definitions(project))
-    alone = nullcontext() if dry_run else State(project).lock("sending dead letters back", "redrive.lock")
+    alone = nullcontext() if dry_run else State(project).lock("redriving dead-letter records", "redrive.lock")
     try:
         with (
             alone,
-            # Without the group: a consumer of it would commit what it has read, and we commit what was sent.
+            # Without the group: a consumer in it would commit what was read, but we commit what was sent.
             Consumer(project.bootstrap, config=_without_group(project)) as consumer,
             Consumer(project.bootstrap, config=_without_group(project)) as originals,
             Producer(project.bootstrap, config=project.client_settings("producer")) as producer,
@@ -111,29 +112,29 @@ def redrive(
             return work.result
     except ClientError as error:
         raise RedriveFailed(
-            f"the dead letters in {project.dead_letters} were not all sent: {error}",
+            f"not all dead-letter records in {project.dead_letters} were sent: {error}",
             advice="" if isinstance(error, BrokerError) else "Is the broker running?",
         ) from error
 
 
-# ---- what is read and what is wanted
+# ---- dead-letter records, and which of them to send
 
 
-class Letter:
-    """A dead letter, by its headers."""
+class DeadLetter:
+    """A dead-letter record with its headers parsed."""
 
     def __init__(self, record: Record) -> None:
         self.record = record
         self.headers = dict(record.headers)
-        self.pipeline = self._text(letters.PIPELINE)
-        self.rule = self._text(letters.RULE)
+        self.pipeline = self._text(dead_letters.PIPELINE)
+        self.rule = self._text(dead_letters.RULE)
         self.name = f"{self.pipeline}/{self.rule}"
         self.source = self._text(SOURCE)
         self.topic = self._text(TOPIC)
-        self.partition = _number(self._text(letters.PARTITION))
+        self.partition = _number(self._text(dead_letters.PARTITION))
         self.offset = _number(self._text(OFFSET))
-        self.timestamp = _number(self._text(letters.TIMESTAMP))
-        self.content = self._text(letters.CONTENT)
+        self.timestamp = _number(self._text(dead_letters.TIMESTAMP))
+        self.content = self._text(dead_letters.CONTENT)
         self.epoch = self._text(EPOCH)
 
     def _text(self, name: str) -> str:
@@ -141,7 +142,7 @@ class Letter:
 
 
 class _Wanted(NamedTuple):
-    """What is to be sent back: of this pipeline and of this rule, or of all."""
+    """Which dead-letter records to send: of this pipeline and this rule; None means any."""
 
     pipeline: str | None
     rule: str | None
@@ -153,26 +154,25 @@ class _Wanted(NamedTuple):
     def is_everything(self) -> bool:
         return self.pipeline is None and self.rule is None
 
-    def includes(self, letter: Letter) -> bool:
-        return self.pipeline in (None, letter.pipeline) and self.rule in (None, letter.rule)
+    def includes(self, dead_letter: DeadLetter) -> bool:
+        return self.pipeline in (None, dead_letter.pipeline) and self.rule in (None, dead_letter.rule)
 
 
 class _Clients(NamedTuple):
     consumer: Consumer
     originals: Consumer
-    """For records that letters do not carry."""
+    """Reads original records that their dead-letter records do not carry."""
     producer: Producer
     admin: Admin
 
 
-# ---- how far it is
+# ---- progress
 
 
 @dataclass
 class Marks:
-    """How far one partition is redriven: everything below `base`, and more of some pipelines and rules.
-
-    These are named by a few letters of a hash: there may be many, and a commit has little room.
+    """How far one partition is redriven: everything below the offset `base`, and in `ahead` higher offsets
+    for some pipelines and rules, named by a short hash, since a commit has little room.
     """
 
     base: int
@@ -185,14 +185,14 @@ class Marks:
         try:
             ahead = json.loads(committed.metadata) if committed.metadata else {}
             return cls(committed.offset, {str(name): int(offset) for name, offset in ahead.items()})
-        except (ValueError, TypeError, AttributeError):  # by another tool, which means just the offset
+        except (ValueError, TypeError, AttributeError):  # committed by another tool: only the offset counts
             return cls(committed.offset)
 
     def is_done(self, name: str, offset: int) -> bool:
         return offset < max(self.base, self.ahead.get(_hash(name), 0))
 
     def advance(self, name: str, offset: int) -> None:
-        """All letters of this name below the offset are done with."""
+        """Note that all dead-letter records of this name below `offset` are handled."""
         self.ahead[_hash(name)] = max(offset, self.ahead.get(_hash(name), 0))
 
     def committed(self) -> CommittedOffset:
@@ -200,9 +200,9 @@ class Marks:
         metadata = json.dumps(ahead, separators=(",", ":")) if ahead else ""
         if len(metadata) > MOST_METADATA_BYTES:
             raise RedriveFailed(
-                f"too many pipelines and rules were sent back one by one, {len(ahead)}: how far each is "
-                "could not be noted, so that nothing more was sent",
-                advice="Send the others back, too: redrive without --pipeline and --rule",
+                f"{len(ahead)} pipelines and rules were redriven one by one: their offsets do not fit into a "
+                "commit, so nothing more was sent",
+                advice="Redrive without --pipeline and --rule",
             )
         return CommittedOffset(self.base, metadata)
 
@@ -216,7 +216,7 @@ def _hash(name: str) -> str:
 
 
 class _Work:
-    """One redrive: goes along each partition up to its present end."""
+    """One redrive: reads each partition of the dead-letter topic up to its present end."""
 
     def __init__(self, project: Project, clients: _Clients, wanted: _Wanted) -> None:
         self.result = Redriven()
@@ -226,12 +226,15 @@ class _Work:
         self._wanted = wanted
         topics = clients.admin.describe_topics()
         self._partitions = {name: len(topic.partitions) for name, topic in topics.items()}
-        # No more than there are letters to send back.
+        # Bounded by the number of dead-letter records to send.
         self._met: set[tuple[object, ...]] = set()
 
     def run(self) -> None:
-        letters_in = self._project.dead_letters
-        chosen = [TopicPartition(letters_in, number) for number in range(self._partitions.get(letters_in, 0))]
+        dead_letter_topic = self._project.dead_letters
+        chosen = [
+            TopicPartition(dead_letter_topic, number)
+            for number in range(self._partitions.get(dead_letter_topic, 0))
+        ]
         committed = self._clients.admin.list_group_offsets(self._group)
         beginnings = self._clients.consumer.beginning_offsets(chosen)
         ends = self._clients.consumer.end_offsets(chosen)
@@ -249,169 +252,177 @@ class _Work:
         position = start
         while position < end:
             records = consumer.poll(timeout=POLL_S, max_records=CHUNK_RECORDS)
-            # Without records it may have gone on behind a gap; else the broker is late, and nothing is done.
+            # Without records the position may have moved past a gap in the log; else the broker is late.
             reached = records[-1].offset + 1 if records else consumer.position(partition)
             if reached <= position:
                 raise RedriveFailed(
-                    f"no dead letter came from {partition} at offset {position} of {end} in {POLL_S:.0f} s",
-                    advice="Try again when the broker answers: it goes on from there",
+                    f"no record came from {partition} at offset {position} of {end} in {POLL_S:.0f} s",
+                    advice="Try again when the broker answers: the redrive continues from there",
                 )
             position = min(end, reached)
-            to_send: list[tuple[Letter, Record]] = []
-            for letter in map(Letter, (record for record in records if record.offset < end)):
-                if not self._wanted.includes(letter):
-                    self.result.others.add(f"{letter.pipeline}, {letter.rule}")
+            to_send: list[tuple[DeadLetter, Record]] = []
+            for dead_letter in map(DeadLetter, (record for record in records if record.offset < end)):
+                if not self._wanted.includes(dead_letter):
+                    self.result.others.add(f"{dead_letter.pipeline}, {dead_letter.rule}")
                     continue
-                if marks.is_done(letter.name, letter.record.offset):
+                if marks.is_done(dead_letter.name, dead_letter.record.offset):
                     continue
-                if reason := self._why_later(letter):
+                if reason := self._why_later(dead_letter):
                     self.result.waiting[reason] += 1
-                    first_waiting = letter.record.offset if first_waiting is None else first_waiting
+                    first_waiting = dead_letter.record.offset if first_waiting is None else first_waiting
                     continue
-                marks.advance(letter.name, letter.record.offset + 1)
-                original = self._original(letter)
+                marks.advance(dead_letter.name, dead_letter.record.offset + 1)
+                original = self._original(dead_letter)
                 if original is not None:
-                    to_send.append((letter, original))
+                    to_send.append((dead_letter, original))
             if self._wanted.is_everything:
                 marks.base = position if first_waiting is None else first_waiting
             self._finish(partition, marks, to_send)
 
-    def _finish(self, partition: TopicPartition, marks: Marks, to_send: list[tuple[Letter, Record]]) -> None:
-        """Send a chunk, and note that it was."""
+    def _finish(
+        self, partition: TopicPartition, marks: Marks, to_send: list[tuple[DeadLetter, Record]]
+    ) -> None:
+        """Send a chunk and commit that it was sent."""
         committed = marks.committed()
-        for letter, _ in to_send:
-            self.result.sent[letter.topic] += 1
-            self.result.of_rows += letter.source not in self._wanted.definitions.sources
+        for dead_letter, _ in to_send:
+            self.result.sent[dead_letter.topic] += 1
+            self.result.of_rows += dead_letter.source not in self._wanted.definitions.sources
         if self._wanted.dry_run:
             return
         refused = []
-        under_way: list[tuple[Letter, Record, Delivery]] = []
-        for letter, original in to_send:
+        under_way: list[tuple[DeadLetter, Record, Delivery]] = []
+        for dead_letter, original in to_send:
             try:
-                under_way.append((letter, original, self._send_back(letter, original)))
+                under_way.append((dead_letter, original, self._send_back(dead_letter, original)))
             except RecordTooLarge:
-                refused.append((letter, original))
-        for letter, original, delivery in under_way:
+                refused.append((dead_letter, original))
+        for dead_letter, original, delivery in under_way:
             try:
                 delivery.result()
             except (RecordTooLarge, RecordRefused):
-                refused.append((letter, original))
-        for letter, original in refused:
-            self._send_alone(letter, original)
+                refused.append((dead_letter, original))
+        for dead_letter, original in refused:
+            self._send_alone(dead_letter, original)
         self._clients.admin.alter_group_offsets(self._group, {partition: committed})
 
-    def _send_alone(self, letter: Letter, original: Record) -> None:
-        """One that was refused: perhaps for another that was in the same batch."""
+    def _send_alone(self, dead_letter: DeadLetter, original: Record) -> None:
+        """Send a refused record again by itself: another record of its batch may have been the cause."""
         try:
-            self._send_back(letter, original).result()
+            self._send_back(dead_letter, original).result()
         except RecordTooLarge:
-            reason = f"with the headers of a redrive they are larger than {letter.topic} takes"
+            reason = f"with the headers of a redrive they are larger than {dead_letter.topic} accepts"
         except RecordRefused as error:
             reason = f"the broker refuses them: {error}"
         else:
             return
-        self.result.sent[letter.topic] -= 1
+        self.result.sent[dead_letter.topic] -= 1
         self.result.kept[reason] += 1
 
-    # ---- one letter
+    # ---- one dead-letter record
 
-    def _why_later(self, letter: Letter) -> str:
-        """Why all letters of a pipeline must wait; nothing if they need not."""
+    def _why_later(self, dead_letter: DeadLetter) -> str:
+        """Why the record is left for later; empty if it is not."""
         pipelines = self._wanted.definitions.pipelines
-        if not self._wanted.for_all and letter.pipeline not in pipelines:
+        if not self._wanted.for_all and dead_letter.pipeline not in pipelines:
             return (
-                f"their pipeline {letter.pipeline} is not in the project any more; --for-all sends them "
-                "to all that read their topic"
+                f"their pipeline {dead_letter.pipeline} is no longer in the project; --for-all sends them to "
+                "all pipelines that read their topic"
             )
         return ""
 
-    def _original(self, letter: Letter) -> Record | None:
-        """The record that a letter was made of; None, and counted, if it does not go back."""
-        if reason := self._why_not(letter):
+    def _original(self, dead_letter: DeadLetter) -> Record | None:
+        """The original record; None if nothing is sent back, which is counted."""
+        if reason := self._why_not(dead_letter):
             self.result.kept[reason] += 1
-        elif not self._is_first(letter):
+        elif not self._is_first(dead_letter):
             self.result.repeated += 1
-        elif letter.content != letters.IS_ELSEWHERE:
-            return letter.record
+        elif dead_letter.content != dead_letters.IS_ELSEWHERE:
+            return dead_letter.record
         else:
-            found = self._look_up(letter)
+            found = self._look_up(dead_letter)
             if found is not None:
                 return found
-            reason = f"they do not carry their records, which are not in {letter.topic} any more"
+            reason = f"they do not carry the original record, which is no longer in {dead_letter.topic}"
             self.result.kept[reason] += 1
         return None
 
-    def _why_not(self, letter: Letter) -> str:
-        if not letter.topic:
-            return "they do not say which topic they came from"
-        there = self._partitions.get(letter.topic, 0)
+    def _why_not(self, dead_letter: DeadLetter) -> str:
+        if not dead_letter.topic:
+            return "their headers do not name a topic"
+        there = self._partitions.get(dead_letter.topic, 0)
         if not there:
-            return f"their topic {letter.topic} is not there any more"
-        if letter.partition is not None and letter.partition >= there:
-            return f"partition {letter.partition} of {letter.topic} is not there any more"
-        if letter.content == letters.IS_ROW:
-            return "they are rows of a transform that does not carry the record they came from"
+            return f"their topic {dead_letter.topic} does not exist any more"
+        if dead_letter.partition is not None and dead_letter.partition >= there:
+            return f"partition {dead_letter.partition} of {dead_letter.topic} does not exist any more"
+        if dead_letter.content == dead_letters.IS_ROW:
+            return "they are rows of a transform that dropped the columns of the original record"
         return ""
 
-    def _is_first(self, letter: Letter) -> bool:
-        """Whether no letter of the same record was met before in this redrive; noted from now on."""
-        if letter.offset is None:
+    def _is_first(self, dead_letter: DeadLetter) -> bool:
+        """True for the first dead-letter record of its original and reader in this redrive. Remembers it."""
+        if dead_letter.offset is None:
             return True
-        reader = () if self._wanted.for_all else (letter.pipeline, letter.epoch)
-        # The time, too: a topic that was made anew has the same offsets again.
-        record = (*reader, letter.topic, letter.partition, letter.offset, letter.timestamp)
+        reader = () if self._wanted.for_all else (dead_letter.pipeline, dead_letter.epoch)
+        # With the timestamp: a topic that was deleted and created again has the same offsets.
+        record = (
+            *reader,
+            dead_letter.topic,
+            dead_letter.partition,
+            dead_letter.offset,
+            dead_letter.timestamp,
+        )
         if record in self._met:
             return False
         self._met.add(record)
         return True
 
-    def _look_up(self, letter: Letter) -> Record | None:
-        """The record where a letter says that it is; None if it is not there any more."""
-        if letter.partition is None or letter.offset is None:
+    def _look_up(self, dead_letter: DeadLetter) -> Record | None:
+        """Fetch the original record; None if it is no longer in its topic."""
+        if dead_letter.partition is None or dead_letter.offset is None:
             return None
-        partition = TopicPartition(letter.topic, letter.partition)
+        partition = TopicPartition(dead_letter.topic, dead_letter.partition)
         consumer = self._clients.originals
-        if letter.offset < consumer.beginning_offsets([partition])[partition]:
+        if dead_letter.offset < consumer.beginning_offsets([partition])[partition]:
             return None
-        if letter.offset >= consumer.end_offsets([partition])[partition]:
+        if dead_letter.offset >= consumer.end_offsets([partition])[partition]:
             return None
         consumer.assign([partition])
-        consumer.seek(partition, letter.offset)
+        consumer.seek(partition, dead_letter.offset)
         found = consumer.poll(timeout=POLL_S, max_records=1)
         if not found:
             raise RedriveFailed(
-                f"the record at offset {letter.offset} of {partition} did not come in {POLL_S:.0f} s",
-                advice="Try again when the broker answers: it goes on from there",
+                f"the record at offset {dead_letter.offset} of {partition} did not arrive in {POLL_S:.0f} s",
+                advice="Try again when the broker answers: the redrive continues from there",
             )
-        is_it = found[0].offset == letter.offset and letter.timestamp in (None, found[0].timestamp)
-        return found[0] if is_it else None  # a topic that was made anew has another there
+        is_it = found[0].offset == dead_letter.offset and dead_letter.timestamp in (None, found[0].timestamp)
+        return found[0] if is_it else None  # a topic created again has another record there
 
-    def _send_back(self, letter: Letter, original: Record) -> Delivery:
-        """The record to its old partition, with its old time."""
+    def _send_back(self, dead_letter: DeadLetter, original: Record) -> Delivery:
+        """Send the original record to its partition, with its timestamp."""
         headers = [
             (name, value)
             for name, value in original.headers
-            if name != REDRIVEN and not letters.is_ours(name)
+            if name != REDRIVEN and not dead_letters.is_ours(name)
         ]
         times = _number(_text(dict(original.headers).get(REDRIVEN))) or 0
         headers.append((REDRIVEN, str(times + 1).encode()))
         if not self._wanted.for_all:
-            headers.append((FOR, self._project.group_of(letter.pipeline).encode()))
-            told = (TOPIC, OFFSET, EPOCH, SOURCE)
-            headers += [(name, letter.headers[name]) for name in told if name in letter.headers]
+            headers.append((FOR, self._project.group_of(dead_letter.pipeline).encode()))
+            address = (TOPIC, OFFSET, EPOCH, SOURCE)
+            headers += [(name, dead_letter.headers[name]) for name in address if name in dead_letter.headers]
         return self._clients.producer.send(
-            letter.topic,
+            dead_letter.topic,
             original.value,
             key=original.key,
             headers=headers,
-            partition=letter.partition,
-            timestamp=letter.timestamp,
+            partition=dead_letter.partition,
+            timestamp=dead_letter.timestamp,
         )
 
 
 def _without_group(project: Project) -> dict[str, str]:
     settings = project.client_settings("consumer")
-    # Letters that retention takes away meanwhile are gone; those behind them are not.
+    # If retention deletes records meanwhile, continue with the oldest one that is left.
     settings["auto.offset.reset"] = "earliest"
     return {name: value for name, value in settings.items() if name != "group.id"}
 

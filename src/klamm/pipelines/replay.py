@@ -1,16 +1,16 @@
-"""Reads records again that a pipeline has read: `plan` says what that means, `carry_out` prepares it.
+"""Replay: makes a pipeline read records again. `plan` says what a replay would do, `carry_out` prepares it.
 
-The pipeline gets a new attempt, with a checkpoint of its own, that begins where it shall be read again;
-the next run goes on from there. What becomes of what was written before depends on the sink:
+The pipeline gets a new attempt with a new checkpoint, which begins at the given point; the next run starts
+there. What happens to the rows that were written before depends on the sink:
 
-    parquet    the batches from that point on are taken out of the table and made anew: each row is there once
+    parquet    the batches from that point on are removed from the table and written again: no duplicates
     topic      the rows are written once more
-    jdbc, iceberg, delta    the rows are added once more: whoever wants them once deletes the old ones first
+    jdbc, iceberg, delta    the rows are added once more; delete the old ones first if you want them once
 
-Batches are taken out whole, so a table's replay begins where the first such batch began. Those whose records
-are no longer in the topics stay as they are: nobody could make their rows anew. A pipeline with state
-(windows, joins of streams, duplicates dropped) begins with none: only a replay from the earliest record is as
-if it had never run before.
+Batches are removed whole, so the replay of a table begins where its first removed batch began. Batches whose
+records are no longer in the topics stay as they are, since their rows cannot be made again. A pipeline with
+state (windows, joins of streams, dropDuplicates) begins without it: only a replay from the earliest record
+gives the result of a first run.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ if TYPE_CHECKING:
 
 
 class ReplayRefused(PipelineError):
-    """There is nothing to replay, or it would make rows that are wrong."""
+    """There is nothing to replay, or the replay would write wrong rows."""
 
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """What a replay will do. `warnings` want a yes from a human before it is carried out."""
+    """What a replay will do. A user should confirm the `warnings` before it is carried out."""
 
     pipeline: str
     sink: str
     attempt: int
-    """The number of the attempt that begins."""
+    """The number of the new attempt."""
     start: dict[str, Position]
-    """Where it begins, for each source."""
+    """The position at which each source begins."""
     retired: tuple[str, ...]
-    """Folders that are taken out of the table."""
+    """Folders that are removed from the table."""
     cut: tuple[int, int] | None
-    """The first batch of its log that goes, by attempt and number."""
+    """The first batch that the batch log forgets: its attempt and number."""
     newest: str
-    """The newest folder of the table by now; none: nothing."""
+    """The newest folder of the table, or an empty string if there is none."""
     retired_rows: int
     warnings: tuple[str, ...]
 
@@ -68,7 +68,8 @@ class ReplayPlan:
 def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession | None = None) -> ReplayPlan:
     """What a replay from this point would do. Changes nothing.
 
-    What is not on this machine is looked at through Spark: give a session, or one is made for it.
+    Tables and checkpoints that are not on this machine are read through Spark: with the given session, or a
+    new one.
     """
     definitions = load_definitions(project)
     wanted = _pipeline(definitions, pipeline)
@@ -77,12 +78,12 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
     if present is None:
         raise ReplayRefused(
             f"{pipeline} has not run yet: there is nothing to replay",
-            advice="Its first run begins where its source says (start=)",
+            advice="Its first run begins at the start= of its sources",
         )
     if present.pipeline_id and present.table != table_place(project, wanted):
         raise ReplayRefused(
-            f"{pipeline} writes to another place than it did: what is there may be another's",
-            advice="Run it first",
+            f"{pipeline} writes to another table than in its last run; its batches may be foreign",
+            advice="Run the pipeline first",
         )
     point = parse_point(from_) if isinstance(from_, str) else from_
     starts = {
@@ -96,8 +97,8 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         checkpoint = Checkpoint(session, state.checkpoint(pipeline, present))
         if point != "earliest" and checkpoint.keeps_state():
             warnings.append(
-                f"{pipeline} keeps state, which a replay begins without: windows and joins that reach back "
-                "behind its start come out incomplete. A replay from earliest is exact"
+                f"{pipeline} keeps state, and a replay begins without it: windows and joins that reach back "
+                "before its start will be incomplete. A replay from earliest is exact"
             )
         if isinstance(wanted.to, ParquetSink):
             folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
@@ -106,19 +107,19 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
             rebuilt = _rebuilt(project, entries, folders, _asked(point, starts), starts)
             if not rebuilt.is_whole and _read_at_two_speeds(checkpoint, entries):
                 raise ReplayRefused(
-                    f"{pipeline} reads a topic more than once, and not always equally far: only a replay of "
-                    "all of it is exact",
+                    f"{pipeline} reads a topic through several sources, which may be at different offsets: "
+                    "only a replay of everything is exact",
                     advice="Replay it from earliest",
                 )
             starts = {name: _begun(position, rebuilt) for name, position in starts.items()}
             if rebuilt.staying_rows:
                 warnings.append(
                     f"{rebuilt.staying_rows:,} rows from there on stay as they are: records of their batches "
-                    "are gone from the topics, so that they cannot be made anew"
+                    "are no longer in the topics"
                 )
     if not isinstance(wanted.to, ParquetSink):
         _check_all_named(point, starts)
-        what = "once more" if isinstance(wanted.to, TopicSink) else "in addition to those it has"
+        what = "once more" if isinstance(wanted.to, TopicSink) else "in addition to those that it has"
         warnings.append(f"{sink_text(wanted.to)} gets the rows of the replay {what}")
     return ReplayPlan(
         pipeline=pipeline,
@@ -134,10 +135,10 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
 
 
 def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | None = None) -> None:
-    """Prepare the next run to begin where the plan says. Refused while the project runs.
+    """Prepare the next run to begin where the plan says. Raises ProjectBusy while the project runs.
 
-    First the attempt is written down, with what is to be retired, then that is done: whatever happens in
-    between, the next run finishes it.
+    The new attempt is written to disk first, with the folders to remove, and then the folders are removed. If
+    the process is killed in between, the next run finishes the work.
     """
     state = State(project)
     wanted = _pipeline(load_definitions(project), planned.pipeline)
@@ -147,13 +148,14 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
             finish_retiring(project, state, wanted, present, session)
         if present is None or present.number + 1 != planned.attempt or present.cut:
             raise ReplayRefused(
-                f"{planned.pipeline} has been replayed since this was planned", advice="Plan it again"
+                f"{planned.pipeline} was replayed after this replay was planned",
+                advice="Plan the replay again",
             )
         if isinstance(wanted.to, ParquetSink):
             folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
             if planned.newest != _newest(folders):
                 raise ReplayRefused(
-                    f"{planned.pipeline} has gone on since the replay was planned", advice="Plan it again"
+                    f"{planned.pipeline} has run since the replay was planned", advice="Plan the replay again"
                 )
         begun = present.next(planned.start, planned.retired, planned.cut)
         state.keep_attempt(planned.pipeline, begun)
@@ -178,7 +180,7 @@ def _pipeline(definitions: Definitions, name: str) -> Pipeline:
 def _session_if_needed(
     project: Project, pipeline: Pipeline, spark: SparkSession | None
 ) -> Iterator[SparkSession | None]:
-    """The session to look at files with; none where all of them are on this machine."""
+    """A session to read files with; None if all files are on this machine and none was given."""
     places = [project.checkpoints]
     if isinstance(pipeline.to, ParquetSink):
         places.append(table_location(project.tables, pipeline.to.table))
@@ -199,7 +201,7 @@ def _for_topics(point: Point, topics: Iterable[str]) -> Point:
 
 
 def _asked(point: Point, starts: Mapping[str, Position]) -> Position:
-    """The point in every partition that was asked for; of others nothing needs to be made anew."""
+    """The point, per partition. Partitions that were not asked for are not in it."""
     if isinstance(point, Mapping):
         return {topic: dict(offsets) for topic, offsets in point.items()}
     return merged(starts.values(), min)
@@ -213,15 +215,15 @@ def _check_all_named(point: Point, starts: Mapping[str, Position]) -> None:
             missing = sorted(set(partitions) - set(point.get(topic, {})), key=int)
             if missing:
                 raise ReplayRefused(
-                    f"the offsets do not say where partition {', '.join(missing)} of {topic} begins",
-                    advice="Name every partition, or say a time",
+                    f"the offsets do not name partition {', '.join(missing)} of {topic}",
+                    advice="Name every partition, or give a time",
                 )
 
 
 def _first_reached(
     entries: Sequence[BatchEntry], folders: Sequence[BatchFolder], point: Position
 ) -> BatchEntry | None:
-    """The first batch with records at or after the point, or of the folder that it was merged into."""
+    """The first batch with records at or after the point; if it was merged, the first batch of its folder."""
     found = next((entry for entry in entries if reaches(entry.end, point)), None)
     if found is None:
         return None
@@ -232,8 +234,8 @@ def _first_reached(
 
 
 class _Rebuilt(NamedTuple):
-    """What a replay means for a table: where it begins, what goes, and how much cannot be made anew.
-    `is_whole`: nothing stays."""
+    """What a replay does to a table: where it begins, which folders it removes, how many rows stay although
+    they were asked for. `is_whole` if every batch of the table is removed."""
 
     begins: Position
     first: tuple[int, int] | None = None
@@ -253,8 +255,8 @@ def _rebuilt(
     reached = _first_reached(entries, folders, point)
     if reached is None:
         raise ReplayRefused(
-            "no batch of the table reaches that point: there is nothing to make anew",
-            advice="Say an earlier point; what has not been read yet is read by the next run anyway",
+            "no batch of the table reaches that point: there is nothing to replay",
+            advice="Give an earlier point; the next run reads newer records anyway",
         )
     later = entries[entries.index(reached) :]
     topics = merged(starts.values(), min)
@@ -274,14 +276,14 @@ def _rebuilt(
                 staying_rows=sum(each.rows for each in later[:index]),
             )
     raise ReplayRefused(
-        f"records of all batches from there on are gone from {', '.join(topics)}: no row could be made anew",
-        advice="Keep the table as it is, and let the pipeline write to a new one",
+        f"records of all batches from there on are no longer in {', '.join(topics)}: nothing can be replayed",
+        advice="Keep the table as it is, and let the pipeline write to a new table",
     )
 
 
 def _begun(position: Position, rebuilt: _Rebuilt) -> Position:
-    """Where a source begins again: with the batch that begins there; newer partitions at their start. Before
-    the first of all batches it begins where it was asked to."""
+    """Where a source begins: at the start of the first removed batch, new partitions at their oldest record.
+    If all batches are removed, it begins at an earlier point if one was asked for."""
     begun: Position = {}
     for topic, partitions in position.items():
         for number, asked in partitions.items():
@@ -292,6 +294,6 @@ def _begun(position: Position, rebuilt: _Rebuilt) -> Position:
 
 
 def _read_at_two_speeds(checkpoint: Checkpoint, entries: Sequence[BatchEntry]) -> bool:
-    """Whether a topic is read by several sources of the query. A batch of the log has one position of it."""
+    """True if several sources of the query read the same topic. The batch log has one position per topic."""
     topics = [topic for end in checkpoint.ends(entries[-1].last) for topic in end]
     return len(topics) != len(set(topics))

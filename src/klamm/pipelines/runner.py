@@ -1,11 +1,11 @@
 """Runs the pipelines of a project in one Spark session, continuously or until they have caught up.
 
-Each pipeline is one streaming query. One that fails is reported and stays down; the others go on. While they
-run this thread looks after them: it reads what Spark tells of each batch, writes the status files, and calls
+Each pipeline is one streaming query. A query that fails is reported and not restarted; the others go on.
+Meanwhile this thread polls the queries: it reads Spark's progress reports, writes the status files, and calls
 `on_status`. Compaction has a thread of its own (`Compactor`).
 
-A stop (the event, SIGINT or SIGTERM) breaks off the batches that run: they are done again by the next run,
-and tables have each row once (`sinks/`).
+A stop (the event, SIGINT or SIGTERM) cancels the batches that run. The next run runs them again, and tables
+still have each row once (`sinks/`).
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.2
-"""How often the queries are looked at: quick enough for eyes, and nothing beside a batch's work."""
+"""How often the queries are polled: often enough for a live display, and cheap beside a batch."""
 
 START_S = 30.0
-"""How long a query may take until it reads, before the next one is started beside it. One at a time: each has
-Python processes to start, and Spark waits ten seconds for such a process, however many start at once."""
+"""How long to wait for a query to begin reading before the next one is started. Queries start one at a time,
+since each starts Python processes, and Spark waits only ten seconds for each of them."""
 
 START_TRIES = 5
-"""How often a query is started whose Python process did not come up in time: a busy machine is no mistake."""
+"""How often to start a query whose Python process does not connect in time, which happens under load."""
 
 STOP_S = 10.0
-"""How long queries get to end their threads after their jobs were cancelled."""
+"""How long a query may take to end after its jobs were cancelled."""
 
 SETTINGS: Mapping[str, str] = {
-    # What every reader of Parquet knows, unlike Spark's old 96-bit times.
+    # All readers of Parquet understand these, unlike Spark's older 96-bit timestamps.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # A query without new records still says so, or its rate and lag would stand still for long.
+    # How often an idle query reports progress, so that its rate and lag stay current.
     "spark.sql.streaming.noDataProgressEventInterval": "2000",
     "spark.sql.streaming.stopTimeout": f"{STOP_S:.0f}s",
 }
@@ -84,11 +84,11 @@ def run(
     compaction: CompactionPolicy | None = CompactionPolicy(),  # noqa: B008 (it is frozen)
     spark: SparkSession | None = None,
 ) -> list[PipelineStatus]:
-    """Run pipelines, all or those named, until they end or `stop` is set; return how they ended.
+    """Run all pipelines, or those named, until they end or `stop` is set. Returns their last status.
 
-    With `once` each reads what is in its topics now, and ends. A pipeline that failed has the state "failed":
-    whoever called this says so by its exit code. `compaction=None` merges nothing. A session that is given is
-    used and left as it is. Raises PipelineError when nothing can be run at all.
+    With `once` each reads the records that are in its topics now, and ends. A pipeline that failed has the
+    state "failed". `compaction=None` turns compaction off. A given session is used, and not stopped at the
+    end. Raises PipelineError if nothing can be run at all.
     """
     definitions = load_definitions(project)
     chosen = _chosen(project, definitions, names)
@@ -106,14 +106,14 @@ def run(
 
 
 def make_session(project: Project) -> SparkSession:
-    """The project's Spark session, as its klamm.toml says. On a cluster workers get the project's code."""
+    """A Spark session with the settings of the project's klamm.toml."""
     import pyspark_klamm
 
     return pyspark_klamm.session(project.name, project.master, {**SETTINGS, **project.spark})
 
 
 class _Run:
-    """One run: its queries and their tallies, by pipeline."""
+    """One run: the query and the tally of each pipeline."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class _Run:
         self._tries: dict[str, int] = {}
         self._is_stopping = False
         self._told: dict[str, PipelineStatus] = {}
-        # What other threads have to say to the tallies: a few lines per batch, taken at every look.
+        # Changes to the tallies from other threads: a few per batch, applied at every poll.
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
     def run(self, pipelines: Sequence[Pipeline], stop: threading.Event) -> list[PipelineStatus]:
@@ -162,7 +162,7 @@ class _Run:
             finally:
                 self._stop()
         except (Py4JNetworkError, ConnectionError) as error:
-            if isinstance(error, ClientError):  # the connection to a broker, not that to the JVM
+            if isinstance(error, ClientError):  # the connection to a broker, not to the JVM
                 raise
             self._lose_the_jvm(error)
         if self._compactor is not None and self._once and not stop.is_set():
@@ -232,7 +232,7 @@ class _Run:
             tally = self._tallies[name]
             if tally.status.state in ENDED:
                 continue
-            # Asked first: what is told after the end is all there is.
+            # Checked before the progress is read: after the end no more progress follows.
             ended = not started.query.isActive
             self._read_progress(name, started, tally)
             tally.passed(_now_ms())
@@ -263,10 +263,10 @@ class _Run:
         elif (
             _SLOW_WORKER in str(error)
             and self._tries.get(name, 1) < START_TRIES
-            and not self._is_stopping  # or it would go on after the run
+            and not self._is_stopping  # or the query would outlive the run
         ):
             self._tries[name] = self._tries.get(name, 1) + 1
-            logger.warning("%s is started again: its Python process did not come up in time", name)
+            logger.warning("starting %s again: its Python process did not connect in time", name)
             self._start(self._definitions.pipelines[name])
         else:
             self._fail(name, explain(str(error), self._project.root))
@@ -276,14 +276,14 @@ class _Run:
         self._tallies[name].ended("failed", _now_ms(), str(failure), failure.detail)
 
     def _lose_the_jvm(self, error: Exception) -> None:
-        """Whatever the queries were doing, they are not doing it any more. The next run does it again."""
+        """Mark all pipelines as failed: the JVM is gone, and their queries with it."""
         text = "Spark's JVM is gone: it was killed, or ran out of memory (spark.driver.memory)"
         for name, tally in self._tallies.items():
             if tally.status.state not in ENDED:
                 self._fail(name, Failure(text, None, f"{text}\n{error}"))
 
     def _stop(self) -> None:
-        """End what still runs, all at once: each may have a batch to break off."""
+        """Stop all running queries at the same time: each may have a batch to cancel."""
         self._is_stopping = True
         active = {name: each for name, each in self._started.items() if each.query.isActive}
         if self._compactor is not None and not self._once:
@@ -322,8 +322,8 @@ def _stop_query(name: str, started: Started) -> None:
     try:
         started.query.stop()
     except Exception as error:
-        # Whatever it is: the process is about to end, and the next run does the batch again.
-        logger.warning("the pipeline %s was stopped in the middle of something: %s", name, error)
+        # The process is about to end, and the next run runs the batch again.
+        logger.warning("stopping the pipeline %s failed: %s", name, error)
 
 
 def _chosen(project: Project, definitions: Definitions, names: Sequence[str] | None) -> list[Pipeline]:
@@ -340,7 +340,8 @@ def _chosen(project: Project, definitions: Definitions, names: Sequence[str] | N
 
 
 def _refuse_shared_tables(project: Project, pipelines: Iterable[Pipeline]) -> None:
-    """Batches go by their number: those of a second pipeline would be taken for published."""
+    """Raise if two pipelines write to one table: batches of the second would look published by their
+    number."""
     tables = [
         (pipeline, table_location(project.tables, pipeline.to.table))
         for pipeline in pipelines
@@ -349,9 +350,9 @@ def _refuse_shared_tables(project: Project, pipelines: Iterable[Pipeline]) -> No
     for (one, location), (other, its_location) in combinations(tables, 2):
         if overlap(location, its_location):
             raise DefinitionError(
-                f"the tables of {one.name} and {other.name} are the same, or one lies in the other: "
+                f"{one.name} and {other.name} write to the same table, or to one inside the other: "
                 f"{location} and {its_location}",
-                advice="Give each a table of its own, or unite their rows in one pipeline",
+                advice="Give each a table of its own, or union their rows in one pipeline",
                 place=other.place,
             )
 
@@ -359,7 +360,7 @@ def _refuse_shared_tables(project: Project, pipelines: Iterable[Pipeline]) -> No
 def _rules(definitions: Definitions, pipeline: Pipeline) -> dict[str, Otherwise]:
     try:
         nodes = order(pipeline.name, definitions.nodes)
-    except PipelineError:  # told when the pipeline is started
+    except PipelineError:  # reported when the pipeline is started
         return {}
     return {rule_name(node.name, rule.name): rule.otherwise for node in nodes for rule in node.expectations}
 
@@ -370,7 +371,7 @@ def _session(project: Project) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        # It may be gone already, and its queries have told so.
+        # The JVM may be gone already; its queries have reported that.
         with suppress(Py4JError, OSError):
             spark.stop()
 
@@ -380,16 +381,17 @@ def _held(lock: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        # The JVM may be gone already, and the lock with it.
+        # If the JVM is gone, so is the lock.
         with suppress(OSError, Py4JError):
             lock.close()
 
 
 @contextmanager
 def _stopping_on_signals(stop: threading.Event) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the run; a second one ends the process as usual.
+    """Let SIGINT and SIGTERM end the run; a second signal ends the process as usual.
 
-    After the session was made, which would cancel all jobs on SIGINT and leave the queries to fail.
+    Used after the session was made, since PySpark installs a handler that cancels all jobs on SIGINT, and the
+    queries would fail.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,6 +1,6 @@
-"""Looks at records of topics with our own client: for schemas to be inferred, and for lint.
+"""Reads sample records of topics with our client, to infer schemas and for lint.
 
-Nothing is committed and no group is joined. Waits are bounded: whoever asks sits at a terminal.
+Commits nothing and joins no group. Waits are short, since a user waits at a terminal.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from klamm.pipelines.errors import SamplingFailed
 from klamm.pipelines.project import Project
 
 SAMPLED_RECORDS = 1000
-"""How many records of a topic are looked at: enough to meet rare fields, and read within a second."""
+"""How many records are read: enough to find rare fields, and read within a second."""
 
 ANSWER_TIMEOUT_MS = 10_000
-"""How long a broker may take to answer, unless [kafka] says otherwise."""
+"""How long a broker may take to answer, unless [kafka] sets another time."""
 
 POLL_TIMEOUT_S = 5.0
-"""How long the next records may take; offsets that compaction has taken away never come."""
+"""How long to wait for the next records; offsets that compaction has removed never come."""
 
 
 def existing_topics(project: Project) -> set[str]:
@@ -31,15 +31,16 @@ def existing_topics(project: Project) -> set[str]:
         with Admin(project.bootstrap, config=_settings(project, "admin")) as admin:
             return set(admin.list_topics(include_internal=True))
     except ClientError as error:
-        raise SamplingFailed(
-            f"the broker at {project.bootstrap} cannot be asked for its topics: {error}"
-        ) from error
+        raise SamplingFailed(f"the broker at {project.bootstrap} does not answer: {error}") from error
 
 
 def sample(project: Project, topics: Sequence[str], count: int = SAMPLED_RECORDS) -> list[Record]:
     """The last records of the topics, about `count` in all, ordered by topic, partition and offset."""
     found: list[Record] = []
-    with _telling(topics), Consumer(project.bootstrap, config=_settings(project, "consumer")) as consumer:
+    with (
+        _translating_errors(topics),
+        Consumer(project.bootstrap, config=_settings(project, "consumer")) as consumer,
+    ):
         partitions = _partitions(project, topics)
         each = max(1, count // max(1, len(partitions)))
         ranges = {
@@ -61,23 +62,26 @@ def sample(project: Project, topics: Sequence[str], count: int = SAMPLED_RECORDS
 def last_offsets(
     project: Project, topics: Sequence[str], count: int
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """For each partition, where its last `count` offsets begin, and where it ends."""
-    with _telling(topics), Consumer(project.bootstrap, config=_settings(project, "consumer")) as consumer:
+    """The range of the last `count` offsets of each partition."""
+    with (
+        _translating_errors(topics),
+        Consumer(project.bootstrap, config=_settings(project, "consumer")) as consumer,
+    ):
         return _ranges(consumer, _partitions(project, topics), count)
 
 
 @contextmanager
-def _telling(topics: Sequence[str]) -> Iterator[None]:
-    """Errors of the client as ours, with the topics that they are about."""
+def _translating_errors(topics: Sequence[str]) -> Iterator[None]:
+    """Raise the client's errors as SamplingFailed, with the names of the topics."""
     try:
         yield
     except ClientError as error:
-        what = "is not there" if isinstance(error, UnknownTopic) else "cannot be read"
+        what = "does not exist" if isinstance(error, UnknownTopic) else "cannot be read"
         raise SamplingFailed(f"{', '.join(topics)} {what}: {error}") from error
 
 
 def _partitions(project: Project, topics: Sequence[str]) -> list[TopicPartition]:
-    """Asked of the admin: a consumer would wait for a topic that is not there to be made."""
+    """All partitions. Asks the admin client: a consumer would wait for a missing topic to appear."""
     with Admin(project.bootstrap, config=_settings(project, "admin")) as admin:
         return [
             TopicPartition(topic, number)

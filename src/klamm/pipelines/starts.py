@@ -1,4 +1,4 @@
-"""From what a user says about where to begin to offsets: asks the broker."""
+"""Turns a starting point, as users write it, into offsets, with the help of a broker."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FORMS = (
 
 
 class StartUnknown(PipelineError):
-    """Where to begin cannot be told: it is written in a way that nobody knows, or no broker answers."""
+    """A starting point is not valid, or no broker answers."""
 
 
 def parse_point(text: str) -> Point:
-    """What a user wrote on a command line or in a decorator."""
+    """Parse a starting point from a command line or a decorator."""
     word = text.strip()
     if word.lower() in ("earliest", "latest"):
         return word.lower()
@@ -49,11 +49,11 @@ def parse_point(text: str) -> Point:
             pass
         else:
             return time if time.tzinfo else time.replace(tzinfo=UTC)
-    raise StartUnknown(f"{text!r} is no place to begin", advice=f"Take {FORMS}")
+    raise StartUnknown(f"{text!r} is not a valid starting point", advice=f"Use {FORMS}")
 
 
 def resolve(project: Project, topics: Iterable[str], point: Point) -> Position:
-    """The position of a point in these topics, for every partition there is."""
+    """The offset of a starting point in every partition of these topics."""
     if isinstance(point, str):
         point = parse_point(point)
     try:
@@ -75,8 +75,8 @@ def _found(admin: Admin, partitions: Mapping[str, range], point: Point) -> Posit
         unknown = sorted(set(point) - set(partitions))
         if unknown:
             raise StartUnknown(
-                f"offsets are given for {', '.join(unknown)}, which is not read",
-                advice=f"Read are {', '.join(sorted(partitions))}",
+                f"offsets are given for {', '.join(unknown)}, which the pipeline does not read",
+                advice=f"It reads {', '.join(sorted(partitions))}",
             )
         return completed({topic: dict(offsets) for topic, offsets in point.items()}, partitions)
     asked = [TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers]
@@ -85,11 +85,11 @@ def _found(admin: Admin, partitions: Mapping[str, range], point: Point) -> Posit
     ends = admin.list_offsets(dict.fromkeys(asked, "latest"))
     position: Position = {}
     for partition in asked:
-        # Where nothing is as young as that, what comes next is the first.
+        # If no record is that new, begin at the end.
         offset = found[partition] or ends[partition]
         end = ends[partition]
         assert offset is not None and end is not None
-        # One offset for all of them: not every partition has it.
+        # A single offset is for all partitions, and may lie outside of some.
         number = min(max(point, offset.offset), end.offset) if isinstance(point, int) else offset.offset
         position.setdefault(partition.topic, {})[str(partition.partition)] = number
     return position
@@ -98,6 +98,6 @@ def _found(admin: Admin, partitions: Mapping[str, range], point: Point) -> Posit
 def _unknown(project: Project, topics: Iterable[str], error: Exception) -> StartUnknown:
     advice = "" if isinstance(error, BrokerError) else "Is the broker running?"
     return StartUnknown(
-        f"where {', '.join(sorted(set(topics)))} begins could not be asked of {project.bootstrap}: {error}",
+        f"the offsets of {', '.join(sorted(set(topics)))} cannot be read from {project.bootstrap}: {error}",
         advice=advice,
     )

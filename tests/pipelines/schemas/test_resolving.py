@@ -104,7 +104,7 @@ def test_a_schema_is_inferred_once_and_then_updated_when_asked(tmp_path: Path) -
     with Broker() as broker:
         project = project_with(tmp_path, "schema='infer'", broker.bootstrap)
         source = source_of(project)
-        with pytest.raises(SamplingFailed, match="orders is not there"):
+        with pytest.raises(SamplingFailed, match="orders does not exist"):
             ensure_schema(project, source)
         with klamm.Admin(broker.bootstrap) as admin:
             admin.create_topic("orders", partitions=2)

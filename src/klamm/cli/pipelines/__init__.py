@@ -1,1 +1,1 @@
-"""What the commands of `klamm pipeline` are made of: each module does one thing, and none imports Spark."""
+"""What the commands of `klamm pipeline` print and ask. None of these modules imports Spark."""

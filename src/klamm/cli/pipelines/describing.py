@@ -1,4 +1,4 @@
-"""What is found, planned or changed, in sentences for people and as values for programs."""
+"""Findings, replay plans and schema updates: as sentences for users, and as values for JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def findings_summary(project: Project, findings: Sequence[Finding]) -> str:
     errors = sum(finding.severity == "error" for finding in findings)
     warnings = len(findings) - errors
     if not findings:
-        return f"{project.name}: nothing to complain of"
+        return f"{project.name}: no errors or warnings"
     return f"{project.name}: {_counted(errors, 'error')}, {_counted(warnings, 'warning')}"
 
 
@@ -48,12 +48,12 @@ def plan_lines(plan: ReplayPlan) -> Iterator[str]:
     yield f"{plan.pipeline} → {plan.sink}"
     for source, position in plan.start.items():
         for topic, partitions in position.items():
-            yield f"  {source} begins again in {topic} at {_offsets(partitions)}"
+            yield f"  {source} reads {topic} again from {_offsets(partitions)}"
     if plan.retired:
         folders = _counted(len(plan.retired), "folder")
-        yield f"  {plan.retired_rows:,} rows in {folders} are taken out of the table, and made anew"
+        yield f"  {plan.retired_rows:,} rows in {folders} are removed from the table and written again"
     for warning in plan.warnings:
-        yield f"  beware: {warning}"
+        yield f"  warning: {warning}"
 
 
 def plan_value(plan: ReplayPlan, carried_out: bool) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def plan_value(plan: ReplayPlan, carried_out: bool) -> dict[str, Any]:
 
 
 def _offsets(partitions: Mapping[str, int]) -> str:
-    """Offsets by partition; -2 is where Spark finds the first record there is."""
+    """Offsets by partition; -2 stands for the first record."""
     shown = {
         number: "the first record" if offset < 0 else f"offset {offset}"
         for number, offset in partitions.items()
@@ -81,15 +81,15 @@ def _number(item: tuple[str, str]) -> int:
 
 def update_lines(update: SchemaUpdate) -> Iterator[str]:
     for field in update.added:
-        yield f"{'added' if update.written else 'not known'}: {field}"
+        yield f"{'added' if update.written else 'new'}: {field}"
     for sentence in update.differing:
-        yield f"stays as it is: {sentence}"
+        yield f"not changed: {sentence}"
     if update.written and update.file is not None:
-        yield f"{_from_here(update.file)} is written: look it over, and keep it with the code"
+        yield f"wrote {_from_here(update.file)}: review it, and commit it"
     elif update.added:
-        yield f"the schema of {update.source} stands in the code: add them there"
+        yield f"the schema of {update.source} is in the code: add the fields there"
     elif not update.differing:
-        yield f"{update.source}: the newest records have nothing new"
+        yield f"{update.source}: the newest records have no new fields"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -97,6 +97,6 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _from_here(file: Path) -> Path:
-    """As somebody in this folder would name it."""
+    """The path relative to the current folder, if it is below it."""
     here = Path.cwd()
     return file.relative_to(here) if file.is_relative_to(here) else file

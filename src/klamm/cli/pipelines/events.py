@@ -1,7 +1,7 @@
-"""Made-up events of a shop, for whoever wants to try a pipeline: orders and clicks, some of them bad.
+"""Made-up events of a shop, to try pipelines with: orders and clicks.
 
-About one order in fifty is not as it should be, each in one of three ways: an amount that is no number (it
-cannot be decoded), an amount below zero, and a customer who is missing.
+One order in fifty is bad, in one of three ways: its amount is not a number (it cannot be decoded), its amount
+is negative, or its customer is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 Event = dict[str, object]
 
 BAD_EVERY = 50
-"""One order in so many is bad: enough to be met at once, few enough to stay the exception."""
+"""One order in this many is bad."""
 
 CUSTOMERS = 200
 _PRICES = {"tea": 4.5, "kettle": 39.0, "lamp": 24.9, "map": 7.8, "boots": 89.0}
@@ -49,7 +49,7 @@ def click(number: int, at: datetime, chance: random.Random) -> Event:
 
 
 def order_lines(count: int, until: datetime, spacing: timedelta) -> Iterator[str]:
-    """Orders as JSON lines, the last at `until`. The same call makes the same orders."""
+    """Orders as JSON lines, the last at `until`. The same arguments give the same orders."""
     chance = random.Random(count)
     for number in range(count):
         yield json.dumps(order(number, until - spacing * (count - 1 - number), chance))

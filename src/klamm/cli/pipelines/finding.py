@@ -1,4 +1,4 @@
-"""Which project a command is about: the one it was told, or the nearest folder upward with a klamm.toml."""
+"""Finds the project of a command: the given folder, or the nearest one upward that has a klamm.toml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from klamm.pipelines.project import PROJECT_FILE, Project
 
 
 def load_project(folder: Path | None, bootstrap: str | None = None, master: str | None = None) -> Project:
-    """The project, with what the command line says in place of what its file says. Raises ProjectError."""
+    """Load the project; the arguments override its file. Raises ProjectError."""
     return Project.load(folder or _nearest(Path.cwd()), bootstrap=bootstrap, master=master)
 
 
@@ -20,7 +20,7 @@ def find_source(project: Project, name: str) -> Source:
     """The source of that name. Raises PipelineError, also when the project's files cannot be imported."""
     node = order(name, load_definitions(project).nodes)[-1]
     if not isinstance(node, Source):
-        raise ProjectError(f"{name} is a {node.kind}, and only sources have schemas", advice="Name a source")
+        raise ProjectError(f"{name} is a {node.kind}, but only sources have schemas", advice="Name a source")
     return node
 
 
@@ -30,5 +30,5 @@ def _nearest(folder: Path) -> Path:
             return each
     raise ProjectError(
         f"there is no project here: neither {folder} nor a folder above it has a {PROJECT_FILE}",
-        advice="Make one with `klamm pipeline init NAME`, or name its folder with --project",
+        advice="Create one with `klamm pipeline init NAME`, or name its folder with --project",
     )

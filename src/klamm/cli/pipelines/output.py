@@ -1,4 +1,4 @@
-"""How data is written to stdout: the option that the commands share. Cheap to import, unlike what does it."""
+"""The option --output, which the commands share. Cheap to import, unlike the code that writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 class Output(StrEnum):
-    """For people, as one JSON value, or as one per line."""
+    """A table for users, one JSON value, or one JSON value per line."""
 
     TABLE = "table"
     JSON = "json"

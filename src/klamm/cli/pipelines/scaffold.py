@@ -1,7 +1,6 @@
-"""A new project: a folder that works at once, made by `klamm pipeline init`.
+"""Creates a new project that works at once, for `klamm pipeline init`.
 
-Nothing that is there is written over: a folder that has a file of the same name is refused before the first
-file is made.
+Existing files are never overwritten: if the folder has a file of the same name, nothing is created.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from klamm.pipelines.project import PROJECT_FILE, is_project_name
 SAMPLE_FILE = "events/orders.jsonl"
 SAMPLE_ORDERS = 1000
 SAMPLE_SPACING = timedelta(seconds=2)
-"""A thousand orders over half an hour: windows of minutes fill, and all come before now."""
+"""A thousand orders over the last half hour, enough to fill windows of minutes."""
 
 PROJECT_TOML = """\
 [project]
 name = "{name}"
 bootstrap = "{bootstrap}"
-# tables = "tables"               # a folder, or a URI that Spark writes: hdfs://…, s3a://…
+# tables = "tables"               # a folder, or a URI that Spark can write: hdfs://…, s3a://…
 # dead_letters = "{name}.dead-letters"
 
 [spark]
@@ -36,10 +35,10 @@ master = "local[*]"               # or spark://host:7077, yarn, k8s://…
 """
 
 PIPELINES = '''\
-"""Orders from a topic: cleaned into a table, and added up by minute into another topic.
+"""Orders from a topic: cleaned and written to a table, and summed up per minute into another topic.
 
-Plain PySpark functions under decorators. Names are what ties them together: the parameter `orders` gets what
-the function `orders` returns.
+These are PySpark functions with decorators. A parameter gets what the function of its name returns: the
+parameter `orders` gets the DataFrame of the function `orders`.
 """
 
 from pyspark.sql import DataFrame
@@ -48,34 +47,34 @@ from pyspark.sql import functions as F
 from klamm.pipelines import expect, parquet, pipeline, source, topic, transform
 
 
-# A source reads a topic and decodes its values. What cannot be decoded goes to the topic {name}.dead-letters.
+# A source reads a topic and decodes its values. Records that cannot be decoded go to {name}.dead-letters.
 @source(
     topic="orders",
     format="json",
     schema="order_id STRING, customer STRING, item STRING, quantity INT, amount DOUBLE, at TIMESTAMP",
 )
-# Rules for every row. One that breaks a rule is counted (warn), left out (drop), sent to the dead letters
-# (dead_letter), or stops the pipeline (fail).
+# Expectations for every row. A row that breaks one is counted (warn), dropped (drop), sent to the dead-letter
+# topic (dead_letter), or stops the pipeline (fail).
 @expect("amount is positive", "amount > 0", otherwise="dead_letter")
 @expect("customer is known", "customer IS NOT NULL", otherwise="warn")
 def orders(rows: DataFrame) -> DataFrame:
-    # Windows wait ten minutes for orders that come late.
+    # Windows wait ten minutes for late orders.
     return rows.withWatermark("at", "10 minutes")
 
 
-# A transform makes one DataFrame of others.
+# A transform makes a DataFrame from others.
 @transform
 def clean_orders(orders: DataFrame) -> DataFrame:
     return orders.withColumn("item", F.lower("item")).withColumn("day", F.to_date("at"))
 
 
-# A pipeline writes what it returns. Here: Parquet in tables/orders, one folder a day, each row exactly once.
+# A pipeline writes the DataFrame that it returns: here to Parquet in tables/orders, each row exactly once.
 @pipeline(to=parquet("orders", partition_by=["day"]), trigger="2 seconds")
 def orders_table(clean_orders: DataFrame) -> DataFrame:
     return clean_orders
 
 
-# And here: what each minute brought, to the topic revenue. "update" writes a minute again when it changes.
+# And here the sums of each minute to the topic revenue. "update" writes a minute again when it changes.
 @pipeline(to=topic("revenue", key="item"), mode="update", trigger="2 seconds")
 def revenue(clean_orders: DataFrame) -> DataFrame:
     by_minute = clean_orders.groupBy(F.window("at", "1 minute"), "item")
@@ -87,9 +86,9 @@ def revenue(clean_orders: DataFrame) -> DataFrame:
 README = """\
 # {name}
 
-Pipelines on Spark, run by Klamm: `klamm pipeline run` in this folder (`--once`: until all is read).
-What they are is in `pipelines/`, where they run in `klamm.toml`, what they make in `tables/`.
-`klamm pipeline lint` finds mistakes, `preview NODE` shows rows, `status` shows how it goes.
+Pipelines on Spark, run with `klamm pipeline run` in this folder (`--once` stops when all records are read).
+The code is in `pipelines/`, the settings in `klamm.toml`, the tables in `tables/`.
+`klamm pipeline lint` finds mistakes, `preview NODE` shows rows, `status` shows the state of each pipeline.
 """
 
 GITIGNORE = """\
@@ -100,10 +99,10 @@ __pycache__/
 
 
 def make_project(folder: Path, *, name: str, bootstrap: str, with_sample: bool) -> list[str]:
-    """Make the files of a project; return their paths below its folder. Raises ProjectError."""
+    """Create the files of a project; return their paths in its folder. Raises ProjectError."""
     if not is_project_name(name):
         raise ProjectError(
-            f"{name!r} is no name of a project", advice="Take letters, digits, '.', '_' and '-'"
+            f"{name!r} is not a valid project name", advice="Use letters, digits, '.', '_' and '-'"
         )
     texts = {
         PROJECT_FILE: PROJECT_TOML.format(name=name, bootstrap=bootstrap),
@@ -117,7 +116,7 @@ def make_project(folder: Path, *, name: str, bootstrap: str, with_sample: bool) 
     taken = [path for path in texts if (folder / path).exists()]
     if taken:
         raise ProjectError(
-            f"{folder} has {', '.join(taken)} already", advice="Take another name, or another folder"
+            f"{folder} already has {', '.join(taken)}", advice="Use another name, or another folder"
         )
     try:
         for path, text in texts.items():

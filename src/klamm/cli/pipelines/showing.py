@@ -1,4 +1,4 @@
-"""Data for people and for programs: tables and lines for the ones, JSON for the others."""
+"""Writes data: tables and lines for users, JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from klamm.cli.pipelines.output import Output
 from klamm.pipelines.progress import PipelineStatus
 
 WIDE = 10_000
-"""Columns of what is not a terminal: lines are not broken there, as programs read them."""
+"""The width of output that is not a terminal: lines are not wrapped, as programs read them."""
 
 LONGEST_CELL = 60
-"""Characters of a cell on a terminal: what is longer is cut, and whole in JSON."""
+"""The most characters of a table's cell. Longer values are cut; JSON has them whole."""
 
 _COLOURS = {"running": "green", "finished": "green", "failed": "red", "killed": "red", "starting": "yellow"}
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on the stream as it is now; off a terminal it breaks no lines."""
+    """A console on the present stdout or stderr; off a terminal it wraps no lines."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else WIDE, highlight=False, soft_wrap=False)
 
@@ -37,7 +37,7 @@ def write_json(value: object) -> None:
 
 
 def write_values(values: Sequence[object], output: Output) -> None:
-    """Values to stdout: one JSON array, or a line for each."""
+    """Write values to stdout: as one JSON array, or one per line."""
     if output is Output.JSON:
         write_json(values)
         return
@@ -46,7 +46,7 @@ def write_values(values: Sequence[object], output: Output) -> None:
 
 
 def write_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], output: Output) -> None:
-    """Rows to stdout."""
+    """Write rows to stdout."""
     if output is Output.TABLE:
         table = _table(columns)
         for row in rows:
@@ -80,7 +80,7 @@ def status_table(statuses: Sequence[PipelineStatus]) -> Table:
 
 
 def status_line(status: PipelineStatus) -> str:
-    """The same as one line, for logs."""
+    """A pipeline's status as one line, for logs."""
     parts = [
         f"{status.pipeline}: {status.state}",
         f"batch {'–' if status.batch is None else status.batch}",
@@ -94,19 +94,19 @@ def status_line(status: PipelineStatus) -> str:
 
 
 def remarks(statuses: Sequence[PipelineStatus]) -> list[str]:
-    """What there is to say beside the numbers: rules that were broken, fields not known, and errors."""
+    """Sentences beside the table: broken expectations, unknown fields, and errors."""
     lines = []
     for status in statuses:
         if status.undecodable:
             lines.append(f"{status.pipeline}: {_rows(status.undecodable)} could not be decoded")
         lines += [
-            f"{status.pipeline}: {_rows(count)} broke the rule {rule!r}"
+            f"{status.pipeline}: {_rows(count)} broke the expectation {rule!r}"
             for rule, count in status.rules.items()
             if count
         ]
         lines += [
             f"{status.pipeline}: records of {source} have the field {field!r}, which its schema lacks: add "
-            f"it there; `klamm pipeline schema {source} --update` does, if the schema was inferred"
+            f"it, with `klamm pipeline schema {source} --update` if the schema was inferred"
             for source, field in status.unknown_fields.items()
         ]
         if status.note:
@@ -127,7 +127,7 @@ def _table(columns: Sequence[str]) -> Table:
     return table
 
 
-# ---- values of Spark's
+# ---- values of Spark
 
 
 def _cell(value: object) -> str:
@@ -144,7 +144,7 @@ def _cell(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """What JSON does not know, as text."""
+    """A value that JSON does not have, as text."""
     if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode(errors="replace")
     if isinstance(value, (datetime, date)):

@@ -1,10 +1,10 @@
-"""Keeps what Spark says off the terminal: it goes to files in the project's state folder.
+"""Sends Spark's logs to files in the project's state folder instead of the terminal.
 
-    .klamm/logs/spark.log     what Spark logs, in files of limited size
-    .klamm/logs/output.log    what else this process and Spark's write to stderr; each run begins it anew
+    .klamm/logs/spark.log     Spark's log, in files of limited size
+    .klamm/logs/output.log    what else Spark's processes write to stderr; overwritten by each run
 
-The JVM and its workers inherit the descriptor of stderr from this process. So that descriptor is turned to a
-file while Spark may be started, and what this process itself has to say goes to a copy of the old one.
+The JVM and its workers inherit the descriptor of stderr from this process. That descriptor is therefore
+redirected to a file while Spark may be started; this process itself writes to a copy of the old one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 LOG_FILE_MB = 10
 OLD_LOG_FILES = 3
-"""Forty megabytes in all: days of warnings, and not a disk."""
+"""Forty megabytes in all: enough for days of warnings."""
 
 _LOG4J = """\
 status = error
@@ -52,14 +52,15 @@ def spark_log(project: Project) -> Path:
 
 @contextmanager
 def quiet_spark(project: Project) -> Iterator[Project]:
-    """The project, with a Spark that is quiet if it is started meanwhile. A running one stays as it is."""
+    """The project, with settings that send Spark's log to a file. A Spark that runs already is not
+    changed."""
     log = spark_log(project)
     log.parent.mkdir(parents=True, exist_ok=True)
     configuration = log.with_name("log4j2.properties")
     configuration.write_text(_LOG4J.format(log=log, size_mb=LOG_FILE_MB, old_files=OLD_LOG_FILES))
     option = f"-Dlog4j2.configurationFile={configuration.as_uri()}"
     options = " ".join(filter(None, [project.spark.get(JAVA_OPTIONS), option]))
-    # Of each mistake in a user's function it logs the stack, which the status has in words.
+    # py4j logs the stack of every mistake in a user's function; the status has its message.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with _stderr_into(log.with_name("output.log")), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
@@ -68,7 +69,7 @@ def quiet_spark(project: Project) -> Iterator[Project]:
 
 @contextmanager
 def _stderr_into(file: Path) -> Iterator[None]:
-    """Turn the descriptor of stderr to a file; Python's own stderr goes on to where it went."""
+    """Redirect the descriptor of stderr to a file; sys.stderr still writes to the old one."""
     before = sys.stderr
     kept = os.dup(_STDERR)
     is_ours = _is_stderr(before)
@@ -88,7 +89,7 @@ def _stderr_into(file: Path) -> Iterator[None]:
 
 
 def _is_stderr(stream: object) -> bool:
-    """Whether it is the descriptor that it writes to, and not something that stands in for it."""
+    """True if the stream writes to the descriptor of stderr."""
     try:
         return bool(stream.fileno() == _STDERR)  # type: ignore[attr-defined]
     except (AttributeError, OSError, ValueError):

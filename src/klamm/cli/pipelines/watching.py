@@ -1,4 +1,4 @@
-"""How a run goes, on stderr: a table that is kept up to date on a terminal, elsewhere a line now and then."""
+"""Shows the progress of a run on stderr: a live table on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from klamm.cli.pipelines.showing import console, remarks, status_line, status_ta
 from klamm.pipelines.progress import ENDED, PipelineStatus
 
 LINE_INTERVAL_S = 10.0
-"""How often a pipeline has a line off a terminal. A change of its state has one at once."""
+"""How often a pipeline gets a line off a terminal. A change of its state gets one at once."""
 
 REFRESHES_PER_SECOND = 4
 
 
 class Watch:
-    """Shows what it is told. A context: at its end the last table stays, with what there is to say of it."""
+    """A context manager that shows statuses. At its end the last table stays on the terminal."""
 
     def __init__(self, waiting: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._waiting = waiting

@@ -1,12 +1,12 @@
 """Merges the small folders of a table into larger ones, while others read it.
 
-A run of neighbouring folders becomes one; then the table's folder is exchanged for one with the merged folder
-in their place (`LocalTable.replace`). A reader finds the table as it was before or as it is after, with each
-row once. One that had listed the old table and comes back for its files finds none of them, and fails: it has
-to read again. So this is done seldom (`CompactionPolicy.interval_s`).
+A run of neighbouring folders is merged into one; then the table's folder is exchanged for one with the merged
+folder in their place (`LocalTable.replace`). A reader finds the table before or after the exchange, with each
+row once. A reader that has listed the old table and opens its files afterwards fails, and has to read again.
+Tables are therefore compacted seldom (`CompactionPolicy.interval_s`).
 
-Which folders: `choose_run` takes the newest ones, and older ones as long as they are not much larger than all
-newer ones together. So a row is rewritten about as often as its table's size doubles, not at every merge.
+`choose_run` takes the newest folders, and older ones as long as they are not much larger than all newer ones
+together. A row is thus rewritten about as often as its table doubles, not at every merge.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompactionPolicy:
-    """When a table's folders are merged, and into how large ones."""
+    """When a table's folders are merged, and how large they become."""
 
     least_folders: int = 50
-    """Fewer small folders than this are not worth the work."""
+    """A table with fewer folders is not compacted."""
     interval_s: float = 600.0
-    """At most this often while pipelines run: each time, readers that are at it have to begin again."""
+    """At most once in this time while pipelines run: each time, active readers have to read again."""
     target_bytes: int = 128 * 1024 * 1024
-    """Folders of this size, and files of this size in them, are large enough."""
+    """Folders of this size are not merged; merged files have about this size."""
 
 
 LARGER_BY = 2.0
-"""How many times as large as all newer folders together a folder may be to be merged with them."""
+"""A folder is merged with newer ones if it is at most this many times as large as all of them together."""
 
 
 class Compacted(NamedTuple):
-    """What a compaction did; `reason` says why it did nothing."""
+    """What a compaction did; `reason` says why if it did nothing."""
 
     folders_before: int
     folders_after: int
@@ -54,7 +54,7 @@ class Compacted(NamedTuple):
 def choose_run(
     sizes: Sequence[tuple[BatchFolder, int]], policy: CompactionPolicy
 ) -> list[tuple[BatchFolder, int]]:
-    """The neighbouring folders to merge next, the newest run first; nothing when there is none worth it."""
+    """The neighbouring folders to merge next, of the newest run; empty if no run is long enough."""
     by_attempt: dict[int, list[tuple[BatchFolder, int]]] = {}
     for folder, size in sorted(sizes):
         by_attempt.setdefault(folder.attempt, []).append((folder, size))
@@ -76,7 +76,7 @@ def choose_run(
 
 
 def compact(spark: SparkSession, table: Table, log: BatchLog, policy: CompactionPolicy) -> Compacted:
-    """Merge once what is worth it. Publishing may go on meanwhile, in this process."""
+    """Merge one run of folders, if there is one. This process may publish batches meanwhile."""
     folders = table.folders()
     if not isinstance(table, LocalTable):
         return _nothing(folders, _reason_for_kind(table))
@@ -118,9 +118,9 @@ def _merge(
 
 
 def _read(spark: SparkSession, table: LocalTable, paths: Sequence[Path]) -> tuple[DataFrame, list[str]]:
-    """The rows of some folders, and the columns that are folders in them.
+    """The rows of some folders, and their partition columns.
 
-    Those are read as text, as they are written: Spark would guess types of them, and write other names back.
+    Partition columns are read as strings: Spark would guess their types, and write other folder names back.
     """
     from pyspark.sql.types import StringType, StructType
 

@@ -1,10 +1,10 @@
-"""Rows into a table of a database, each batch exactly once.
+"""Writes rows to a table of a database, each batch exactly once.
 
-Spark's tasks write a batch into a table of its own. Then the driver moves it in one transaction: the rows
-into the table, the batch's number into `klamm_batches`. A batch whose number is there has been moved, and is
-not moved again. Beside the number is a digest of where the batch ends: one of the same number that reads
-something else comes from another checkpoint, and is refused. Each try has a table of its own, as tasks of one
-that was given up may still write; what is left of those is dropped by the next run.
+Spark's tasks write a batch into a staging table. Then the driver moves the batch in one transaction: its rows
+into the table, its number into `klamm_batches`. A batch whose number is there is not moved again. With the
+number goes a digest of the batch's end offsets: a batch with the same number but other offsets comes from
+another checkpoint, and is an error. Every run of a batch has a new staging table, since tasks of a run that
+was given up may still write; the next run of the pipeline drops the old ones.
 """
 
 from __future__ import annotations
@@ -26,22 +26,21 @@ if TYPE_CHECKING:
 
 BATCHES_TABLE = "klamm_batches"
 REMEMBERED_BATCHES = 100
-"""How many numbers of a pipeline are kept: Spark runs the last batch again at most."""
+"""How many batch numbers are kept per pipeline. Spark runs at most the last batch again."""
 
 _LONGEST_OWNER = 200
 _LONGEST_PREFIX = 40
-"""With the digits of the attempt, short enough for databases: PostgreSQL takes 63 letters, and cuts off the
-rest without a word."""
-_ATTEMPT_DIGITS = 8
+"""With the random digits, short enough for all databases: PostgreSQL silently cuts names at 63 characters."""
+_RANDOM_DIGITS = 8
 _DIGEST_DIGITS = 8
 
 
 class DatabaseFailed(PipelineError):
-    """A database cannot be reached, or refuses what it is told."""
+    """A database cannot be reached, or refuses a statement."""
 
 
 class JdbcWriter:
-    """What `foreachBatch` calls for one pipeline. In the mode "complete" the table is replaced each time."""
+    """The function that `foreachBatch` calls for one pipeline. In "complete" mode it replaces all rows."""
 
     def __init__(
         self,
@@ -60,13 +59,13 @@ class JdbcWriter:
         self._checkpoint = checkpoint
         self._on_rows = on_rows
         plain = re.sub(r"\W", "_", self._owner, flags=re.ASCII).lower()
-        # With a digest: other names can look the same with their dots and letters changed.
+        # With a digest: different names can become the same one when their characters are replaced.
         self._prefix = f"klamm_{plain[: _LONGEST_PREFIX - _DIGEST_DIGITS]}_{_digest(self._owner)}_"
         self._dialect: Any = None
         self._cleaned = False
 
     def has(self, spark: SparkSession, batch: int) -> bool:
-        """Whether a batch has been moved."""
+        """True if a batch was moved."""
         with self._connection(spark) as connection:
             self._prepare(connection)
             return self._is_moved(connection, batch)
@@ -77,9 +76,9 @@ class JdbcWriter:
             if self._checkpoint.keeps_state():
                 frame.write.format("noop").mode("overwrite").save()
             return
-        staging = self._prefix + uuid.uuid4().hex[:_ATTEMPT_DIGITS]
+        staging = self._prefix + uuid.uuid4().hex[:_RANDOM_DIGITS]
         written = self._write_counted(frame, staging)
-        # Made like the batch's own table: with Spark's idea of the types, in the database's dialect.
+        # Creates the table if needed, with Spark's column types in the database's dialect.
         self._write(spark.createDataFrame([], frame.schema), self._sink.table, "append")
         with self._connection(spark) as connection:
             self._move(connection, staging, frame.columns, batch, written)
@@ -99,16 +98,16 @@ class JdbcWriter:
         frame.write.jdbc(self._sink.url, table, mode=mode, properties=dict(self._sink.properties))
 
     def _move(self, connection: Any, staging: str, columns: list[str], batch: int, written: int) -> None:
-        """The transaction: all rows and the batch's number, or nothing."""
+        """Move all rows and the batch's number, or nothing, in one transaction."""
         names = ", ".join(str(self._dialect.quoteIdentifier(name)) for name in columns)
         if self._mode == "complete":
             _run(connection, f"DELETE FROM {self._sink.table}")
         moved = _run(connection, f"INSERT INTO {self._sink.table} ({names}) SELECT {names} FROM {staging}")
         if moved != written:
-            # A task whose commit was not heard of has written its rows a second time.
+            # A task whose commit went unnoticed has written its rows twice.
             raise DatabaseFailed(
                 f"batch {batch} has {written} rows, but {moved} were written for {self._sink.table}",
-                advice="Nothing was moved: start the pipeline again, and the batch is written anew",
+                advice="Nothing was moved: start the pipeline again, and it writes the batch again",
             )
         _run(
             connection,
@@ -128,16 +127,16 @@ class JdbcWriter:
         connection.commit()
 
     def _prepare(self, connection: Any) -> None:
-        """Once per run: make the table of batches, and drop what killed runs have left."""
+        """Once per run: create the table of batch numbers, and drop staging tables of killed runs."""
         if self._cleaned:
             return
         names = []
-        # Of the schema that names without one are in: others may have tables of the same names.
+        # Only in the default schema: other schemas may have tables of the same names.
         here = connection.getCatalog(), connection.getSchema()
         tables = connection.getMetaData().getTables(*here, None, None)
         while tables.next():
             names.append(str(tables.getString("TABLE_NAME")))
-        left_over = re.compile(re.escape(self._prefix) + rf"[0-9a-f]{{{_ATTEMPT_DIGITS}}}", re.IGNORECASE)
+        left_over = re.compile(re.escape(self._prefix) + rf"[0-9a-f]{{{_RANDOM_DIGITS}}}", re.IGNORECASE)
         for name in names:
             if left_over.fullmatch(name):
                 _run(connection, f"DROP TABLE {name}")
@@ -153,7 +152,7 @@ class JdbcWriter:
         self._cleaned = True
 
     def _is_moved(self, connection: Any, batch: int) -> bool:
-        """Whether a batch was moved before. One that is not the last, or reads something else, is refused."""
+        """True if a batch was moved before. Raises if it is not the last one, or has other offsets."""
         statement = connection.prepareStatement(
             f"SELECT batch, ends FROM {BATCHES_TABLE} WHERE pipeline = ? AND generation = ? AND batch >= ?"
         )
@@ -169,8 +168,8 @@ class JdbcWriter:
         if moved and moved != {batch: self._ends(batch)}:
             raise DatabaseFailed(
                 f"the table {self._sink.table} is at batch {max(moved)}, but the checkpoint "
-                f"{self._checkpoint.location} is about to write batch {batch}: it was removed, or is old",
-                advice="Put the checkpoint back. To write the table from the beginning, delete its rows, and "
+                f"{self._checkpoint.location} is at batch {batch}: it was deleted, or is an old copy",
+                advice="Restore the checkpoint. To write the table from the beginning, delete its rows, and "
                 f"those of the pipeline {self._owner} in {BATCHES_TABLE}",
             )
         return bool(moved)
@@ -180,7 +179,8 @@ class JdbcWriter:
 
     @contextmanager
     def _connection(self, spark: SparkSession) -> Iterator[Any]:
-        """A connection without automatic commits. Spark makes it, so that it finds drivers where tasks do."""
+        """A connection without auto-commit. Spark opens it, so that it finds the same drivers as its
+        tasks."""
         jvm: Any = spark._jvm
         options = {"url": self._sink.url, "dbtable": self._sink.table, **self._sink.properties}
         parsed = jvm.org.apache.spark.sql.execution.datasources.jdbc.JDBCOptions(
@@ -192,7 +192,7 @@ class JdbcWriter:
         except Exception as error:
             raise DatabaseFailed(
                 f"the database of {self._sink.table} cannot be reached: {_reason(error)}",
-                advice="Is it running, and are url and properties of the sink right?",
+                advice="Is it running, and are the sink's url and properties right?",
             ) from error
         try:
             connection.setAutoCommit(False)
@@ -205,7 +205,7 @@ class JdbcWriter:
 
 
 def _run(connection: Any, sql: str, *values: str | int) -> int:
-    """One statement; how many rows it changed."""
+    """Run a statement; return how many rows it changed."""
     statement = connection.prepareStatement(sql)
     try:
         _fill(statement, *values)
@@ -216,9 +216,9 @@ def _run(connection: Any, sql: str, *values: str | int) -> int:
         statement.close()
 
 
-def _at_most(text: str, letters: int) -> str:
-    """The text, or as much of it as goes with a digest of all of it."""
-    return text if len(text) <= letters else f"{text[: letters - _DIGEST_DIGITS - 1]}_{_digest(text)}"
+def _at_most(text: str, length: int) -> str:
+    """The text, cut to `length` with a digest at its end if it is longer."""
+    return text if len(text) <= length else f"{text[: length - _DIGEST_DIGITS - 1]}_{_digest(text)}"
 
 
 def _digest(text: str) -> str:

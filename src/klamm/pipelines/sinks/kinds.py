@@ -1,4 +1,4 @@
-"""What the kinds of sinks are called, and what each can take. Known without Spark: lint asks, too."""
+"""The names of sinks, and which modes and columns each supports. Without Spark, as lint uses it too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from klamm.pipelines.sinks.layout import BATCH_COLUMN
 
 
 def sink_text(sink: Sink) -> str:
-    """A sink in a few words, for people."""
+    """A sink in a few words, for users."""
     match sink:
         case ParquetSink():
             return f"parquet {sink.table}"
@@ -33,12 +33,12 @@ def sink_text(sink: Sink) -> str:
 
 
 def counts_itself(sink: Sink) -> bool:
-    """Whether a sink tells how many rows it has written."""
+    """True if a sink itself counts the rows that it writes."""
     return isinstance(sink, (ParquetSink, JdbcSink))
 
 
 def check_mode(pipeline: Pipeline) -> None:
-    """Refuse a mode whose rows the sink cannot take."""
+    """Raise if the sink does not support the pipeline's mode."""
     allowed = {
         ParquetSink: ("append",),
         DeltaSink: ("append", "complete"),
@@ -47,37 +47,37 @@ def check_mode(pipeline: Pipeline) -> None:
     }.get(type(pipeline.to), ("append", "update", "complete"))
     if pipeline.mode not in allowed:
         raise DefinitionError(
-            f"{sink_text(pipeline.to)} cannot take rows in the mode {pipeline.mode!r}, as it does not change "
-            "rows that it has",
-            advice=f"Take {' or '.join(repr(mode) for mode in allowed)}, or a topic; with a watermark "
-            "windows come out once, when they are final, in the mode 'append'",
+            f"{sink_text(pipeline.to)} does not support the mode {pipeline.mode!r}, as it cannot change rows "
+            "that it has",
+            advice=f"Use {' or '.join(repr(mode) for mode in allowed)}, or a topic; in the mode 'append' a "
+            "window with a watermark is written once, when it is final",
             place=pipeline.place,
         )
 
 
 def check_columns(pipeline: Pipeline, columns: Sequence[str]) -> None:
-    """Refuse columns that readers of the table would lose, and those to partition by that are not there."""
+    """Raise on columns that readers of the table would not see, and on missing partition columns."""
     if not isinstance(pipeline.to, (ParquetSink, DeltaSink)):
         return
     there = {name.lower() for name in columns}
     if isinstance(pipeline.to, ParquetSink) and BATCH_COLUMN in there:
         raise DefinitionError(
-            f"{pipeline.name} has a column {BATCH_COLUMN}, which is what readers call the folder of a batch",
+            f"{pipeline.name} has a column {BATCH_COLUMN}, which is the name of the batch folders",
             advice="Give the column another name",
             place=pipeline.place,
         )
     missing = [name for name in pipeline.to.partition_by if name.lower() not in there]
     if missing:
         raise DefinitionError(
-            f"partition_by of {pipeline.name} names {', '.join(missing)}, which is no column of it",
-            advice=f"There are {', '.join(columns)}",
+            f"partition_by of {pipeline.name} names {', '.join(missing)}, which it does not have",
+            advice=f"The columns are {', '.join(columns)}",
             place=pipeline.place,
         )
     hidden = [name for name in pipeline.to.partition_by if name.startswith(("_", "."))]
     if hidden and isinstance(pipeline.to, ParquetSink):
         raise DefinitionError(
-            f"partition_by of {pipeline.name} names {', '.join(hidden)}: readers pass over folders whose "
-            "names begin like that, with all rows in them",
+            f"partition_by of {pipeline.name} names {', '.join(hidden)}: readers ignore folders whose "
+            "names begin with _ or a dot, and all rows in them",
             advice='Give it another name: .withColumnRenamed("_partition", "partition")',
             place=pipeline.place,
         )

@@ -1,7 +1,7 @@
-"""Iceberg and Delta: their own writers, which publish a batch once by its number. Their jars come from users.
+"""Iceberg and Delta tables, through the writers in their own jars, which users provide.
 
-Both keep in the table's own log which batch of which query they have written, so that a batch that is run
-again changes nothing.
+Both note in the table's log which batch of which query they have written, so that a batch that runs again
+changes nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _need(spark: SparkSession, name: str) -> None:
         spark._jvm.org.apache.spark.util.Utils.classForName(_CLASSES[name], True, False)
     except Py4JJavaError:
         raise JarMissing(
-            f"the sink {name} needs a jar that Spark does not have here: {_CLASSES[name]} is not to be found",
-            advice=f"Name the jar of {name} that fits this Spark in klamm.toml, under [spark]: "
+            f"the sink {name} needs a jar that Spark does not have: {_CLASSES[name]} was not found",
+            advice=f"Name the jar of {name} for this version of Spark in klamm.toml, under [spark]: "
             'spark.jars = "…" or spark.jars.packages = "…"',
         ) from None

@@ -1,7 +1,8 @@
-"""Writes the batches of a query as folders of Parquet, each exactly once.
+"""Writes the batches of a query to a table as folders of Parquet files, each batch exactly once.
 
-Spark may run a batch again after a crash, with the same records. So a batch is written beside the table and
-published under its number by one rename (`tables.py`); one that is published already is not written again.
+After a crash Spark may run a batch again, with the same records. A batch is therefore written beside the
+table and published under its number by one rename (`tables.py`). A batch that is already published is not
+written again.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SMALL_BATCH_RECORDS = 250_000
-"""Batches up to this size become one file. Splitting a smaller one saves less time than small files cost."""
+"""Batches up to this size become one file. Splitting them saves less time than small files cost."""
 
 _WRITE_OPTIONS = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-    # Tasks move their files straight to the staging folder; nobody looks there before all are done.
+    # Tasks move their files straight to the staging folder, which nobody reads before all are done.
     "mapreduce.fileoutputcommitter.algorithm.version": "2",
 }
 
 
 class ParquetWriter:
-    """What `foreachBatch` calls for one pipeline.
+    """The function that `foreachBatch` calls for one pipeline.
 
     After each batch that it has published it calls `on_rows` with the batch's number and its count of rows.
     """
@@ -49,9 +50,9 @@ class ParquetWriter:
     ) -> None:
         if sink.partition_by and table.kind is Kind.OBJECTS:
             raise TableError(
-                f"the table {table.location} cannot be partitioned: an object store has no folders, so that "
+                f"the table {table.location} cannot be partitioned: object stores cannot rename folders: "
                 "readers could see a part of a batch",
-                advice="Leave partition_by out, or take iceberg(…), which does not need folders",
+                advice="Remove partition_by, or use iceberg(…), which needs no renames",
             )
         self._sink = sink
         self._table = table
@@ -63,7 +64,7 @@ class ParquetWriter:
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
         if self._table.holds(self._attempt, batch) or self._log.holds(self._attempt, batch):
-            self._pass_over(frame, batch)
+            self._skip(frame, batch)
             return
         start, end = self._range(batch)
         staged = self._table.new_staging(f"{batch:08d}")
@@ -84,7 +85,7 @@ class ParquetWriter:
         observation = Observation()
         counted = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
         if self._table.kind is Kind.OBJECTS:
-            # One object appears whole; a second one would appear later.
+            # A single object appears as a whole; with several, readers could see some before others.
             counted = counted.repartition(1)
         elif records <= SMALL_BATCH_RECORDS:
             counted = counted.coalesce(1)
@@ -94,8 +95,8 @@ class ParquetWriter:
         writer.parquet(staged)
         return int(observation.get["rows"])
 
-    def _pass_over(self, frame: DataFrame, batch: int) -> None:
-        """A batch that was published before a crash: only what Spark itself keeps of it is made again."""
+    def _skip(self, frame: DataFrame, batch: int) -> None:
+        """Handle a batch that was published before a crash: note it if needed, and update Spark's state."""
         self._refuse_an_older_checkpoint(batch)
         if not self._log.holds(self._attempt, batch):
             self._note(batch, *self._range(batch), self._rows_of(batch, frame.sparkSession))
@@ -103,7 +104,8 @@ class ParquetWriter:
             frame.write.format("noop").mode("overwrite").save()
 
     def _refuse_an_older_checkpoint(self, batch: int) -> None:
-        """Spark runs its last batch again, with the same records. Anything else is another checkpoint."""
+        """Raise if the batch is not the last published one with the same records: the checkpoint is
+        another."""
         last = self._log.last(self._attempt)
         if last is None or batch > last.last:
             return
@@ -111,19 +113,20 @@ class ParquetWriter:
         if batch < last.last or end != last.end:
             raise TableError(
                 f"the table {self._table.location} is at batch {last.last}, but its checkpoint "
-                f"{self._checkpoint.location} is about to write batch {batch}: it was removed, or is old",
-                advice="Put the checkpoint back, or replay the pipeline from earliest",
+                f"{self._checkpoint.location} is at batch {batch}: it was deleted, or is an old copy",
+                advice="Restore the checkpoint, or replay the pipeline from earliest",
             )
 
     def _rows_of(self, batch: int, spark: SparkSession) -> int:
-        """How many rows of a published batch the log does not know of, also when it was merged since."""
+        """The rows of a published batch that the log does not count yet, even if the batch was merged
+        since."""
         folder = self._table.find(self._attempt, batch)
         assert folder is not None
         rows = spark.read.parquet(joined(self._table.location, folder.name)).count()
         return rows - self._log.rows_in(folder)
 
     def _range(self, batch: int) -> tuple[Position, Position]:
-        """The records of a batch: after those of the one before, up to what its checkpoint says."""
+        """The offsets of a batch: from the end of the last batch to the end that the checkpoint has."""
         before = self._log.last(self._attempt)
         start = self._start if before is None else before.end
         return start, merged([start, *self._checkpoint.ends(batch)], max)

@@ -1,11 +1,12 @@
-"""A table's folder: what is published in it, and the steps that change it. Each is one rename.
+"""A table's folder: which batches are published in it, and how it changes. Each change is one rename.
 
-What is not published yet lies beside the table, on the same file system but outside of its folder: readers
-list all that is in a table, whatever they know of it.
+Data that is not published yet lies beside the table, on the same file system but outside of its folder, since
+readers list everything in a table's folder.
 
-Invariants. A batch is in the table once and whole, or not at all. Nothing that was listed in a table is gone
-while other names of that listing still are there (see `layout.py`). One process changes the tables of a
-project (`state.py` holds its lock), and in it one thread at a time (`Table.changing`).
+Invariants. A batch is in the table once and as a whole, or not at all. If one name of a reader's listing is
+gone, all names of that listing are (see `layout.py`), so that a reader fails instead of missing rows. One
+process changes the tables of a project (`state.py` has its lock), and in it one thread at a time
+(`Table.changing`).
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class TableError(PipelineError):
 
 
 def table_location(tables: str, table: str) -> str:
-    """Where a table is: a name lies below the project's tables; a path or a URI is taken as it is.
+    """Where a table is. A name lies in the project's tables folder; a path or a URI is used as it is.
 
-    A place of this machine has one location, however it is written: two pipelines must not share one.
+    Local paths are normalized, so that two pipelines that share a table are found.
     """
     location = table.rstrip("/") if ":/" in table or table.startswith("/") else joined(tables, table)
     path = local_path(location)
@@ -47,42 +48,42 @@ def table_location(tables: str, table: str) -> str:
 
 
 def overlap(location: str, other: str) -> bool:
-    """Whether two tables are the same, or one lies in the other, whose readers would find its rows, too."""
+    """True if two tables are the same, or one lies inside the other, whose readers would read both."""
     return f"{location}/".startswith(f"{other}/") or f"{other}/".startswith(f"{location}/")
 
 
 def open_table(spark: SparkSession | None, location: str) -> Table:
-    """The table at a location. It need not be there yet. One of this machine needs no session."""
+    """The table at a location, which need not exist yet. A local table needs no session."""
     path = local_path(location)
     if path is not None:
         return LocalTable(path)
-    assert spark is not None, "only the JVM can look at other file systems"
+    assert spark is not None, "only the JVM can read other file systems"
     return RemoteTable(RemoteFiles(spark, location), location)
 
 
 class Table(ABC):
-    """What both kinds of tables have in common."""
+    """What local and remote tables have in common."""
 
     def __init__(self, location: str, kind: Kind) -> None:
         self.location = location
         self.kind = kind
         self.changing = threading.RLock()
-        """Held while the folder is changed: publishing and rebuilding exclude one another."""
+        """Held while the folder is changed: publishing and rebuilding exclude each other."""
         self._name = location.rstrip("/").rpartition("/")[2]
 
     def find(self, attempt: int, batch: int) -> BatchFolder | None:
-        """The folder that a batch is published in, by itself or merged with others."""
+        """The folder in which a batch is published, alone or merged with others."""
         return next((folder for folder in self.folders() if folder.holds(attempt, batch)), None)
 
     def holds(self, attempt: int, batch: int) -> bool:
         return self.find(attempt, batch) is not None
 
     def new_staging(self, label: str) -> str:
-        """A place to write to that no other attempt, not even one that was given up, writes to."""
+        """A new folder to write to. Tasks of a batch that was given up may still write to theirs."""
         return joined(self._beside(STAGING), f"{label}-{uuid.uuid4().hex}")
 
     def retired(self, attempt: int) -> str:
-        """Where the folders go that a replay takes out, when it starts this attempt."""
+        """Where a replay that starts this attempt moves the folders that it removes."""
         return joined(self._beside(RETIRED), str(attempt))
 
     def _beside(self, folder: str) -> str:
@@ -90,27 +91,28 @@ class Table(ABC):
 
     @abstractmethod
     def folders(self) -> list[BatchFolder]:
-        """What is published, in order."""
+        """The published folders, in order."""
 
     @abstractmethod
     def publish(self, staged: str, folder: BatchFolder) -> None:
-        """Make a written folder a part of the table, in one step."""
+        """Make a written folder part of the table, in one step."""
 
     @abstractmethod
     def retire(self, folders: Iterable[BatchFolder], attempt: int) -> None:
-        """Take folders out of the table, into `retired(attempt)`. What is not in it is left out."""
+        """Move folders out of the table into `retired(attempt)`. Folders that the table does not have are
+        skipped."""
 
     @abstractmethod
     def discard(self, staged: str) -> None:
-        """Remove what was written and shall not be published."""
+        """Remove a written folder that is not to be published."""
 
     @abstractmethod
     def clean_up(self) -> None:
-        """Remove what runs that were killed have left beside the table."""
+        """Remove what killed runs have left beside the table."""
 
 
 class LocalTable(Table):
-    """A table on a file system of this machine: it can be rebuilt while others read it."""
+    """A table on a file system of this machine. It can be rebuilt while others read it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), Kind.LOCAL)
@@ -139,7 +141,7 @@ class LocalTable(Table):
             target = Path(self.retired(attempt))
             target.mkdir(parents=True, exist_ok=True)
             if why_impossible(target) is not None:
-                # The last first: what is left is always a table as it was at some time.
+                # The last one first, so that the table always looks as it did at some earlier time.
                 for folder in sorted(found, reverse=True):
                     os.rename(self.path / folder.name, target / folder.name)
                 return
@@ -149,9 +151,9 @@ class LocalTable(Table):
             shutil.rmtree(old)
 
     def replace(self, merged: Iterable[BatchFolder], staged: str, folder: BatchFolder) -> BatchFolder:
-        """Let one folder take the place of those that were merged into it, in one step; return its name.
+        """Replace the folders that were merged by the merged one, in one step; return its name.
 
-        Raises ExchangeImpossible where the file system cannot do that.
+        Raises ExchangeImpossible if the file system cannot do that.
         """
         _leave_data_only(Path(staged))
         _sync_tree(Path(staged))
@@ -161,9 +163,9 @@ class LocalTable(Table):
         return next(each for each in self.folders() if each[:3] == folder[:3])
 
     def _rebuild(self, without: Iterable[BatchFolder], added: Mapping[BatchFolder, Path]) -> Path:
-        """Exchange the table for one without some folders and with others; return where the old one is now.
+        """Exchange the table's folder for one without some folders and with others; return the old folder.
 
-        The new one is made of hard links, so that it costs no space and little time.
+        The new folder is made of hard links, so that it costs no space and little time.
         """
         folders = self.folders()
         gone = {folder.name for folder in without}
@@ -194,7 +196,7 @@ class LocalTable(Table):
 
 
 class RemoteTable(Table):
-    """A table on HDFS, in an object store, or wherever else Hadoop's FileSystem comes to."""
+    """A table on HDFS, in an object store, or on another file system that Hadoop supports."""
 
     def __init__(self, files: RemoteFiles, location: str) -> None:
         super().__init__(location, kind_of(location))
@@ -227,7 +229,7 @@ class RemoteTable(Table):
 
 
 def _leave_data_only(folder: Path) -> None:
-    """Remove what Hadoop writes beside the data: checksums by file, and marks that a job is done."""
+    """Remove the files that Hadoop writes beside the data: checksums, and markers of finished jobs."""
     for file in folder.rglob("*"):
         if file.is_file() and file.name.startswith((".", "_")):
             file.unlink()
@@ -243,7 +245,7 @@ def _link_tree(old: Path, new: Path) -> None:
 
 
 def _sync_tree(folder: Path, *, files: bool = True) -> None:
-    """Have the disk keep a tree before anything says that it is there."""
+    """fsync a tree of folders and files."""
     for path in folder.rglob("*"):
         if files or path.is_dir():
             sync(path)

@@ -1,7 +1,7 @@
-"""Rows as records of a topic: which columns become key, value and headers.
+"""Writes rows to a topic: chooses the columns for key, value and headers.
 
-At least once: a batch that Spark runs again after a crash is sent again. Within a batch the producer is
-idempotent.
+Delivery is at least once: a batch that Spark runs again after a crash is sent again. Within a batch the
+producer is idempotent.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ VALUE = "value"
 
 
 def as_records(frame: DataFrame, sink: TopicSink, place: Place) -> DataFrame:
-    """The columns that the data source writes. Without a column for the value, all columns are, as JSON."""
+    """The columns key, value and headers. Without a column for the value, it is all columns as JSON."""
     from pyspark.sql import functions as F
 
     for argument, column in (("key", sink.key), ("value", sink.value), ("headers", sink.headers)):
         if column is not None and column not in frame.columns:
             raise DefinitionError(
-                f"{argument}={column!r} of the topic {sink.topic} names no column",
-                advice=f"There are {', '.join(frame.columns)}",
+                f"{argument}={column!r} of the topic {sink.topic} does not name a column",
+                advice=f"The columns are {', '.join(frame.columns)}",
                 place=place,
             )
     value = sink.value or (VALUE if VALUE in frame.columns else None)
@@ -52,7 +52,7 @@ def topic_writer(frame: DataFrame, sink: TopicSink, project: Project, place: Pla
 
 
 def _text_or_bytes(frame: DataFrame, name: str) -> Column:
-    """A column as the data source takes it: text and bytes as they are, the rest as text."""
+    """A column as the data source accepts it: strings and bytes unchanged, others as strings."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 

@@ -107,7 +107,7 @@ def test_rows_go_where_their_rules_say(spark: SparkSession, broker: Broker, tmp_
     assert headers == {
         "trace": "t1",
         "klamm.rule": "amount is positive",
-        "klamm.error": "does not hold: amount > 0",
+        "klamm.error": "is not true: amount > 0",
         "klamm.pipeline": "table",
         "klamm.source": "orders",
         "klamm.topic": "orders",
@@ -163,7 +163,7 @@ def test_a_rule_that_must_hold_stops_the_query(spark: SparkSession, broker: Brok
     project = make_project(tmp_path, ORDERS, bootstrap=broker.bootstrap)
     with pytest.raises(PySparkException) as stopped:
         run_once(project, "failing", spark)
-    assert "the rule 'is huge' of failing does not hold for the record orders-0 at offset 0" in str(
+    assert "the expectation 'is huge' of failing failed for the record orders-0 at offset 0" in str(
         stopped.value
     )
 
@@ -184,7 +184,7 @@ def test_a_look_sends_nothing(spark: SparkSession, broker: Broker, tmp_path: Pat
     [
         ("amonut > 0", "UNRESOLVED_COLUMN"),
         ("amount >", "PARSE_SYNTAX_ERROR"),
-        ("amount", "is no question: its type is DOUBLE"),
+        ("amount", "is not a condition: its type is DOUBLE"),
     ],
 )
 def test_a_condition_that_cannot_be_looked_at_is_told_with_its_line(
