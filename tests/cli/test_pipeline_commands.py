@@ -175,7 +175,7 @@ def test_a_schema_is_shown_and_updated(shop: Project) -> None:
     assert "has not been inferred yet" in complaint(run("schema", "orders", *bootstrap))
     done = run("schema", "orders", "--update", *bootstrap)
     assert done.exit_code == 0, done.output
-    assert "schemas/orders.json is written" in done.stderr
+    assert "wrote schemas/orders.json" in done.stderr
     assert {"order", "bigint", "colour", "string"} <= set(done.stdout.split())
     produce(shop.bootstrap, "orders", '{"order": 1, "size": 4.5}')
     done = run("schema", "orders", "--update", "-o", "json", *bootstrap)

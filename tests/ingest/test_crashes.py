@@ -159,7 +159,7 @@ def test_other_rules_for_lines_after_a_crash(tails: Tails, tmp_path: Path) -> No
     (tmp_path / "a.log").write_bytes(b"".join(line + b"\n" for line in LINES))
     leave_blocks(tails, 5)
     tails.once(rules=LineRules(multiline_start="^00000.5"))
-    assert any("come twice" in line for line in tails.said)
+    assert any("sent twice" in line for line in tails.said)
     assert set(b"\n".join(tails.values()).split(b"\n")) == set(LINES), "nothing is lost"
 
 

@@ -97,8 +97,8 @@ def good(rows):  # type: ignore[no-untyped-def]
 
 
 MISTAKES = [
-    (lambda: source(topic="", schema="a INT"), "names no topic"),
-    (lambda: source(topic=[], schema="a INT"), "names no topic"),
+    (lambda: source(topic="", schema="a INT"), "does not name a topic"),
+    (lambda: source(topic=[], schema="a INT"), "does not name a topic"),
     (lambda: source(topic="t", format="jason"), "Did you mean 'json'?"),  # type: ignore[arg-type]
     (lambda: source(topic="t"), "a source of json needs a schema"),
     (lambda: source(topic="t", format="text", schema="a INT"), "a source of text takes no schema"),
@@ -124,7 +124,7 @@ MISTAKES = [
     (lambda: pipeline(to=topic("t"), trigger="often"), "is not a valid interval"),
     (lambda: expect("", "a > 0"), "name is empty"),
     (lambda: expect("a", " "), "condition is empty"),
-    (lambda: expect("decode", "a > 0"), "can be called 'decode'"),
+    (lambda: expect("decode", "a > 0"), "cannot be called 'decode'"),
     (lambda: expect("a", "a > 0", otherwise="warm"), "Did you mean 'warn'?"),  # type: ignore[arg-type]
     (lambda: expect("a", "a > 0")(expect("a", "b > 0")(lambda x: x)), "two expectations called 'a'"),
     (lambda: transform(transform(lambda x: x)), "is already a transform"),
