@@ -1,4 +1,4 @@
-"""`python -m pyspark_klamm jar` and `java`: where the two things are that a start of Spark may ask for."""
+"""`python -m pyspark_klamm jar` prints the path of our jar, `java` that of a Java for Spark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reading a topic once: the offsets are settled when the query is planned, the tasks read their ranges.
+"""The reader of batch queries: the offsets are chosen when the query is planned, and tasks read their ranges.
 
-Planning runs in a process on the driver, tasks run in workers on the executors; what travels between them is
-a pickled reader with its options, and a range of offsets for each task.
+Planning runs in a process on the driver, tasks run in workers on the executors. Spark pickles the reader with
+its options, and a range of offsets for each task, from one to the other.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class RangePartition(InputPartition):
-    """The work of one task."""
+    """What one task reads."""
 
     wanted: OffsetRange
     meeting_group: str | None = None
-    """Where the task of a stream tells the id of its query, see group_offsets."""
+    """The group in which the task of a stream leaves the id of its query, see group_offsets."""
 
 
 class KlammBatchReader(DataSourceReader):
-    """A batch query's reader."""
+    """The reader of a batch query."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -46,13 +46,15 @@ class KlammBatchReader(DataSourceReader):
         return [RangePartition(each) for each in parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        if not isinstance(partition, RangePartition):  # Spark makes one of its own where there are no ranges
+        if not isinstance(
+            partition, RangePartition
+        ):  # if there are no ranges, Spark adds a partition of its own
             return iter(())
         return read_partition(self._options, self._schema, partition.wanted)
 
 
 async def plan_batch(connection: Connection, options: ReadOptions) -> list[OffsetRange]:
-    """The ranges of a batch, from what there is now."""
+    """The ranges of a batch query, from the offsets that brokers have now."""
     lookup = ClusterLookup(connection, options.subscription)
     starts = await lookup.starts(options)
     ends = await lookup.ends(options)
@@ -64,7 +66,7 @@ async def plan_batch(connection: Connection, options: ReadOptions) -> list[Offse
 
 
 def read_partition(options: ReadOptions, schema: StructType, wanted: OffsetRange) -> Iterator[Any]:
-    """What a task hands to Spark."""
+    """The Arrow batches that a task returns to Spark."""
     from pyspark_klamm.fetching import read_range
     from pyspark_klamm.rows import RowDecoder
 

@@ -1,7 +1,7 @@
-"""Writes Java class files: as much of the format as straight code without branches needs.
+"""Writes Java class files: as much of the format as code without branches needs.
 
-A runtime of Java brings no compiler, and a jar in a repository that nobody can make again is not to be
-trusted. The format is in chapter 4 of the Java Virtual Machine Specification. Same input, same bytes.
+A Java runtime has no compiler, and a jar that nobody can rebuild should not be trusted. The format is in
+chapter 4 of the Java Virtual Machine Specification. The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _UTF8, _CLASS, _STRING, _FIELD, _METHOD, _NAME_AND_TYPE = 1, 7, 8, 9, 10, 12
 
 
 def signature(*arguments: str, returns: str = "") -> str:
-    """The descriptor of a method, from the names of classes or arrays; without `returns` it has no result."""
+    """The descriptor of a method, from the names of classes or arrays; without `returns` it returns void."""
     types = [name if name.startswith("[") else f"L{name};" for name in arguments]
     return f"({''.join(types)}){f'L{returns};' if returns else 'V'}"
 
 
 @dataclass
 class ClassFile:
-    """A public class. Names are written as the format does: `java/lang/String`."""
+    """A public class. Names have slashes, as in the format: `java/lang/String`."""
 
     name: str
     parent: str

@@ -1,9 +1,8 @@
-"""The options that start with `kafka.`: what they mean to Klamm's client. A core, for source and sink.
+"""Turns the options that start with `kafka.` into settings of Klamm's client. A core, for source and sink.
 
-They are Kafka's own settings, and go to the client by the rows of its configuration, which refuse what they
-do not know. Three things are put right on the way, so that queries need no change: Java's logins
-(sasl.jaas.config) and PEM stores get the client's names, settings of group membership, which reading a range
-has none of, are left out, and what Spark decides itself is refused.
+They are Kafka's own settings, and the client's configuration rejects unknown ones. So that existing queries
+need no change, Java's logins (sasl.jaas.config) and PEM stores are translated to the client's names, and
+settings of group membership are ignored. Settings that Spark decides itself are an error.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ PREFIX = "kafka."
 BOOTSTRAP = "bootstrap.servers"
 
 _DECIDED_BY_SPARK = {
-    "auto.offset.reset": "startingOffsets says where a query starts, and its checkpoint where it goes on",
+    "auto.offset.reset": "startingOffsets sets where a query starts, and its checkpoint where it continues",
     "key.deserializer": "keys are binary; cast or decode the column key",
     "value.deserializer": "values are binary; cast or decode the column value",
     "key.serializer": "the column key is written as it is; cast or encode it before",
     "value.serializer": "the column value is written as it is; cast or encode it before",
-    "enable.auto.commit": "Spark's checkpoint keeps what was read; the group gets it after every batch",
+    "enable.auto.commit": "Spark's checkpoint has the offsets; the group gets them after every batch",
     "interceptor.classes": "interceptors are Java classes",
 }
 _WITHOUT_MEANING = frozenset(GROUP_ONLY) | {"group.id", "max.poll.records"}
-"""What a reader of ranges, which is no member of a group, has no use for."""
+"""Settings that are ignored, as a reader of ranges is not a member of a group."""
 
 _JAAS_LOGIN = re.compile(r"\.(Plain|Scram)LoginModule\b")
 _JAAS_FIELD = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'((?:[^'\\]|\\.)*)'|([^\s;]+))")
@@ -44,11 +43,11 @@ def client_config(options: Mapping[str, str], kind: str) -> ClientConfig:
     try:
         return ClientConfig(kind, config=settings)
     except ConfigError as error:
-        raise OptionError(f"the options {PREFIX}* are refused: {error}") from None
+        raise OptionError(f"the options {PREFIX}* are not valid: {error}") from None
 
 
 def client_settings(options: Mapping[str, str], kind: str) -> dict[str, str]:
-    """The settings for the client, with its names and without the prefix."""
+    """The settings for the client: translated, and without the prefix."""
     given = {
         name.lower().removeprefix(PREFIX): value
         for name, value in options.items()
@@ -56,7 +55,7 @@ def client_settings(options: Mapping[str, str], kind: str) -> dict[str, str]:
     }
     if not given.get(BOOTSTRAP, "").strip():
         raise OptionError(
-            f"the option {PREFIX}{BOOTSTRAP} is missing: give it the addresses of brokers, as host:port"
+            f"the option {PREFIX}{BOOTSTRAP} is missing: give the addresses of brokers, as host:port"
         )
     for name, reason in _DECIDED_BY_SPARK.items():
         if name in given:
@@ -71,7 +70,7 @@ def client_settings(options: Mapping[str, str], kind: str) -> dict[str, str]:
 
 
 def _rename_login(settings: dict[str, str]) -> None:
-    """Java's way to give a name and a password."""
+    """Translate Java's sasl.jaas.config to user name and password."""
     text = settings.pop("sasl.jaas.config", None)
     if text is None:
         return
@@ -92,7 +91,7 @@ def _unescaped(text: str) -> str:
 
 
 def _rename_stores(settings: dict[str, str]) -> None:
-    """Java's stores are of use where they are PEM files; others are refused by the client, with a hint."""
+    """Translate Java's key and trust stores that are PEM files. The client rejects others, with a hint."""
     for store, (kind, names) in _PEM_STORES.items():
         if settings.get(kind, "").upper() == "PEM":
             del settings[kind]

@@ -1,7 +1,7 @@
-"""How tasks and the driver reach a cluster, to read from it.
+"""The connections of tasks and the driver to a cluster.
 
-A connection is a client's network on a loop in a thread of its own, so that answers are received while the
-thread of the task decodes, or writes to Spark. They are kept for the next task (`kept`).
+A connection runs the client's network on an event loop in a thread of its own, so that answers arrive while
+the task's thread decodes or writes to Spark. Connections are kept for the next task (`kept`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pyspark_klamm.kept import KeptClients
 T = TypeVar("T")
 
 MOST_CONNECTIONS = 8
-"""Sets of settings that a process keeps connections for: clusters and logins, of which a session has few."""
+"""How many connections a process keeps: one per cluster and login, of which a session has few."""
 
 
 class Connection:
-    """One client's way to one cluster. Its coroutines run on `thread`."""
+    """A client's connection to one cluster. Its coroutines run on `thread`."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.config = ClientConfig("consumer", config=settings)
@@ -41,11 +41,11 @@ class Connection:
         self.lookup = OffsetLookup(self.network, is_read_committed=self.fetch_settings.is_read_committed)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run on the loop, and wait."""
+        """Run a coroutine on the loop, and wait for its result."""
         return self.thread.run(work)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run on the loop, and wait later."""
+        """Start a coroutine on the loop; the returned future has its result."""
         return asyncio.run_coroutine_threadsafe(work, self.thread.loop)
 
     def close(self) -> None:

@@ -1,12 +1,11 @@
-"""In a task: the records of one range of offsets, as Arrow batches in Spark's schema.
+"""Fetches a range of offsets in a task, as Arrow batches in Spark's schema.
 
-While a batch is decoded and taken by Spark, the next fetch is under way on the connection's thread. What
-always holds:
-- A range ends at its end offset, also where the last offsets are gaps: control batches, aborted
-  transactions, or what compaction removed.
-- Records that should be there and are not are never passed over in silence: they fail the task, or are
-  logged where failOnDataLoss is false.
-- A leader that moves, a broker that restarts, is waited for, for as long as kafkaConsumer.pollTimeoutMs.
+While a batch is decoded and read by Spark, the next fetch is in flight on the connection's thread.
+Invariants:
+- A range ends at its end offset, even if the last offsets are gaps: control batches, aborted transactions, or
+  records that compaction has removed.
+- Missing records are never skipped silently: they fail the task, or are logged if failOnDataLoss is false.
+- The fetcher waits for a moved leader or a restarting broker, up to kafkaConsumer.pollTimeoutMs.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ from pyspark_klamm.offsets import EARLIEST, LATEST
 from pyspark_klamm.planning import OffsetRange
 
 FIRST_FETCH_BYTES = 1024 * 1024
-"""Asked for before the size of records is known: enough for most small batches, little for a short range."""
+"""The size of the first fetch, when the size of records is not known yet."""
 
 MAX_FETCH_BYTES = 4 * 1024 * 1024
-"""The most that one fetch asks for: brokers send such answers quickest, and a task holds two of them."""
+"""The largest fetch. Brokers send answers of this size fastest, and a task holds two of them."""
 
 LEAST_FETCH_BYTES = 64 * 1024
-"""The least that is asked for: what is left of a range may be larger than it seems."""
+"""The smallest fetch: the rest of a range may be larger than estimated."""
 
 SPARE_SHARE = 1.1
-"""How much more than a range seems to need is asked for, as records differ in size."""
+"""A fetch asks for this many times the estimated size, as records differ in size."""
 
 MAX_WAIT_MS = 500
-"""How long a broker holds a fetch that has nothing to bring: records of a range are there already."""
+"""How long a broker may park a fetch. The records of a range exist already, so this is rare."""
 
 GONE_SECONDS = 5.0
-"""How long a topic may be unknown before it counts as deleted: brokers learn of new leaders one by one."""
+"""How long a topic may be unknown before it counts as deleted: metadata reaches brokers one by one."""
 
 LANE = "fetch"
 _EMPTY_ANSWERS = 2
-"""So many empty answers in a row from a log that goes on mean that nothing is there: one may be late."""
+"""After so many empty answers in a row the rest of a range counts as a gap."""
 
 
 class Fetched(NamedTuple):
-    """One answer: its records, if any, and where to go on."""
+    """One answer: its records, if any, and the offset of the next fetch."""
 
     records: FetchedRecords | None
     next_offset: int
@@ -69,12 +68,12 @@ class RangeFetcher:
         self._fails_on_loss = fails_on_loss
         self._patience_seconds = patience_seconds
         self._replica: int | None = None
-        """A replica that the leader sent us to."""
+        """The follower that the leader told us to fetch from (KIP-392)."""
         self._bytes_per_offset = 0.0
         self._empty_answers = 0
 
     async def fetch(self, offset: int) -> Fetched:
-        """What comes next at or after `offset`. Ends the range when nothing of it is left."""
+        """Fetch the next records at or after `offset`. At the end of the range, `next_offset` is its end."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_seconds
         unknown_since: float | None = None
@@ -95,7 +94,7 @@ class RangeFetcher:
                     return answer
                 failures = 0
             elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE and self._replica is not None:
-                self._replica = None  # it is behind, or ahead: what the log holds is for its leader to say
+                self._replica = None  # a follower may be behind or ahead: ask the leader
             elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 answer = await self._out_of_range(offset)
                 if answer is not None:
@@ -111,7 +110,9 @@ class RangeFetcher:
                 if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
                     unknown_since = unknown_since or loop.time()
                     if loop.time() - unknown_since > GONE_SECONDS:
-                        return self._lost(offset, self._wanted.end, "the topic or the partition is gone")
+                        return self._lost(
+                            offset, self._wanted.end, "the topic or the partition no longer exists"
+                        )
                 self._connection.network.request_refresh()
                 await self._pause(failures)
             if loop.time() > deadline:
@@ -124,8 +125,8 @@ class RangeFetcher:
     # ---- one request
 
     async def _ask(self, offset: int) -> PartitionData | None:
-        """What the broker says of the partition. Nothing, if a quota has it say nothing for a while: the
-        connection holds the next request back for as long as the answer asks it to.
+        """The broker's answer for the partition. None if the answer is empty because of a quota: the
+        connection delays the next request for as long as the answer says.
         """
         topic, partition = self._wanted.place
         network = self._connection.network
@@ -178,7 +179,7 @@ class RangeFetcher:
     # ---- answers
 
     def _take(self, data: PartitionData, offset: int) -> Fetched | None:
-        """The answer as records; None if there is nothing yet."""
+        """The records of an answer; None if there are none yet."""
         if data.preferred_read_replica >= 0 and data.preferred_read_replica != self._replica:
             self._replica = data.preferred_read_replica
             return None
@@ -193,7 +194,7 @@ class RangeFetcher:
             )
             try:
                 next_offset = end_offset(fetched)
-            except KafkaError:  # who decodes it says what is wrong, after the records before it
+            except KafkaError:  # the decoder raises the error, after the records before it
                 return Fetched(fetched, self._wanted.end)
             if next_offset > offset:
                 self._bytes_per_offset = len(data.records) / (next_offset - offset)
@@ -212,13 +213,14 @@ class RangeFetcher:
         return BrokerError.of(data.error_code, f"fetching {self._wanted.place} from offset {offset}")
 
     async def _out_of_range(self, offset: int) -> Fetched | None:
-        """The log does not hold `offset`: it begins later, or ends before. None if by now it does."""
+        """Handle an offset outside of the log, which begins later or ends before. None if it is inside by
+        now."""
         place = self._wanted.place
         lookup = self._connection.lookup
         seconds = self._connection.timeout_seconds
         earliest = (await lookup.list_offsets({place: EARLIEST}, seconds))[place].offset
         latest = (await lookup.list_offsets({place: LATEST}, seconds))[place].offset
-        there = f"the log holds offsets from {earliest} to before {latest}"
+        there = f"the log has the offsets from {earliest} to {latest - 1}"
         if offset < earliest:
             return self._lost(offset, min(earliest, self._wanted.end), there)
         if offset > latest:
@@ -228,8 +230,8 @@ class RangeFetcher:
     def _lost(self, first: int, end: int, reason: str) -> Fetched:
         place = self._wanted.place
         loss = (
-            f"{place}: the records from offset {first} to before {end} are not there any more, of the wanted "
-            f"{self._wanted.start} to before {self._wanted.end}; {reason}"
+            f"{place}: the records from offset {first} to {end - 1} no longer exist, of the range "
+            f"{self._wanted.start} to {self._wanted.end - 1}; {reason}"
         )
         report_losses([loss], self._fails_on_loss)
         return Fetched(None, end)
@@ -243,17 +245,17 @@ def read_range(
     fails_on_loss: bool,
     patience_seconds: float,
 ) -> Iterator[Any]:
-    """The range as record batches, made by `decode`."""
+    """The range as Arrow batches, decoded by `decode`."""
     fetcher = RangeFetcher(connection, wanted, fails_on_loss=fails_on_loss, patience_seconds=patience_seconds)
-    under_way = connection.begin(fetcher.fetch(wanted.start))
+    in_flight = connection.begin(fetcher.fetch(wanted.start))
     try:
         while True:
-            answer = under_way.result()
+            answer = in_flight.result()
             if answer.next_offset < wanted.end:
-                under_way = connection.begin(fetcher.fetch(answer.next_offset))
+                in_flight = connection.begin(fetcher.fetch(answer.next_offset))
             if answer.records is not None:
                 yield from decode(answer.records, min(answer.next_offset, wanted.end))
             if answer.next_offset >= wanted.end:
                 return
     finally:
-        under_way.cancel()
+        in_flight.cancel()

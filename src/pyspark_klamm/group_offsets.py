@@ -1,10 +1,9 @@
-"""The offsets that a streaming query has processed, committed to a group, so that lag tools see Spark.
+"""Commits the offsets that a streaming query has processed to a group, so that lag tools show Spark queries.
 
-A query is no member of its group: it only commits. The group is `kafka.group.id`, or is named after the
-query's id. Spark tells that id to tasks but not to the reader, so they meet in a group whose name only the
-two know: a task of the first batch commits there, with the id as the commit's metadata, and the reader reads
-it and deletes the group (docs/adr/0011). A commit that fails is logged; it never fails a query, whose own
-memory is its checkpoint.
+A query is not a member of its group: it only commits. The group is `kafka.group.id`, or is named after the
+query's id. Spark tells that id to tasks but not to the reader. So a task of the first batch commits the id,
+as metadata, to a meeting group with a random name, and the reader reads it there and deletes the meeting
+group (docs/adr/0011). A failed commit is logged and never fails a query, which continues from its checkpoint.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from pyspark_klamm.planning import OffsetRange
 logger = logging.getLogger("pyspark_klamm")
 
 COMMIT_TIMEOUT_S = 2.0
-"""How long a trigger waits for its commit; the next one commits more."""
+"""How long a trigger waits for its commit; the next trigger commits again."""
 
 RETRY_PAUSE_S = 5.0
-"""How long triggers go without a commit after one that failed: a lost coordinator must not slow them down."""
+"""How long no commit is tried after a failed one, so that a lost coordinator does not slow triggers down."""
 
 MOST_MEETINGS = 5
-"""How many batches may go by before the reader stops asking for the query's id."""
+"""After how many batches the reader stops asking for the query's id."""
 
 COMMIT_ANEW_S = 3600.0
-"""How often offsets are committed that have not changed. Of a group without members a broker forgets what is
-older than offsets.retention.minutes, and a partition may have no records for longer than that."""
+"""How often unchanged offsets are committed again. A broker deletes offsets of a group without members after
+offsets.retention.minutes, and a partition may get no records for longer than that."""
 
 _QUERY_ID = "sql.streaming.queryId"
 
 
 class GroupOffsets:
-    """The reader's side: commits what was processed, once it knows where."""
+    """The reader's side: commits processed offsets, once the group is known."""
 
     def __init__(self, connection: Connection, group_id: str | None, prefix: str) -> None:
         self._connection = connection
@@ -49,20 +48,20 @@ class GroupOffsets:
         self._committed: Mapping[TopicPartition, int] = {}
         self._meetings_left = MOST_MEETINGS
         self._is_arranged = False
-        """Whether a task was told where to meet."""
+        """True once a task was given the meeting group."""
         self._retry_at = 0.0
         self._commit_anew_at = 0.0
         self._meeting_group = f"{prefix}-reader-{uuid.uuid4()}"
 
     def meeting_group(self) -> str | None:
-        """Where a task shall tell the query's id; None when that is not needed."""
+        """The group in which a task is to leave the query's id; None if that is not needed."""
         if self._group_id is not None or not self._meetings_left:
             return None
         self._is_arranged = True
         return self._meeting_group
 
     async def commit(self, processed: Mapping[TopicPartition, int]) -> None:
-        """Commit these offsets, if they are news, or if it was long ago."""
+        """Commit these offsets if they have changed, or were committed long ago."""
         now = asyncio.get_running_loop().time()
         known = self._committed if now < self._commit_anew_at else {}
         news = {
@@ -79,7 +78,9 @@ class GroupOffsets:
         except ClientError as error:
             if not _is_about_deleted_topics(error):
                 self._retry_at = now + RETRY_PAUSE_S
-                logger.warning("group %s has not got this query's offsets: %s", self._group_id, error)
+                logger.warning(
+                    "could not commit the offsets of this query to group %s: %s", self._group_id, error
+                )
                 return
         self._committed = dict(processed)
         if not known:
@@ -97,8 +98,8 @@ class GroupOffsets:
             await delete_groups(calls, [self._meeting_group], COMMIT_TIMEOUT_S)
         elif not self._meetings_left:
             logger.warning(
-                "no task has told which query this is, so its offsets are not committed; "
-                "give it a group by the option kafka.group.id"
+                "the id of this query is unknown, so its offsets are not committed; "
+                "set the option kafka.group.id"
             )
 
 
@@ -109,7 +110,7 @@ def _is_about_deleted_topics(error: ClientError) -> bool:
 
 
 def tell_query_id(connection: Connection, meeting_group: str, wanted: OffsetRange) -> None:
-    """The task's side."""
+    """The task's side: commit the query's id to the meeting group."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -120,4 +121,4 @@ def tell_query_id(connection: Connection, meeting_group: str, wanted: OffsetRang
     try:
         connection.run(alter_group_offsets(connection.calls, meeting_group, told, COMMIT_TIMEOUT_S))
     except ClientError as error:
-        logger.warning("the reader of query %s was not told where to commit: %s", query_id, error)
+        logger.warning("could not tell the reader of query %s its id: %s", query_id, error)

@@ -1,11 +1,11 @@
-"""The jar for Spark's class path that completes the data source, and the maker of that jar.
+"""The jar for Spark's class path that completes the data source, and the code that makes it.
 
-Without it `.format("klamm")` is a plain Python data source. With it, batches may be written without a save
-mode and streams in update mode, as by Spark's own connector for Kafka, and `.format("kafka")` means this data
-source too: Spark keeps that name for a class of the class path. Where its own connector is there as well, it
-takes that one for "kafka". What the classes do is in jar_source/ beside this file.
+Without the jar `.format("klamm")` is a plain Python data source. With it, batches can be written without a
+save mode and streams in update mode, as with Spark's own Kafka connector, and `.format("kafka")` resolves to
+this data source: Spark reserves that name for a class on the class path. If Spark's own connector is there as
+well, Spark uses that one for "kafka". jar_source/ has the classes as Java source.
 
-The jar ships ready. It is made from nothing but this file, without a Java compiler, always to the same bytes:
+The jar ships ready-made. This file makes it without a Java compiler, always with the same bytes:
 
     python -c 'from pyspark_klamm.jar import *; jar_path().write_bytes(make_jar())'
 """
@@ -49,7 +49,7 @@ def make_jar() -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as jar:
         for name, content in entries.items():
-            # Stored and without a date, so that neither the day nor the version of zlib shows in the bytes.
+            # Uncompressed and without a date, so that the bytes are always the same.
             entry = zipfile.ZipInfo(name)
             entry.create_system = 3
             entry.external_attr = 0o644 << 16

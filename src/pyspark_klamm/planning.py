@@ -1,7 +1,7 @@
-"""What one batch reads: ranges of offsets, their parts, and how much of what is there. A core.
+"""Plans what one batch reads: ranges of offsets, split into tasks and limited per trigger. A core.
 
-Nothing here knows the time or a broker: who calls brings offsets and the clock. What was lost on the way
-(partitions that are gone, logs that were cut) is returned as text, for the caller to raise or to log.
+Callers bring the offsets and the time. Data loss (deleted partitions, truncated logs) is returned as text,
+for the caller to raise or to log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark_klamm.offsets import Offsets, listed
 
 
 class OffsetRange(NamedTuple):
-    """Records of one partition from `start` to before `end`."""
+    """Records of one partition from `start` up to, but without, `end`."""
 
     topic: str
     partition: int
@@ -35,7 +35,7 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Ranges to read, and what cannot be read any more."""
+    """Ranges to read, and descriptions of records that no longer exist."""
 
     ranges: list[OffsetRange]
     losses: list[str]
@@ -46,26 +46,27 @@ def plan_ranges(
     end: Mapping[TopicPartition, int],
     earliest: Mapping[TopicPartition, int],
 ) -> Plan:
-    """The ranges between two offsets of a stream.
+    """The ranges between two positions of a stream.
 
-    A partition that is new in `end` starts at its earliest offset, and so does one whose log ends before
-    its start: it was made anew, and all that it holds is unread. `earliest` has both, see `unstarted`.
+    A partition that only `end` has starts at its earliest offset. So does a partition whose log ends before
+    its start: the topic was created again, and all its records are unread. `earliest` has both, see
+    `unstarted`.
     """
     ranges: list[OffsetRange] = []
     losses: list[str] = []
     gone = start.keys() - end.keys()
     if gone:
-        losses.append(f"{listed(gone)} {'is' if len(gone) == 1 else 'are'} gone")
+        losses.append(f"{listed(gone)} no longer exist{'s' if len(gone) == 1 else ''}")
     for partition in sorted(end):
         first, last = start.get(partition), end[partition]
         if first is None:
             first = earliest.get(partition, last)
             if partition not in earliest:
-                losses.append(f"the new partition {partition} is gone")
+                losses.append(f"the new partition {partition} no longer exists")
             elif first > 0:
                 losses.append(f"the new partition {partition} starts at offset {first} instead of 0")
         elif first > last:
-            losses.append(f"{partition} was read up to offset {first}, but ends at offset {last} now")
+            losses.append(f"{partition} was read up to offset {first}, but its log ends at offset {last} now")
             first = min(earliest.get(partition, last), last)
         if first < last:
             ranges.append(OffsetRange(*partition, first, last))
@@ -75,11 +76,11 @@ def plan_ranges(
 def first_start(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], at_latest: bool
 ) -> Offsets:
-    """Where the first batch of a stream starts that was planned before, by a process that ended before the
-    batch did. Spark has kept its end, but has its start looked up again.
+    """The start of a stream's first batch, if an earlier process planned the batch and did not finish it.
+    Spark has the end of that batch in its checkpoint, but looks its start up again.
 
-    Partitions that were added meanwhile are not in the batch. `at_latest`: what came meanwhile is behind its
-    end, too. All else that lies behind the end was lost.
+    Partitions that were added meanwhile are not in the batch. With `at_latest` the start may lie after the
+    end, because records arrived meanwhile; otherwise a start after the end means data loss.
     """
     return {
         each: min(first, end[each]) if at_latest else first for each, first in start.items() if each in end
@@ -91,7 +92,7 @@ def within_logs(
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> tuple[Offsets, list[str]]:
-    """Offsets that a user gave, moved to where the logs are, and what is lost by that."""
+    """The user's offsets, moved into the logs if they lie outside, and descriptions of what is lost."""
     result: Offsets = {}
     losses: list[str] = []
     for partition, offset in offsets.items():
@@ -99,21 +100,21 @@ def within_logs(
         result[partition] = min(max(offset, first), last)
         if result[partition] != offset:
             losses.append(
-                f"offset {offset} of {partition} is not there: the log holds {first} to before {last}"
+                f"offset {offset} of {partition} does not exist: the log has offsets {first} to {last - 1}"
             )
     return result, losses
 
 
 def unstarted(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """The partitions whose earliest offsets `plan_ranges` and `limited` want to know."""
+    """The partitions whose earliest offsets `plan_ranges` and `limited` need."""
     return [each for each, last in end.items() if each not in start or start[each] > last]
 
 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], most: int) -> Offsets:
-    """`end`, cut so that `most` records lie before it, each partition getting its share.
+    """`end`, reduced so that a batch has `most` records, in proportion to what each partition has.
 
-    Every partition that has something gets at least one record, so that none starves: with more such
-    partitions than records allowed there is one of each.
+    Every partition with records gets at least one, so that none starves, even if there are more such
+    partitions than `most`.
     """
     sizes = {each: last - start[each] for each, last in end.items() if last > start.get(each, last)}
     if sum(sizes.values()) <= most:
@@ -123,7 +124,7 @@ def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, in
 
 
 def _shares(sizes: Mapping[TopicPartition, int], most: int) -> Offsets:
-    """`most`, shared in proportion; what rounding leaves goes to those who lost most by it."""
+    """`most`, divided in proportion; what rounding leaves goes to those that lost most by it."""
     total = max(sum(sizes.values()), 1)
     shares = {each: size * most // total for each, size in sizes.items()}
     left = most - sum(shares.values())
@@ -136,9 +137,9 @@ def _shares(sizes: Mapping[TopicPartition, int], most: int) -> Offsets:
 def split_ranges(
     ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> list[OffsetRange]:
-    """Ranges in parts: none of more than `max_records` offsets, and at least `min_partitions` of them.
+    """Split ranges into parts of at most `max_records` offsets, at least `min_partitions` of them.
 
-    Large ranges are cut, in parts of equal size; one offset is the smallest part.
+    Large ranges are split into parts of equal size, down to one offset.
     """
     parts = [max(1, math.ceil(each.size / max_records)) if max_records else 1 for each in ranges]
     missing = (min_partitions or 0) - sum(parts)
@@ -148,7 +149,7 @@ def split_ranges(
 
 
 def _cut_largest(ranges: Sequence[OffsetRange], parts: list[int], missing: int) -> None:
-    """Add `missing` parts, in proportion to what the ranges hold."""
+    """Add `missing` parts, in proportion to the sizes of the ranges."""
     total = sum(each.size for each in ranges)
     if not total:
         return
@@ -158,7 +159,7 @@ def _cut_largest(ranges: Sequence[OffsetRange], parts: list[int], missing: int) 
     while sum(parts) < wanted:
         index = max(range(len(ranges)), key=lambda one: ranges[one].size / parts[one])
         if parts[index] >= ranges[index].size:
-            return  # nothing is left to cut
+            return  # nothing is left to split
         parts[index] += 1
 
 
@@ -168,9 +169,9 @@ def _parts(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
 
 
 class TriggerGate:
-    """Holds batches back until there is enough to read, or until it has taken too long.
+    """Delays batches until there are enough records, or until the longest delay is over.
 
-    The first batch of a query is never held back.
+    The first batch of a query is never delayed.
     """
 
     def __init__(self, min_offsets: int, max_delay_seconds: float) -> None:
@@ -179,7 +180,7 @@ class TriggerGate:
         self._passed_at: float | None = None
 
     def lets_pass(self, available: int, now: float) -> bool:
-        """Whether a batch may begin, with so many records available."""
+        """True if a batch with `available` records may begin at the time `now`."""
         waited = math.inf if self._passed_at is None else now - self._passed_at
         if available < self._min_offsets and waited < self._max_delay_seconds:
             return False
@@ -188,5 +189,5 @@ class TriggerGate:
 
 
 def count_records(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> int:
-    """How many offsets lie between; `start` knows all partitions that count."""
+    """How many offsets lie between `start` and `end`, in the partitions that `start` has."""
     return sum(max(0, last - start[each]) for each, last in end.items() if each in start)

@@ -1,8 +1,7 @@
-"""Fetched records as rows of Spark's schema: Arrow batches of a size that Spark takes well.
+"""Decodes fetched records into Arrow batches with Spark's schema.
 
-The columns are those of `klamm.records.arrow`, which are decoded without an object per record. What differs:
-timestamps in microseconds, headers that are null where there are none, and the names and nullability that
-Spark wants.
+The columns come from `klamm.records.arrow`, which makes no object per record. Here timestamps become
+microseconds, empty headers become null, and columns get the names and nullability of Spark's schema.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 MAX_BATCH_ROWS = 10_000
-"""Rows that go to Spark at once: fewer cost more calls, more do not fit into caches."""
+"""Rows per batch for Spark: fewer cost more calls, more do not fit into caches."""
 
 MAX_BATCH_BYTES = 16 * 1024 * 1024
-"""How much a compressed answer opens to at a time."""
+"""How much of a compressed answer is decompressed at a time."""
 
 _KEY, _VALUE, _TOPIC, _PARTITION, _OFFSET, _TIMESTAMP, _TIMESTAMP_TYPE, _HEADERS = range(8)
 _MICROSECONDS_PER_MS = 1000
@@ -32,7 +31,7 @@ _MOST_MS = (2**63 - 1) // _MICROSECONDS_PER_MS
 
 
 class RowDecoder:
-    """Makes rows for one schema."""
+    """Decodes records for one schema."""
 
     def __init__(self, schema: StructType) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -41,7 +40,7 @@ class RowDecoder:
         self._has_headers = len(self._schema) > _HEADERS
 
     def __call__(self, fetched: FetchedRecords, end: int) -> Iterator[pa.RecordBatch]:
-        """The rows before offset `end`, in their order."""
+        """The rows before offset `end`, in order."""
         place = TopicPartition(fetched.topic, fetched.partition)
         while True:
             columns, reached = to_record_batch([fetched], max_bytes=MAX_BATCH_BYTES)
@@ -66,7 +65,7 @@ class RowDecoder:
             yield whole.slice(first, min(MAX_BATCH_ROWS, rows - first))
 
     def _microseconds(self, column: pa.Array) -> pa.Array:
-        """Times that microseconds cannot hold become the last that they can."""
+        """Milliseconds as microseconds. Times out of range become the nearest possible one."""
         times = np.clip(_numbers(column, np.int64), -_MOST_MS, _MOST_MS) * _MICROSECONDS_PER_MS
         kind = self._schema.field(_TIMESTAMP).type
         return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(times)], 0)

@@ -2,8 +2,8 @@
 
     spark = pyspark_klamm.session("orders")
 
-What the caller configures wins over everything that is set here, apart from `spark.jars`, which is added to.
-A session that runs already is returned, as Spark does; its Java and its jars stay what they are.
+The caller's settings override those made here; our jar is added to `spark.jars`. If a session runs already,
+it is returned, as Spark does, with its Java and its jars unchanged.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from pyspark_klamm.spark_home import linked_home
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 LOCAL_SETTINGS: Mapping[str, str] = {
-    # A machine's name need not resolve for what runs on it alone.
+    # So that the name of this machine need not resolve.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Checkpoints on a disk of this machine: half the time of a small batch would go to their bookkeeping.
+    # Faster checkpoints on a local disk: with Spark's defaults they take half the time of a small batch.
     "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # Batches for Python of what fits into caches; 10,000 large rows, Spark's only other limit, do not. And
-    # into one batch of a topic, which has a megabyte at most, what Kafka writes beside the rows included.
+    # Arrow batches for Python that fit into caches, which 10,000 large rows (Spark's other limit) do not, and
+    # into one record batch of a topic, which is at most a megabyte with Kafka's overhead.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(960 * 1024),
 }
-"""What makes Spark quick where everything runs in one process on one machine."""
+"""Settings that make Spark fast on a local master."""
 
 
 def session(
     app_name: str = "klamm", master: str = "local[*]", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A Spark session, made or found. Raises JavaMissing when there is no Java to run it on."""
+    """The running Spark session, or a new one. Raises JavaMissing if there is no Java for it."""
     settings = settings_for(master, config or {})
     if SparkContext._active_spark_context is None:
-        # Spark's launcher takes these from the environment, and from nowhere else.
+        # Spark's launcher reads these only from the environment.
         os.environ["JAVA_HOME"] = str(find_java().home)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if master.startswith("local") and "SPARK_HOME" not in os.environ:
@@ -65,8 +65,8 @@ def session(
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Let Ctrl-C count when Spark is up. Before that it would leave a JVM behind that nobody ends: PySpark
-    takes away the folder in which the JVM is to say where it listens, and the JVM fails at that, not wholly.
+    """Delay Ctrl-C until Spark is up. Earlier it would leave a JVM behind: PySpark would delete the folder in
+    which the JVM is to write its port, and the JVM would fail at that without ending.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -80,7 +80,7 @@ def interrupts_held_back() -> Iterator[None]:
     try:
         yield
     finally:
-        # A context that was made has put its own handler there, which stays.
+        # A new SparkContext has installed its own handler, which stays.
         if signal.getsignal(signal.SIGINT) is note:
             signal.signal(signal.SIGINT, before)
     if came:
@@ -88,14 +88,14 @@ def interrupts_held_back() -> Iterator[None]:
 
 
 def settings_for(master: str, config: Mapping[str, str]) -> dict[str, str]:
-    """All settings of a session on this master, with those of the caller."""
+    """The settings of a session on this master, with the caller's."""
     settings: dict[str, str] = {}
     if master.startswith("local"):
         settings |= LOCAL_SETTINGS
-        # Spark's 200 are for clusters; here each costs more to start than to run.
+        # Spark's default of 200 is for clusters; on one machine each costs more to start than to run.
         settings["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
         if hasattr(socket, "AF_UNIX"):
-            # Over TCP, JVM and Python worker wait for each other's delayed acknowledgement: 40 ms a task.
+            # Over TCP, delayed acknowledgements between JVM and Python worker cost 40 ms per task.
             settings["spark.python.unix.domain.socket.enabled"] = "true"
     settings |= config
     settings["spark.jars"] = ",".join(filter(None, [config.get("spark.jars"), str(jar_path())]))

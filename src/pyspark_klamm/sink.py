@@ -1,9 +1,9 @@
-"""Writing rows to topics: the sink of batch and streaming queries.
+"""The sink of batch and streaming queries: writes rows to topics.
 
-Spark hands a task its rows as Arrow batches. They are gathered, so that what is produced becomes large, and
-go to the client as columns: no Python object is made per row. The rows of a topic and partition keep their
-order. A task succeeds when the brokers have acknowledged every one of its rows, and fails otherwise; Spark
-then runs it again, so a record may be there twice, but none is lost.
+Spark passes the rows of a task as Arrow batches. They are joined, so that record batches become large, and
+sent as columns: no Python object is made per row. The rows of a partition keep their order. A task succeeds
+if the brokers have acknowledged all of its rows, and fails otherwise; Spark then runs it again, so a record
+may be written twice, but none is lost.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ if TYPE_CHECKING:
     from klamm.client.plain.producer import Producer, RangesDelivery
 
 GATHERED_BYTES = 8 * 1024 * 1024
-"""Rows are sent when so much has been gathered, so that batches are large also where partitions are many."""
+"""Rows are sent when this much was gathered, so that batches are large even with many partitions."""
 
 MOST_DELIVERIES = 256
-"""Sends that a task has under way. The producer's buffer.memory bounds their bytes long before; this bounds
-what is kept about sends that are small because their topics are many."""
+"""The most sends in flight per task. buffer.memory limits their bytes; this limits the number of small sends
+when rows go to many topics."""
 
 MOST_PRODUCERS = 4
-"""Sets of settings that one process keeps a producer for."""
+"""How many producers a process keeps, one per set of settings."""
 
 
-# ---- what is written where
+# ---- writing
 
 
 @dataclass(frozen=True)
 class TopicSink:
-    """Where rows go and which of their columns count. Plain values: it travels to Spark's workers."""
+    """The topic of rows and the columns that are written, as plain values that are pickled to workers."""
 
     settings: Mapping[str, str]
     topic: str | None
-    """The topic of all rows; else the column `topic` says it row by row."""
+    """The topic of all rows; without it the column `topic` has the topic of each row."""
     has_key: bool
     has_headers: bool
     has_partition: bool
@@ -72,7 +72,7 @@ class TopicSink:
             while deliveries:
                 deliveries.popleft().result()
         except BaseException:
-            # What it still holds must not be sent after its task has failed.
+            # Unsent rows must not be sent after the task has failed.
             forget_producer(self.settings)
             raise
         settle()
@@ -134,12 +134,12 @@ def gathered(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.Table]:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells Spark: how many rows were acknowledged."""
+    """The commit message of a task: how many rows were acknowledged."""
 
     rows: int
 
 
-# ---- what Spark asks for
+# ---- Spark's writers
 
 
 class KlammWriter(DataSourceArrowWriter):
@@ -163,7 +163,7 @@ class KlammStreamWriter(DataSourceStreamArrowWriter):
 
 
 def make_sink(options: Mapping[str, str], schema: StructType) -> TopicSink:
-    """The sink for rows of this schema. Raises OptionError for what cannot be written, before anything is."""
+    """The sink for rows of this schema. Raises OptionError, before anything is written."""
     topic = parse_topic(options)
     client_config(options, "producer")
     types = {column.name: column.dataType for column in schema.fields}
@@ -199,11 +199,11 @@ _COLUMN_TYPES: Mapping[str, tuple[DataType, ...]] = {
 
 
 def _fits(given: DataType, wanted: DataType) -> bool:
-    """Whether a type is this one, whatever may be null in it."""
+    """True if two types are the same, apart from nullability."""
     return given.simpleString() == wanted.simpleString()
 
 
-# ---- producers, which are kept for the next task
+# ---- producers, kept for the next task
 
 
 def _make_producer(settings: Mapping[str, str]) -> Producer:

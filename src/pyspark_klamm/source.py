@@ -1,7 +1,7 @@
-"""The data source: what Spark asks for by `.format("klamm")`, and what it gets.
+"""The data source that Spark uses for `.format("klamm")`.
 
-An instance is made in a short-lived Python process for each question, and travels to others by pickle. So it
-holds options only, and everything that takes long to import is imported where it is used.
+Spark makes an instance in a short-lived Python process for each call, and pickles it to other processes. So
+it has options only, and imports everything that takes long where it is used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HEADERS_COLUMN = StructField(
 
 
 class KlammSource(DataSource):
-    """Topics as tables: a row per record."""
+    """Topics as tables with a row per record."""
 
     @classmethod
     def name(cls) -> str:
@@ -71,7 +71,9 @@ class KlammSource(DataSource):
         from pyspark_klamm.sink import KlammWriter, make_sink
 
         if overwrite:
-            raise OptionError("save mode overwrite is not allowed for topics: records stay; use append")
+            raise OptionError(
+                "save mode overwrite is not supported for topics, whose records stay: use append"
+            )
         return KlammWriter(make_sink(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -80,11 +82,11 @@ class KlammSource(DataSource):
         return KlammStreamWriter(make_sink(self.options, schema))
 
     def _check_schema(self, given: StructType) -> None:
-        """The columns are fixed; those of a user's own could not be filled."""
+        """Raise if the user gave another schema: the columns of a topic are fixed."""
         from pyspark_klamm.errors import OptionError
 
         fixed = self.schema()
         if [(each.name, each.dataType) for each in given] != [(each.name, each.dataType) for each in fixed]:
             raise OptionError(
-                f"the columns of a topic are fixed, so leave out the schema: {fixed.simpleString()}"
+                f"the columns of a topic are fixed, so do not give a schema: {fixed.simpleString()}"
             )

@@ -1,9 +1,9 @@
-"""What a stream remembers from trigger to trigger, and asks of brokers: where to start, how far to read.
+"""The state of a stream between triggers: decides where to start and how far the next batch reads.
 
-What always holds: offsets that Spark has processed are committed to the query's group before the next batch
-is planned, and after the last. When there is nothing to read, the question is held for a while, because Spark
-would ask again at once; it is not held while other sources of the same query are busy, nor for longer than a
-user would mind when stopping the query.
+Invariant: processed offsets are committed to the query's group before the next batch is planned, and after
+the last one. If there is nothing to read, the answer to Spark is delayed for a moment, because Spark would
+ask again at once; but not while other sources of the same query are busy, and only so long that stopping the
+query stays quick.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from pyspark_klamm.planning import (
 )
 
 METADATA_AGE_S = 1.0
-"""How soon a stream sees new topics and partitions."""
+"""How old metadata may be: new topics and partitions are seen after this time."""
 
 IDLE_WAIT_S = 0.15
-"""How long a question is held that has nothing to answer: stopping a query waits for it."""
+"""How long to wait for new records before answering Spark. Stopping a query waits as long."""
 
 IDLE_GAP_S = 0.05
-"""Spark asks again within 15 ms when there was nothing to do. A longer gap means that it was busy."""
+"""An idle Spark asks again within 15 ms. A longer gap means that it was busy."""
 
 BACKWARD_ATTEMPTS = 3
-"""How often to look again when a log seems to end before what was read: a new leader may be behind."""
+"""How often to ask again if a log seems to end before what was read: a new leader may be behind."""
 
 BACKWARD_PAUSE_S = 0.2
 
 
 class StreamDriver:
-    """One streaming query's reader, without Spark's words."""
+    """The reader of one streaming query, independent of Spark's API."""
 
     def __init__(self, connection: Connection, options: ReadOptions) -> None:
         self._connection = connection
@@ -58,22 +58,22 @@ class StreamDriver:
             self._gate = TriggerGate(options.min_offsets_per_trigger, options.max_trigger_delay_seconds)
         self._initial: Offsets | None = None
         self._last_stop: Offsets | None = None
-        """Where an AvailableNow query ends."""
+        """The end of an AvailableNow query."""
         self._answered_at = float("-inf")
         self.latest: Offsets | None = None
-        """Where the logs ended when they were last looked at."""
+        """The ends of the logs when they were last asked for."""
 
     def initial_offset(self) -> Offsets:
-        """Where a query starts that has not finished a batch."""
+        """The start of a query that has not finished a batch yet."""
         self._initial = self._connection.run(self._lookup.starts(self._options))
         return self._initial
 
     def stop_at_what_is_there(self) -> None:
-        """Read no further than logs go now."""
+        """Make the query end at the present ends of the logs."""
         self._last_stop = self._connection.run(self._lookup.latest(0.0))
 
     def latest_offset(self, start: Offsets, *, is_limited: bool) -> Offsets:
-        """How far the next batch reads; `start`, which is processed, if there is none."""
+        """The end of the next batch; `start`, up to which all is processed, if there is no next batch."""
         is_idle = time.monotonic() - self._answered_at < IDLE_GAP_S and self._last_stop is None
         try:
             return self._connection.run(self._latest_offset(start, is_limited, is_idle))
@@ -81,8 +81,8 @@ class StreamDriver:
             self._answered_at = time.monotonic()
 
     def plan(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """The ranges of a batch, in parts."""
-        if start == self._initial and self.latest is None:  # its end was found before this process began
+        """The ranges of a batch, split into tasks."""
+        if start == self._initial and self.latest is None:  # an earlier process has planned this batch
             start = first_start(start, end, self._options.starting.is_latest)
         earliest: Mapping[TopicPartition, int] = {}
         if new := unstarted(start, end):
@@ -103,7 +103,7 @@ class StreamDriver:
         end, _ = await asyncio.gather(self._find_end(start), self._group.commit(start))
         chosen = await self._within_limits(start, end, is_limited)
         if chosen == start and is_idle:
-            await self._lookup.wait_for_news(end, IDLE_WAIT_S)
+            await self._lookup.wait_for_records(end, IDLE_WAIT_S)
             end = await self._find_end(start)
             chosen = await self._within_limits(start, end, is_limited)
         return chosen
@@ -126,7 +126,7 @@ class StreamDriver:
         known = {**start, **await self._lookup.earliest(unstarted(start, end))}
         end = {each: last for each, last in end.items() if each in known}
         if self._gate is not None and self._last_stop is None:
-            # Partitions that are gone do not wait for others: that is to be told at once.
+            # Deleted partitions are reported at once, without waiting for enough records.
             is_held = end.keys() >= start.keys()
             if is_held and not self._gate.lets_pass(count_records(known, end), time.monotonic()):
                 return start

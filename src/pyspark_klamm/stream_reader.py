@@ -1,7 +1,7 @@
-"""Reading topics without end, in Spark's words: how far there are records, and what a batch of them is.
+"""The reader of streaming queries: Spark's API over `stream_driver`.
 
-The reader lives in a process on the driver for as long as its query runs, and remembers there what
-`stream_driver` has to; tasks get copies that only read. Offsets in Spark's checkpoint are those of Kafka's
+On the driver, the reader runs in a process of its own as long as its query runs, and keeps the state of
+`stream_driver`. Tasks get copies that only read. Offsets in Spark's checkpoint have the form of Kafka's
 connector, {"topic": {"0": 23}}.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A streaming query's reader."""
+    """The reader of a streaming query."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -42,8 +42,8 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._driving().initial_offset())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark knows no limit from both sides; it only matters that this is one. ReadAllAvailable, which it
-        # gives back for triggers that take everything, lifts all of them.
+        # Spark has no limit with both a minimum and a maximum; `latestOffset` applies ours. Spark passes
+        # ReadAllAvailable for triggers that read everything, which turns all limits off.
         most, least = self._options.max_offsets_per_trigger, self._options.min_offsets_per_trigger
         if most is not None:
             return ReadMaxRows(most)
@@ -62,7 +62,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
         parts = self._driving().plan(from_json(start), from_json(end))
-        # One task tells the query's id, so that offsets can be committed in its name.
+        # One task tells the reader the query's id, after which the group of its offsets is named.
         meeting_group = self._driving().meeting_group() if parts else None
         return [
             RangePartition(each, meeting_group if index == 0 else None) for index, each in enumerate(parts)

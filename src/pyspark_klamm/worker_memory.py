@@ -1,11 +1,11 @@
-"""The memory of Spark's Python workers: what they have loaded, and what they use again and again.
+"""Tunes the memory of Spark's Python workers.
 
-Spark collects garbage after every task of a worker that it uses again. That walks every object there is, and
-here nearly all of them belong to modules that stay: 160,000, which takes 55 ms, and the worker's next task
-waits for it. A streaming query with small batches would spend most of its time there.
+Spark runs the garbage collector after every task of a reused worker. The collector walks all objects, and
+nearly all of them belong to loaded modules: 160,000 objects, 55 ms, and the worker's next task waits for it.
+A streaming query with small batches would spend most of its time there.
 
-And what a worker moves comes in pieces of a megabyte, which the C library gives back to the system one by
-one: of the kernel's work for a worker that writes rows of 1 KB, half was to hand out the same memory anew.
+Workers also allocate buffers of about a megabyte, which the C library returns to the system when they are
+freed: half of the kernel's work for a worker that writes rows of 1 KB was to hand out the same memory again.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ import os
 from pyspark import TaskContext
 
 KEPT_BYTES = 256 * 1024 * 1024
-"""How much freed memory a worker keeps at most; more than one needs at a time."""
+"""The most freed memory that a worker keeps; more than it needs at a time."""
 
 LARGEST_PIECE_BYTES = 32 * 1024 * 1024
-"""The most that the C library takes from what it keeps; larger pieces it gets from the system each time."""
+"""The largest allocation from kept memory; larger ones come from the system each time."""
 
-# Of malloc.h; the arenas of other threads could not keep pieces of this size.
+# From malloc.h. With one arena only, as the arenas of other threads cannot keep pieces of this size.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 
 _done_in: dict[str, int] = {}
-"""The process in which something was done: workers are forked off one that may have done it, too."""
+"""The process in which each step was done: a worker is forked from a process that may have done it too."""
 
 
 def settle() -> None:
-    """At the end of a task, when all that tasks need is loaded. Elsewhere the collector is left as it is."""
+    """At the end of a worker's first task: exclude all loaded objects from garbage collection. Does nothing
+    outside of workers."""
     if not _is_due("settle"):
         return
-    gc.collect()  # what is garbage now must not be kept
+    gc.collect()  # garbage must not be frozen
     gc.freeze()
 
 
 def keep_freed_memory() -> None:
-    """At the start of a task: have the C library keep what is freed. Elsewhere, and where it cannot, nothing
-    is changed."""
+    """At the start of a worker's first task: make the C library keep freed memory. Does nothing outside of
+    workers, or if the C library cannot."""
     if not _is_due("keep freed memory"):
         return
     tune = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -50,7 +51,7 @@ def keep_freed_memory() -> None:
 
 
 def _is_due(what: str) -> bool:
-    """Whether this is a worker, and it has not done that yet."""
+    """True if this is a worker that has not done `what` yet."""
     if TaskContext.get() is None or _done_in.get(what) == os.getpid():
         return False
     _done_in[what] = os.getpid()

@@ -182,7 +182,7 @@ def test_a_schema_is_shown_and_updated(shop: Project) -> None:
     assert "added: size" in done.stderr
     names = [field["name"] for field in json.loads(done.stdout)["fields"]]
     assert sorted(names) == ["colour", "order", "size"] and names[-1] == "size"
-    assert "nothing new" in run("schema", "orders", "--update", *bootstrap).stderr
+    assert "no new fields" in run("schema", "orders", "--update", *bootstrap).stderr
 
 
 @pytest.mark.parametrize("words", [("lint",), ("preview", "orders"), ("run", "--once")])

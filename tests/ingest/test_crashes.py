@@ -236,7 +236,7 @@ def test_a_broker_that_stays_away_bounds_memory_and_stops_in_time(tmp_path: Path
 
 
 def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(IngestError, match="nothing can be sent to logs"):
+    with pytest.raises(IngestError, match="cannot send to logs"):
         TopicWriter("logs", "127.0.0.1:1", options={"max.block.ms": 300})
 
 

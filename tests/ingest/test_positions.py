@@ -86,7 +86,7 @@ def test_a_later_form_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / DATABASE_FILE) as database:
         database.execute("PRAGMA user_version = 9")
     database.close()
-    with pytest.raises(IngestError, match="another version"):
+    with pytest.raises(IngestError, match="a newer version"):
         Positions(tmp_path)
 
 

@@ -174,8 +174,8 @@ def test_new_files_and_several_patterns(tails: Tails, tmp_path: Path) -> None:
         append(tmp_path / "three.log", numbered(10, 15))
         tails.wait_for(15)
     assert sorted(tails.values()) == sorted(numbered(0, 15))
-    assert [line for line in tails.said if "packed" in line] == [
-        f"{tmp_path / 'rotated.log.gz'} is packed and is not read"
+    assert [line for line in tails.said if "compressed" in line] == [
+        f"{tmp_path / 'rotated.log.gz'} is compressed and is not read"
     ]
 
 
@@ -263,7 +263,7 @@ def test_records_that_the_topic_refuses_end_it_with_the_reason(tails: Tails, tmp
     with klamm.Admin(tails.bootstrap) as admin:
         admin.alter_config(klamm.ConfigResource.topic(tails.topic), set={"max.message.bytes": 1000})
     append(tmp_path / "a.log", [b"fits", b"x" * 5000])
-    with pytest.raises(IngestError, match=r"did not take lines.*MESSAGE_TOO_LARGE"):
+    with pytest.raises(IngestError, match=r"sending to .* failed.*MESSAGE_TOO_LARGE"):
         tails.once()
     assert tails.once(rules=LineRules(max_bytes=500)).resent_records == 1
     assert sorted(tails.values()) == [b"fits", b"x" * 500]

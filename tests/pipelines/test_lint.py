@@ -163,7 +163,7 @@ def sampled(broker: Broker, root: Path, arguments: str) -> list[str]:
         ('topic="orders", schema="id INT, amount DOUBLE"', "error: 1 of the newest 1 records do not fit"),
         (
             'topic="orders", schema="id INT, amount DOUBLE"',
-            "orders-0 at offset 0: id is 'a', which no INT holds",
+            "orders-0 at offset 0: id is 'a', which does not fit INT",
         ),
         (
             'topic="orders", schema="id STRING"',
@@ -178,7 +178,7 @@ def sampled(broker: Broker, root: Path, arguments: str) -> list[str]:
         ('topic="binary", format="avro", schema="order.avsc"', "error: 1 of the newest 1 records"),
         (
             'topic="binary", format="protobuf", schema="shop.desc", message="shop.Order"',
-            "the value is no shop.Order. Such records go to the dead-letter topic",
+            "the value is not a shop.Order. Such records go to the dead-letter topic",
         ),
     ],
 )
@@ -199,7 +199,7 @@ def test_a_registry_that_does_not_answer_is_told_and_not_the_records(
         tmp_path,
         'topic="framed", format="avro", schema="order.avsc", framing="confluent", registry="http://127.0.0.1:1"',
     )
-    assert "warning: orders: the schema registry gave no schema at http://127.0.0.1:1/schemas/ids/7" in told
+    assert "warning: orders: the schema registry has not answered http://127.0.0.1:1/schemas/ids/7" in told
 
 
 def test_records_that_fit_are_not_found(broker: Broker, tmp_path: Path) -> None:

@@ -118,8 +118,8 @@ def test_rows_go_where_their_rules_say(spark: SparkSession, broker: Broker, tmp_
     assert sent["5"][1]["klamm.source"] == "doubled"
     assert sent["5"][0] == VALUES[5].encode()
     assert sent["7"][1]["klamm.rule"] == "decode"
-    assert sent["7"][1]["klamm.error"] == "amount is 'much', which no DOUBLE holds"
-    assert "the value is no JSON" in sent["8"][1]["klamm.error"]
+    assert sent["7"][1]["klamm.error"] == "amount is 'much', which does not fit DOUBLE"
+    assert "the value is not valid JSON" in sent["8"][1]["klamm.error"]
     assert sent["9"][0] is None, "a tombstone stays one"
 
 
@@ -155,7 +155,7 @@ def test_a_letter_larger_than_the_broker_takes_says_where_its_record_is(
     value, headers = sent["1"]
     assert value is None
     assert (headers["klamm.content"], headers["klamm.topic"]) == ("coordinates", "large")
-    assert "the value is no JSON" in headers["klamm.error"]
+    assert "the value is not valid JSON" in headers["klamm.error"]
     assert "trace" not in headers
 
 

@@ -57,7 +57,7 @@ def test_a_group_that_cannot_be_committed_to_stops_nothing(
         send(klamm_bootstrap, topic)
         assert len(stream.trigger()) == 1
         assert stream.trigger() == []
-    assert f"group {group} has not got this query's offsets" in caplog.text
+    assert f"could not commit the offsets of this query to group {group}" in caplog.text
     stream.trigger()
     with klamm.Admin(klamm_bootstrap) as admin:
         assert committed(admin, group) == [0, 1], "as soon as it can be done, it is"
@@ -115,5 +115,5 @@ def test_a_reader_that_nobody_tells_gives_up(
     for _ in range(group_offsets.MOST_MEETINGS + 2):
         send(klamm_bootstrap, topic)
         assert len(stream.trigger()) == 1
-    assert caplog.text.count("no task has told which query this is") == 1
+    assert caplog.text.count("the id of this query is unknown") == 1
     assert stream.partitions[0].meeting_group is None, "tasks need not go there any more"  # type: ignore[attr-defined]

@@ -100,7 +100,7 @@ def test_without_any_java_it_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(JavaMissing, match=r"there is none here\. `pip install 'klamm\[spark\]'`"):
         find_java({"PATH": str(tmp_path)})
     old = java_home(tmp_path / "old", "11.0.1")
-    with pytest.raises(JavaMissing, match=r"passed over JAVA_HOME: .*old is Java 11\.0\.1"):
+    with pytest.raises(JavaMissing, match=r"skipped JAVA_HOME: .*old is Java 11\.0\.1"):
         find_java({"JAVA_HOME": str(old)})
-    with pytest.raises(JavaMissing, match=r"passed over JAVA_HOME: .*nowhere does not run"):
+    with pytest.raises(JavaMissing, match=r"skipped JAVA_HOME: .*nowhere does not run"):
         find_java({"JAVA_HOME": str(tmp_path / "nowhere")})

@@ -62,7 +62,9 @@ def test_partitions_are_in_the_order_of_their_numbers() -> None:
     ],
 )
 def test_malformed_offsets_are_refused_with_an_example(text: str) -> None:
-    with pytest.raises(OptionError, match=r'startingOffsets=.* is refused: write it as \{"orders"'):
+    with pytest.raises(
+        OptionError, match=r'startingOffsets=.* is not valid: expected for example \{"orders"'
+    ):
         parse_offsets(text, "startingOffsets")
 
 

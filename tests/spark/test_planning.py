@@ -40,20 +40,20 @@ def test_a_new_partition_that_has_lost_records_is_a_loss() -> None:
     plan = plan_ranges({}, {B: 3}, {B: 2})
     assert plan.ranges == [OffsetRange("t", 1, 2, 3)]
     assert plan.losses == ["the new partition t-1 starts at offset 2 instead of 0"]
-    assert plan_ranges({}, {B: 3}, {}).losses == ["the new partition t-1 is gone"]
+    assert plan_ranges({}, {B: 3}, {}).losses == ["the new partition t-1 no longer exists"]
 
 
 def test_partitions_that_are_gone_are_a_loss() -> None:
     plan = plan_ranges({A: 5, B: 1, C: 0}, {A: 6}, {})
     assert plan.ranges == [OffsetRange("t", 0, 5, 6)]
-    assert plan.losses == ["t-1, t-2 are gone"]
+    assert plan.losses == ["t-1, t-2 no longer exist"]
 
 
 def test_a_log_that_begins_anew_is_read_from_its_beginning() -> None:
     assert unstarted({A: 50}, {A: 4}) == [A]
     plan = plan_ranges({A: 50}, {A: 4}, {A: 1})
     assert plan.ranges == [OffsetRange("t", 0, 1, 4)]
-    assert plan.losses == ["t-0 was read up to offset 50, but ends at offset 4 now"]
+    assert plan.losses == ["t-0 was read up to offset 50, but its log ends at offset 4 now"]
 
 
 def test_a_first_batch_that_was_planned_before_keeps_to_its_end() -> None:
@@ -65,8 +65,8 @@ def test_offsets_that_were_given_are_moved_into_the_logs() -> None:
     offsets, losses = within_logs({A: 1, B: 99, C: 5}, {A: 3, B: 0, C: 0}, {A: 9, B: 9, C: 5})
     assert offsets == {A: 3, B: 9, C: 5}
     assert losses == [
-        "offset 1 of t-0 is not there: the log holds 3 to before 9",
-        "offset 99 of t-1 is not there: the log holds 0 to before 9",
+        "offset 1 of t-0 does not exist: the log has offsets 3 to 8",
+        "offset 99 of t-1 does not exist: the log has offsets 0 to 8",
     ]
 
 

@@ -80,7 +80,7 @@ def test_a_session_runs_on_the_packaged_java(
 def test_without_any_java_a_session_says_so_before_spark_is_started(without_java: dict[str, str]) -> None:
     done = run(WITHOUT_ANY_JAVA, without_java)
     assert done.returncode == 1
-    assert "JavaMissing: Spark needs Java 17, 21, or 25 from 25.0.3 on, and there is none here" in done.stderr
+    assert "JavaMissing: Spark needs Java 17, 21, or 25 from 25.0.3 on, and none was found" in done.stderr
 
 
 def test_settings_of_the_caller_win() -> None:

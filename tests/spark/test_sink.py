@@ -93,7 +93,7 @@ def test_keys_choose_the_partitions_that_every_client_chooses(
             "headers attribute type must be array<struct",
         ),
         ("value STRING", {"topics": "t"}, "unknown option 'topics'; did you mean 'topic'"),
-        ("value STRING", {"topic": "t", "kafka.batch.sise": "1"}, r"kafka\.\* are refused"),
+        ("value STRING", {"topic": "t", "kafka.batch.sise": "1"}, r"kafka\.\* are not valid"),
         (
             "value STRING",
             {"topic": "t", "kafka.value.serializer": "x"},
@@ -111,7 +111,7 @@ def test_spark_shows_what_was_refused(spark: SparkSession, klamm_bootstrap: str)
     with pytest.raises(PySparkException, match="required attribute 'value' not found"):
         write(spark.range(1), klamm_bootstrap, topic="t")
     rows = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
-    for mode, words in {"overwrite": "overwrite is not allowed for topics", "ignore": "Ignore"}.items():
+    for mode, words in {"overwrite": "overwrite is not supported for topics", "ignore": "Ignore"}.items():
         with pytest.raises(PySparkException, match=words):
             rows.write.format("klamm").options(topic="t").mode(mode).option(
                 "kafka.bootstrap.servers", klamm_bootstrap

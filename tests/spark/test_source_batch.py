@@ -99,7 +99,7 @@ def test_several_topics(klamm_bootstrap: str, numbers: str) -> None:
 
 def test_what_is_missing_is_named(klamm_bootstrap: str, numbers: str) -> None:
     missing = unique("missing")
-    with pytest.raises(TopicMissing, match=f"{missing} is not there on {klamm_bootstrap}"):
+    with pytest.raises(TopicMissing, match=f"{missing} does not exist on {klamm_bootstrap}"):
         read(klamm_bootstrap, subscribe=f"{numbers},{missing}")
     with pytest.raises(TopicMissing, match=f"{numbers}-5"):
         read(klamm_bootstrap, assign=json.dumps({numbers: [0, 5]}))
@@ -213,7 +213,7 @@ def trimmed(bootstrap: str, before: int) -> str:
 def test_offsets_outside_of_the_log(klamm_bootstrap: str, name: str, offset: int) -> None:
     topic = trimmed(klamm_bootstrap, 4)
     given = {"subscribe": topic, name: json.dumps({topic: {"0": offset}})}
-    with pytest.raises(DataLoss, match=f"{name}: offset {offset} of {topic}-0 is not there.* 4 to before 10"):
+    with pytest.raises(DataLoss, match=f"{name}: offset {offset} of {topic}-0 does not exist.* 4 to 9"):
         read(klamm_bootstrap, **given)
     assert numbers_of(read(klamm_bootstrap, **given, failOnDataLoss=False)) == [4, 5, 6, 7, 8, 9]
 
@@ -227,7 +227,7 @@ def test_records_deleted_between_planning_and_reading(klamm_bootstrap: str) -> N
     planned = [reader.partitions() for reader in readers]
     with klamm.Admin(klamm_bootstrap) as admin:
         admin.delete_records({(topic, 0): 6})
-    with pytest.raises(DataLoss, match=r"from offset 0 to before 6 .* holds offsets from 6 to before 10"):
+    with pytest.raises(DataLoss, match=r"from offset 0 to 5 .* has the offsets from 6 to 9"):
         list(readers[0].read(planned[0][0]))
     rows = [row for each in readers[1].read(planned[1][0]) for row in each.to_pylist()]
     assert numbers_of(rows) == [6, 7, 8, 9]
@@ -242,7 +242,7 @@ def test_a_topic_deleted_between_planning_and_reading(monkeypatch: pytest.Monkey
         (partition,) = reader.partitions()
         with klamm.Admin(broker.bootstrap) as admin:
             admin.delete_topic(topic)
-        with pytest.raises(DataLoss, match="the topic or the partition is gone"):
+        with pytest.raises(DataLoss, match="the topic or the partition no longer exists"):
             list(reader.read(partition))
 
 

@@ -75,7 +75,7 @@ def test_errors_reach_the_user(spark: SparkSession, klamm_bootstrap: str) -> Non
     with pytest.raises(PySparkException, match="did you mean 'startingOffsets'"):
         read(spark, klamm_bootstrap, subscribe="x", startingOffset="earliest").count()
     missing = unique("missing")
-    with pytest.raises(PySparkException, match=f"{missing} is not there"):
+    with pytest.raises(PySparkException, match=f"{missing} does not exist"):
         read(spark, klamm_bootstrap, subscribe=missing).count()
 
 

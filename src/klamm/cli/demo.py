@@ -1,9 +1,9 @@
 """`make demo`: a broker with live topics to point a client at, and pipelines on Spark that read them.
 
-Three topics get new records all the time, and one consumer group commits more slowly than they come, so that
-there is lag to look at. The pipelines are the project of `klamm pipeline init` and one more, run by
-`klamm pipeline run` in a process of its own, which shows how they go; without Spark or Java that process says
-what is missing, and the broker runs on. The data lives in a temporary directory and goes away with the demo.
+Three topics get new records all the time, and one consumer group commits more slowly than they arrive, so
+that it has lag. The pipelines are the project of `klamm pipeline init` and one more, run by `klamm pipeline
+run` in a process of its own, which shows their status; without Spark or Java that process says what is
+missing, and the broker runs on. The data is in a temporary directory, which is deleted at the end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COMMIT_EVERY_TICKS = 25
 PROJECT = "shop"
 
 STOP_PATIENCE_S = 12.0
-"""How long the pipelines may take to end in good order; after that they are killed, as nothing is kept."""
+"""How long the pipelines may take to stop; after that they are killed, as their data is deleted anyway."""
 
 CLICKS = '''\
 """Clicks from a topic: how often each page was seen, every ten seconds."""
@@ -83,7 +83,7 @@ TOPICS: Mapping[str, tuple[Callable[[int, random.Random], tuple[str, Event]], in
 """Topic: (how to make a record, records a tick)."""
 
 MADE_TOPICS = ("revenue", "page-views")
-"""What the pipelines write to."""
+"""The topics that the pipelines write to."""
 
 
 def main() -> int:
@@ -119,7 +119,7 @@ def _start() -> Broker | None:
 
 
 def _run(bootstrap: str, project: Path, stop: threading.Event) -> None:
-    """Make the topics, start the pipelines, and send events until told to stop."""
+    """Create the topics, start the pipelines, and send events until the demo is stopped."""
     make_demo_project(bootstrap, project)
     with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
         admin.create_topics([NewTopic(name, partitions=PARTITIONS) for name in (*TOPICS, *MADE_TOPICS)])
@@ -158,24 +158,24 @@ class _Feed:
                 self._producer.send(topic, json.dumps(value).encode(), key=key.encode())
         self._ticks += 1
         if self._ticks % COMMIT_EVERY_TICKS == 0:
-            # Half of what came: a partition gets about a third of a topic's records.
+            # Commit half of the new records: a partition gets about a third of a topic's records.
             offset = self._ticks * TOPICS[LAGGING_TOPIC][1] // (2 * PARTITIONS)
             offsets = {(LAGGING_TOPIC, number): offset for number in range(PARTITIONS)}
             self._admin.alter_group_offsets(LAGGING_GROUP, offsets)
 
 
 class _Pipelines:
-    """`klamm pipeline run` in a process of its own: it has this terminal, and hears of Ctrl-C from us."""
+    """Start `klamm pipeline run` in a process of its own, on this terminal. We pass Ctrl-C on to it."""
 
     def __init__(self, project: Path) -> None:
         program = "from klamm.cli.main import main; main()"
         words = [sys.executable, "-c", program, "pipeline", "run", "--project", str(project)]
-        # A session of its own, or Ctrl-C would reach it twice, and the second time means: at once.
+        # In a new session, or Ctrl-C would reach it twice, and a second Ctrl-C kills it.
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True)
         self._has_ended = False
 
     def look(self) -> None:
-        """Say once that they have ended by themselves."""
+        """Print once that the pipelines have ended by themselves."""
         if not self._has_ended and self._process.poll() is not None:
             self._has_ended = True
             print(

@@ -1,4 +1,4 @@
-"""Records of a file as Arrow columns, ready for `send_arrow`. A core; needs klamm[arrow]."""
+"""Makes Arrow columns for `send_arrow` from the records of a file. A core; needs klamm[arrow]."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record_batch(
     key: bytes | None,
     origin: tuple[str, int] | None,
 ) -> Any:
-    """The records with a partition each; `origin` is the file's path and where in it `data` begins."""
+    """The records with their partitions; `origin` is the file's path and the position of `data` in it."""
     columns = {VALUE: binary_array(data, split.starts, split.ends), PARTITION: _numbers(partitions)}
     if key is not None:
         columns[KEY] = _repeated(key, split.count)
@@ -38,11 +38,11 @@ def _repeated(value: bytes, count: int) -> Any:
 
 
 def _origins(path: bytes, positions: Array) -> Any:
-    """For each record two headers: the path, and the position in decimals."""
+    """Two headers for each record: the path, and the position as a decimal number."""
     count = len(positions)
     indices = _numbers(np.tile(np.array([0, 1], np.int8), count))
     names = pa.DictionaryArray.from_arrays(indices, _binaries(FILE_HEADER.encode(), OFFSET_HEADER.encode()))
-    # Paths and positions in turn: one dictionary of all positions, and the path behind them.
+    # Alternating paths and positions, taken from one array of all positions with the path at its end.
     places = np.empty(2 * count, np.int32)
     places[0::2] = count
     places[1::2] = np.arange(count, dtype=np.int32)
@@ -52,8 +52,7 @@ def _origins(path: bytes, positions: Array) -> Any:
     return pa.ListArray.from_arrays(_numbers(np.arange(0, 2 * count + 1, 2, dtype=np.int32)), pairs)
 
 
-# pyarrow.array would do for both, but looks first whether it was given something of pandas, and imports that
-# to find out: a quarter of a second at every start.
+# pyarrow.array would do the same, but imports pandas to check its argument: a quarter of a second per start.
 
 
 def _numbers(values: Array) -> Any:

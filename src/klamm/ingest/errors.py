@@ -1,10 +1,10 @@
-"""What ingest says when it cannot go on: what happened, to what, and what to do."""
+"""The error of ingest: its text says what happened, to what, and what to do."""
 
 from __future__ import annotations
 
 
 class IngestError(Exception):
-    """Ends a tail or a replay. `advice` says what to do; it is part of the text."""
+    """Ends a tail or a replay. `advice` is part of the text."""
 
     def __init__(self, message: str, *, advice: str = "") -> None:
         super().__init__(f"{message}. {advice}" if advice else message)

@@ -1,15 +1,16 @@
-"""Which file is which: a table of followed files, kept through rotation, truncation and deletion. A core.
+"""The table of followed files: identifies files through rotation, truncation and deletion. A core.
 
-A file is known by device and inode, and by a fingerprint of its first bytes, because an inode is used again
-when its file is gone. A path is only where a file was last seen. What holds:
+A file is identified by device and inode, and by a fingerprint of its first bytes, because the system reuses
+inodes of deleted files. A path is only where a file was last seen. Rules:
 
-- A file that is renamed stays the same, whether its new name is looked for or not. Who no longer finds it
-  under any name reads it to its end, and lets it go after it was quiet for a while.
-- A file that became shorter than what was read of it, or whose first bytes are others, was truncated: it is
-  a new file from its beginning, in the same place.
-- A file that comes back is read on from where it was left.
-- Device numbers may change when a machine starts again. The same path, inode and first bytes are the same
-  file then.
+- A renamed file stays the same file, whether its new name matches or not. A file without a matching name is
+  read to its end, and closed when it has not grown for a while.
+- A file that became shorter than its position, or whose first bytes changed, was truncated: it counts as a
+new
+  file in the same place, and is read from its beginning.
+- A file that appears again is read from where reading stopped.
+- Device numbers may change when a machine restarts. A file with the same path, inode and first bytes is the
+  same file then.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 FINGERPRINT_BYTES = 256
-"""Enough for the time stamps of a first line to differ, and one small read."""
+"""Enough for the timestamps of first lines to differ, and one small read."""
 
 _DIGEST_BYTES = 16
 
 MOST_REMEMBERED = 10_000
-"""Files that are not there any more and are remembered in case they come back. The oldest are forgotten."""
+"""How many closed files are remembered in case they appear again. The oldest are forgotten."""
 
 
 class Fingerprint(NamedTuple):
-    """The digest of a file's first bytes, of as many as there were."""
+    """The digest of a file's first bytes, and how many there were."""
 
     length: int
     digest: bytes
@@ -41,7 +42,7 @@ class Fingerprint(NamedTuple):
         return cls(len(head), blake2b(head, digest_size=_DIGEST_BYTES).digest())
 
     def fits(self, head: bytes) -> bool:
-        """Whether a file that begins with `head` may be the one, perhaps grown."""
+        """True if a file that begins with `head` may be the same file, perhaps grown."""
         return len(head) >= self.length and Fingerprint.of(head[: self.length]) == self
 
 
@@ -50,7 +51,7 @@ NO_FINGERPRINT = Fingerprint.of(b"")
 
 @dataclass(slots=True, eq=False)
 class TailedFile:
-    """One file and how far it is read."""
+    """A file and the position of its next byte to read."""
 
     file_id: int
     path: str
@@ -61,10 +62,10 @@ class TailedFile:
     """The next byte to read."""
     is_open: bool = False
     is_listed: bool = True
-    """Whether it has a name that is looked for."""
+    """True if it has a name that matches the patterns."""
     grew_at: float = 0.0
     size: int = 0
-    """As it was when it was last looked at."""
+    """The size at the last check."""
 
 
 class Seen(NamedTuple):
@@ -83,11 +84,11 @@ class Look(Enum):
     READ = "there are bytes to read"
     WAIT = "nothing new"
     RESTART = "it was truncated"
-    RELEASE = "it is at its end, and no longer looked for"
+    RELEASE = "it is at its end, and its name no longer matches"
 
 
 class FileTable:
-    """All files that are followed, or were."""
+    """All files that are or were followed."""
 
     def __init__(self, known: Iterable[TailedFile], *, release_after_s: float) -> None:
         self._files = {file.file_id: file for file in known}
@@ -107,10 +108,10 @@ class FileTable:
         return (device, inode) in self._open
 
     def listed(self, seen: Iterable[Seen], now: float, *, is_listed: bool = True) -> list[TailedFile]:
-        """Take a listing of all names that are looked for; returns the files to open, in its order.
+        """Take a listing of all files that match the patterns; returns the files to open, in its order.
 
-        Of files that are followed already the head is not looked at and may be empty. With `is_listed` false
-        these are other names, under which files may be found again that are remembered; no others are opened.
+        The head of a file that is followed already is not used and may be empty. With `is_listed` false the
+        listing has other names, among which remembered files may be found; no other files are opened then.
         """
         opened: list[TailedFile] = []
         there: set[tuple[int, int]] = set()
@@ -135,7 +136,7 @@ class FileTable:
         return opened
 
     def look(self, file: TailedFile, size: int, head: bytes | None, now: float) -> Look:
-        """What to do with an open file that has `size` bytes. `head` is given when it was written to."""
+        """What to do with an open file of `size` bytes. `head` is given if the file was written to."""
         if head is not None:
             file.grew_at = now
         file.size = size
@@ -150,7 +151,7 @@ class FileTable:
         return Look.WAIT
 
     def restarted(self, file: TailedFile, now: float) -> TailedFile:
-        """The file was truncated: what is there now is another one, in its place."""
+        """Replace a truncated file by a new one in the same place, and return the new one."""
         successor = self._add(file.path, file.device, file.inode)
         successor.is_open, successor.is_listed, successor.grew_at = True, file.is_listed, now
         self._open[file.device, file.inode] = successor
@@ -159,14 +160,14 @@ class FileTable:
         return successor
 
     def released(self, file: TailedFile, *, is_deleted: bool) -> None:
-        """It is closed. It may come back, unless it is deleted."""
+        """Note that a file is closed. It is remembered, unless it is deleted."""
         file.is_open = False
         self._open.pop((file.device, file.inode), None)
         if is_deleted:
             self._files.pop(file.file_id, None)
 
     def forget_oldest(self) -> list[TailedFile]:
-        """Drop what is remembered beyond MOST_REMEMBERED; returns what was dropped."""
+        """Forget the oldest closed files beyond MOST_REMEMBERED; returns them."""
         closed = sorted((file.file_id, file) for file in self.closed_files)
         dropped = [file for _, file in closed[: max(len(closed) - MOST_REMEMBERED, 0)]]
         for file in dropped:
@@ -174,7 +175,7 @@ class FileTable:
         return dropped
 
     def _remembered(self, seen: Seen) -> TailedFile | None:
-        """A file that was followed earlier, if this is it."""
+        """The remembered file that `seen` is, if any."""
         for file in self._files.values():
             is_place_same = file.inode == seen.inode and (
                 file.device == seen.device or file.path == seen.path

@@ -1,7 +1,7 @@
-"""Rows of JSON-lines and CSV files as records. A core.
+"""Parses the rows of JSON-lines and CSV files into records. A core.
 
-A row that cannot be read is a BadLine, with the line's number; the rows after it are read all the same.
-JSON lines are sent as they stand in the file. CSV rows become JSON objects by the names in the first row.
+A row that cannot be parsed becomes a BadLine with the line's number; the rows after it are parsed all the
+same. JSON lines are sent unchanged. CSV rows become JSON objects with the names of the first row.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _SECONDS_BEFORE = 100_000_000_000
 """Numbers below this are seconds since 1970 (until the year 5138), others are milliseconds (from 1973)."""
 
 _LAST_TIME_MS = 2**63 - 1
-"""Records have no room for a later one."""
+"""The latest timestamp that a record can have."""
 
 _LONGEST_NUMBER = 400
-"""Letters of a number: what is longer is an identifier, and Python refuses to read the longest of them."""
+"""The most characters of a number. Longer texts are identifiers, and Python does not parse the longest."""
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)\Z")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
-_decode = json.JSONDecoder().decode  # made once, and not for every row
+_decode = json.JSONDecoder().decode  # made once instead of for every row
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _WORDS: Mapping[str, bool | None] = {"": None, "true": True, "false": False}
 
@@ -53,13 +53,13 @@ Read: TypeAlias = Iterator[Row | BadLine]
 
 
 def json_rows(lines: Iterable[bytes], *, key: str | None = None, time: str | None = None) -> Read:
-    """Of lines that hold a JSON object each, which are taken as they are. Empty lines are none."""
+    """The rows of lines with a JSON object each, unchanged. Empty lines are skipped."""
     for number, line in enumerate(lines, 1):
         value = line.rstrip(b"\r\n")
         if not value.strip():
             continue
         try:
-            _check_size(value)  # first: what is too long has been cut, and is no JSON
+            _check_size(value)  # first: a line that is too long was cut, and would not parse
             yield _row(number, value, _decode(value.decode()), key, time)
         except (ValueError, RecursionError) as error:
             yield BadLine(number, _reason(error))
@@ -73,7 +73,7 @@ def csv_rows(
     delimiter: str = ",",
     infers_types: bool = False,
 ) -> Read:
-    """Of lines with a header row. Texts stay texts unless types are to be inferred from them, one by one."""
+    """The rows of CSV lines with a header row. Fields stay strings unless `infers_types`."""
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     names: list[str] | None = None
     while True:
@@ -90,12 +90,12 @@ def csv_rows(
         if names is None:
             names = fields
             if twice := next((name for name in names if names.count(name) > 1), None):
-                yield BadLine(first_line, f"the header names {twice!r} twice, so that no row could have both")
+                yield BadLine(first_line, f"the header has {twice!r} twice")
                 return
             if missing := next(
                 (name for name in (key, time) if name is not None and name not in names), None
             ):
-                yield BadLine(first_line, f"the header has no {missing!r}, but {', '.join(names)}")
+                yield BadLine(first_line, f"the header has no {missing!r}, only {', '.join(names)}")
                 return
             continue
         try:
@@ -108,7 +108,7 @@ def _csv_row(
     line: int, names: list[str], fields: list[str], key: str | None, time: str | None, infers_types: bool
 ) -> Row:
     if len(fields) != len(names):
-        raise ValueError(f"it has {len(fields)} fields, and the header {len(names)}")
+        raise ValueError(f"it has {len(fields)} fields, but the header has {len(names)}")
     values: Iterable[object] = map(inferred, fields) if infers_types else fields
     row = dict(zip(names, values, strict=True))
     value = _encode(row).encode()
@@ -123,7 +123,7 @@ def _check_size(value: bytes) -> None:
 
 def _row(line: int, value: bytes, row: object, key: str | None, time: str | None) -> Row:
     if not isinstance(row, dict):
-        raise ValueError(f"it is not an object but a {type(row).__name__}")
+        raise ValueError(f"it is not a JSON object, but a {type(row).__name__}")
     return Row(
         line,
         value,
@@ -134,7 +134,7 @@ def _row(line: int, value: bytes, row: object, key: str | None, time: str | None
 
 def _field(row: Mapping[str, Any], name: str) -> Any:
     if name not in row:
-        raise ValueError(f"it has no {name!r}")
+        raise ValueError(f"it has no field {name!r}")
     return row[name]
 
 
@@ -145,7 +145,7 @@ def _key(value: Any) -> bytes | None:
 
 
 def inferred(text: str) -> int | float | bool | str | None:
-    """A number, true, false or nothing if the text is exactly that; `007` and `+1` stay texts."""
+    """The number, true, false or null that the text is; other texts, such as `007` and `+1`, stay texts."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) > _LONGEST_NUMBER:
@@ -153,19 +153,19 @@ def inferred(text: str) -> int | float | bool | str | None:
     if _INTEGER.match(text):
         return int(text)
     number = float(text) if _NUMBER.match(text) else math.inf
-    return number if math.isfinite(number) else text  # JSON has no word for what is too large
+    return number if math.isfinite(number) else text  # JSON has no infinity
 
 
 def milliseconds(value: Any) -> int:
-    """A time as milliseconds since 1970: ISO 8601 (UTC unless it says otherwise), seconds or milliseconds."""
+    """A time as milliseconds since 1970, from ISO 8601 (UTC without a zone), seconds or milliseconds."""
     if isinstance(value, str):
         if not _NUMBER.match(value):
             return _from_text(value)
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is not a time")
+        raise ValueError(f"{value!r} is not a valid time")
     if not abs(value) <= _LAST_TIME_MS:
-        raise ValueError(f"{value!r} is not a time")
+        raise ValueError(f"{value!r} is not a valid time")
     result = int(value * 1000 if abs(value) < _SECONDS_BEFORE else value)
     if result < 0:
         raise ValueError(f"{value!r} is a time before 1970")
@@ -176,7 +176,7 @@ def _from_text(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a time") from None
+        raise ValueError(f"{text!r} is not a valid time") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     result = int(moment.timestamp() * 1000)

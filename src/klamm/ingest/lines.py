@@ -1,18 +1,18 @@
-"""Records out of a block of bytes: lines, or groups of lines. A core; needs klamm[arrow].
+"""Splits a block of bytes into records: lines, or groups of lines. A core; needs klamm[arrow].
 
-A block is whatever was read from a file, cut anywhere. What holds:
+A block is a piece of a file that may end anywhere. Rules:
 
-- Of a block as much is taken as is complete: `consumed` says up to where. The rest comes again with more
-  bytes behind it. So the records of a file do not depend on how it was cut into blocks.
-- What was taken, [start, start + consumed) of the file, gives the same records when it is split again by
-  itself as a last block. Sending the rest of a block after a crash rests on that.
-- A line ends with a newline, or CR and newline; neither is part of the record. Bytes are not looked at
-  otherwise, so they need not be text.
-- No record is longer than `max_bytes`. A longer line is cut there and counted. A group of lines that would
-  be longer, or have more lines than `max_lines`, goes on in another record.
+- Only complete records are taken from a block: `consumed` says up to which byte. The rest is in the next
+  block. So the records of a file do not depend on how it is divided into blocks.
+- The bytes that were taken, [start, start + consumed) of the file, give the same records when they are split
+  again as a last block. Sending the rest of a block after a crash depends on that.
+- A line ends with a newline, or CR and newline; neither is part of the record. The other bytes can be
+  anything, and need not be text.
+- No record is longer than `max_bytes`. A longer line is cut there and counted. A group of lines that would be
+  longer, or have more than `max_lines` lines, continues in another record.
 
-No Python object is made per line: newlines are found by numpy, groups by Arrow's regular expressions (RE2),
-and the rest is kernels.
+No Python object is made per line: numpy finds newlines, Arrow's regular expressions (RE2) find groups, and
+numba kernels do the rest.
 """
 
 from __future__ import annotations
@@ -32,37 +32,38 @@ DEFAULT_MAX_BYTES = 1_000_000
 """With its headers and key a record of this size fits into a request of max.request.size (1 MiB)."""
 
 DEFAULT_MAX_LINES = 500
-"""The longest stack traces have some hundreds of lines; more than this is a pattern that does not match."""
+"""The longest stack traces have some hundreds of lines; with more, the pattern probably does not match."""
 
 
 class BadPattern(ValueError):
-    """A regular expression that RE2 does not take."""
+    """A regular expression is not valid in RE2."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """How bytes become records. `multiline_start` matches lines that begin a record; without it all do."""
+    """How bytes become records. `multiline_start` matches lines that begin a record; without it every line
+    does."""
 
     max_bytes: int = DEFAULT_MAX_BYTES
     multiline_start: str | None = None
     max_lines: int = DEFAULT_MAX_LINES
 
     def check(self) -> None:
-        """Raises BadPattern for a pattern that cannot be used."""
+        """Raises BadPattern if the pattern is not valid."""
         if self.multiline_start is not None:
             _matches(np.zeros(1, np.uint8), np.zeros(1, np.int64), np.ones(1, np.int64), self.multiline_start)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Records of a block: bytes [starts[i], ends[i]) of it."""
+    """The records of a block: record i is its bytes [starts[i], ends[i])."""
 
     starts: Array
     ends: Array
     consumed: int
-    """So much of the block is dealt with, dropped bytes and newlines included."""
+    """How many bytes of the block are done, with newlines and cut bytes."""
     cut_lines: int
-    """Lines that were longer than a record may be."""
+    """How many lines were longer than a record may be."""
 
     @property
     def count(self) -> int:
@@ -79,9 +80,9 @@ def split(
 ) -> Split:
     """Split a block, an array of uint8.
 
-    `closes_group`: no more lines of the last group are waited for. `takes_partial`: nor is the newline of the
-    last line. `follows_partial`: the bytes before were taken without their newline, so that a newline at the
-    beginning ends nothing. A last block is split with both of the first two.
+    `closes_group`: the last group is complete. `takes_partial`: the last line is complete without its
+    newline. `follows_partial`: the bytes before this block were taken without their newline, so a newline at
+    its beginning does not end a record. A last block is split with both of the first two.
     """
     ends = np.flatnonzero(data == NEWLINE).astype(np.int64, copy=False)
     starts = np.zeros(len(ends), np.int64)
@@ -102,7 +103,7 @@ def split(
 def _grouped(
     data: Array, starts: Array, ends: Array, whole: int, rules: LineRules, closes_group: bool
 ) -> Split:
-    """Lines that belong together as one record each; an open group at the end is left, unless closed."""
+    """Join the lines of each group into a record; an open group at the end is left for the next block."""
     lines = len(starts)
     if not lines:
         return Split(starts, ends, whole, 0)
@@ -122,24 +123,24 @@ def _grouped(
 
 
 def _matches(data: Array, starts: Array, ends: Array, pattern: str) -> Array:
-    """For every line 1 if it matches."""
+    """1 for every line that matches, else 0."""
     import pyarrow.compute
 
     try:
         matched = pyarrow.compute.match_substring_regex(binary_array(data, starts, ends), pattern)
     except pa.ArrowInvalid as error:
-        raise BadPattern(f"{pattern!r} is not a regular expression that RE2 knows: {error}") from None
+        raise BadPattern(f"{pattern!r} is not a valid regular expression (RE2): {error}") from None
     return np.frombuffer(matched.cast(pa.uint8()).buffers()[1], np.uint8, len(starts)).copy()
 
 
 def binary_array(data: Array, starts: Array, ends: Array) -> Any:
-    """The records as an Arrow array: their bytes moved together, since Arrow knows no gaps."""
+    """The records as an Arrow array. Their bytes are moved together, since Arrow allows no gaps."""
     count = len(starts)
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(ends - starts, out=offsets[1:])
     packed = np.empty(int(offsets[-1]), np.uint8)
     data = data.view()
-    data.flags.writeable = False  # as the kernel wants it
+    data.flags.writeable = False  # the kernel is compiled for read-only arrays
     copy_fields(data, starts, offsets, 0, count, packed)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(packed)]
     return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
@@ -150,7 +151,7 @@ def binary_array(data: Array, starts: Array, ends: Array) -> Any:
 
 @kernel(INT64, INT64S, INT64S, INT64)
 def _cut_long(starts: Array, ends: Array, max_bytes: int) -> int:
-    """Shorten what is too long; returns how many were."""
+    """Cut records that are too long; returns how many were."""
     cut = 0
     for index in range(len(starts)):
         if ends[index] - starts[index] > max_bytes:
@@ -169,7 +170,7 @@ def _group_lines(
     group_starts: Array,
     group_ends: Array,
 ) -> int:
-    """Gather lines into groups; returns how many. The last of them may be open."""
+    """Join lines into groups; returns how many. The last group may be open."""
     groups = 0
     lines = 0
     for index in range(len(starts)):

@@ -1,4 +1,4 @@
-"""Finding files on disk: by patterns, and those that were renamed to where no pattern looks."""
+"""Finds files on disk: by patterns, and renamed files that no pattern matches."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from klamm.ingest.files import FINGERPRINT_BYTES, Seen, TailedFile
 
 PACKED_SUFFIXES = (".gz", ".zst", ".bz2", ".xz", ".zip", ".lz4")
-"""What rotation makes of old logs. They were read before they were packed, and are not lines any more."""
+"""Suffixes of compressed old logs. They were read before they were compressed."""
 
 MOST_REPORTED = 10_000
-"""Paths that faults were told of. When there are more, all may be told of again."""
+"""How many paths with reported errors are remembered. With more, errors may be reported again."""
 
 
 class Listing:
-    """What the patterns lead to. Faults of single files are reported once, by their path."""
+    """The files that match the patterns. An error of a single file is reported once."""
 
     def __init__(
         self, patterns: Sequence[str], is_followed: Callable[[int, int], bool], report: Callable[[str], None]
@@ -29,20 +29,20 @@ class Listing:
         self.unreadable: set[str] = set()
 
     def seen(self) -> list[Seen]:
-        """All regular files that match, the one that was written longest ago first."""
+        """All regular files that match, the least recently written first."""
         found: dict[str, tuple[int, Seen]] = {}
         for pattern in self._patterns:
             for path in glob.iglob(pattern, recursive=True):
                 if path in found:
                     continue
                 if path.endswith(PACKED_SUFFIXES):
-                    self._say_once(path, f"{path} is packed and is not read")
+                    self._say_once(path, f"{path} is compressed and is not read")
                 elif (one := self._look_at(path)) is not None:
                     found[path] = one
         return [one for _, one in sorted(found.values(), key=lambda pair: (pair[0], pair[1].path))]
 
     def strays(self, files: Iterable[TailedFile]) -> Iterator[Seen]:
-        """Files that have another name now, in the folder where they were."""
+        """Files that were renamed within their folder."""
         folders: dict[str, set[int]] = {}
         for file in files:
             folders.setdefault(os.path.dirname(file.path) or ".", set()).add(file.inode)
@@ -50,7 +50,7 @@ class Listing:
             try:
                 paths = [entry.path for entry in os.scandir(folder) if entry.inode() in inodes]
             except OSError:
-                continue  # the folder is gone, and the files with it
+                continue  # the folder no longer exists
             for path in paths:
                 one = self._look_at(path)
                 if one is not None:
@@ -70,7 +70,7 @@ class Listing:
                 finally:
                     os.close(descriptor)
         except FileNotFoundError:
-            return None  # it was renamed or deleted this very moment
+            return None  # renamed or deleted at this moment
         except OSError as error:
             self.unreadable.add(path)
             self._say_once(path, f"{path} cannot be read: {error.strerror}")

@@ -1,4 +1,4 @@
-"""When a replayed record may go: at a rate, or at the pace that the records' own times show. A core."""
+"""When a replayed record may be sent: at a rate, or at the pace of the records' own times. A core."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 Pace: TypeAlias = Callable[[int, int | None], float]
-"""From a record's index and its time in milliseconds to the seconds after the start when it may go."""
+"""From a record's index and its time in ms to the seconds after the start at which it may be sent."""
 
 
 def unpaced(index: int, time_ms: int | None) -> float:
-    """As quickly as it can be."""
+    """As fast as possible."""
     return 0.0
 
 
@@ -19,8 +19,8 @@ def at_rate(records_per_s: float) -> Pace:
 
 
 def at_speed(factor: float) -> Pace:
-    """`factor` times as quickly as it happened. A record whose time lies before the first's goes at once;
-    so do all that are late, since order is kept."""
+    """`factor` times as fast as the records' times. Records that are late, or whose time is before that of
+    the first one, are sent at once, in their order."""
     first_ms: int | None = None
 
     def pace(index: int, time_ms: int | None) -> float:

@@ -1,13 +1,13 @@
-"""What a tail keeps on disk: how far each file is read, and which blocks of it are not acknowledged yet.
+"""The state of a tail on disk: how far each file is read, and which blocks are not acknowledged yet.
 
-An SQLite file in a folder that belongs to one tail at a time. What holds:
+An SQLite file in a folder that one tail at a time uses. Invariants:
 
-- A block is noted before it is sent, in one transaction with the file's new position; it is crossed out some
-  time after it was acknowledged. So whatever instant the process is killed at, every line is either before
-  its file's position and in no noted block (it is in the topic), or in a noted block (perhaps it is), or
-  behind the position (it was never sent).
-- Transactions are safe when the process is killed. They are not synced one by one, so when the machine fails
-  the last ones may be lost, as a whole: then lines are sent again.
+- A block is noted before it is sent, in one transaction with the file's new position, and deleted some time
+  after it was acknowledged. So at any moment a line is either before its file's position and in no noted
+  block (it is in the topic), or in a noted block (it may be in the topic), or after the position (it was not
+  sent).
+- Transactions survive a kill of the process. They are not synced one by one, so if the machine fails the last
+  ones may be lost as a whole: then lines are sent again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ CREATE TABLE blocks (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The topic that blocks were sent to. A topic made anew, or another cluster, is another target."""
+    """The topic that blocks were sent to. A topic that was created again, or of another cluster, is another
+    one."""
 
     topic: str
     topic_id: str
@@ -55,7 +56,7 @@ class Positions:
     """The folder of one tail."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises IngestError when the folder cannot be used, is in use, or holds what cannot be read."""
+        """Raises IngestError if the folder cannot be used, is in use, or its file cannot be read."""
         self.folder = folder
         self._lock = _lock(folder)
         try:
@@ -76,7 +77,7 @@ class Positions:
     # ---- reading
 
     def target(self) -> Target | None:
-        """Where the noted blocks went."""
+        """The target of the noted blocks."""
         facts = dict(self._rows("SELECT name, value FROM facts"))
         if not facts:
             return None
@@ -91,7 +92,7 @@ class Positions:
         ]
 
     def blocks(self) -> list[Block]:
-        """What is noted and not crossed out, in the order it was sent."""
+        """The noted blocks, in the order in which they were sent."""
         return [Block(*row) for row in self._rows("SELECT * FROM blocks ORDER BY block_id")]
 
     # ---- writing
@@ -105,8 +106,8 @@ class Positions:
         gone: Iterable[int] = (),
         target: Target | None = None,
     ) -> None:
-        """In one transaction: files as they are now, blocks that will be sent, the ids of blocks that are
-        done, the ids of files that will not come back, and where blocks go from now on."""
+        """Write in one transaction: files with their positions, blocks to be sent, ids of acknowledged blocks
+        (`done`), ids of files to forget (`gone`), and the target of blocks."""
         facts = [] if target is None else list(asdict(target).items())
         rows = [(*_place(file), *file.fingerprint, file.position) for file in files]
         with self._transaction() as database:
@@ -128,8 +129,8 @@ class Positions:
                 database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
             elif version != _VERSION:
                 raise IngestError(
-                    f"{path} has the form {version} of another version of klamm, which knows more than this",
-                    advice="Use that version, or choose another --state",
+                    f"{path} was written by a newer version of klamm (format {version})",
+                    advice="Use that version, or another --state",
                 )
             (answer,) = database.execute("PRAGMA quick_check(1)").fetchone()
             if answer != "ok":
@@ -152,14 +153,14 @@ class Positions:
         return IngestError(
             f"the positions in {self.folder / DATABASE_FILE} cannot be used: {' '.join(str(error).split())}",
             advice=(
-                "If the disk is full make room. If the file is damaged put a copy of it back, or move the "
-                "folder away: then files are read anew, from where --from says"
+                "If the disk is full, make room. If the file is damaged, restore a copy, or move the folder "
+                "away: then files are read again, from where --from says"
             ),
         )
 
 
 class _Transaction:
-    """All or nothing."""
+    """A transaction."""
 
     def __init__(self, positions: Positions, database: sqlite3.Connection) -> None:
         self._positions = positions
@@ -183,7 +184,7 @@ class _Transaction:
 
 
 def _place(file: TailedFile) -> tuple[int, str, int, int]:
-    # SQLite's numbers have a sign; inodes and devices of some file systems use the last bit.
+    # SQLite's integers are signed; inodes and devices of some file systems use all 64 bits.
     return file.file_id, file.path, _signed(file.device), _signed(file.inode)
 
 
@@ -192,14 +193,14 @@ def _signed(number: int) -> int:
 
 
 def _lock(folder: Path) -> int:
-    """Take the folder for this process; it is free again when the process ends, however it does."""
+    """Lock the folder for this process. The lock ends with the process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise IngestError(
             f"positions cannot be kept in {folder}: {error.strerror}",
-            advice="Choose another folder with --state",
+            advice="Use another folder with --state",
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,6 +208,6 @@ def _lock(folder: Path) -> int:
         os.close(descriptor)
         raise IngestError(
             f"{folder} is in use: another klamm ingest follows these files",
-            advice="Stop that one, or give this one another --state",
+            advice="Stop that process, or use another --state",
         ) from None
     return descriptor

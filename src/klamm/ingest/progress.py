@@ -1,4 +1,4 @@
-"""What a tail or a replay has done so far, and the lines that tell of it. A core."""
+"""The progress of a tail or a replay, and the lines that show it. A core."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import asdict, dataclass
 
 @dataclass(slots=True)
 class Progress:
-    """Counts since the start. Whoever shows them reads them while they change."""
+    """Counts since the start. The display reads them while they change."""
 
     records: int = 0
-    """That were sent; acknowledged or not."""
+    """Records that were sent, acknowledged or not."""
     bytes: int = 0
-    """Of the file that were read for them."""
+    """Bytes that were read from files."""
     acknowledged: int = 0
-    """Records that the topic has."""
+    """Records that the broker has acknowledged."""
     files: int = 0
-    """That are open."""
+    """Open files."""
     behind_bytes: int = 0
-    """That were in the files and not read, when they were last looked at."""
+    """Bytes in the files that were not read yet, at the last check."""
     cut_lines: int = 0
     truncated_files: int = 0
     resent_records: int = 0
-    """That an earlier run had not got acknowledged."""
+    """Records of an earlier run that were not acknowledged, and were sent again."""
     lost_records: int = 0
-    """That an earlier run had not got acknowledged and that are not in the files any more."""
+    """Records of an earlier run that were not acknowledged, and are no longer in the files."""
     bad_lines: int = 0
-    """Lines of a replayed file that could not be read."""
+    """Lines of a replayed file that could not be parsed."""
 
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
 
 
 class Rates:
-    """What happened a second, between one look and the next."""
+    """Rates per second, between two calls."""
 
     def __init__(self, now: float) -> None:
         self._at = now
@@ -41,7 +41,7 @@ class Rates:
         self._bytes = 0
 
     def line(self, progress: Progress, now: float) -> str:
-        """The line that says how it goes."""
+        """The line of progress."""
         seconds = max(now - self._at, 1e-9)
         records = (progress.records - self._records) / seconds
         moved = (progress.bytes - self._bytes) / seconds
@@ -61,16 +61,16 @@ class Rates:
 
 
 def summary(progress: Progress, seconds: float) -> str:
-    """The last line."""
+    """The line at the end."""
     rate = progress.bytes / 1e6 / max(seconds, 1e-9)
     lines = count_text(progress.acknowledged, "line")
     text = f"{lines} ({size_text(progress.bytes)}) in {seconds:.1f} s, {rate:.1f} MB/s"
     extras = [
-        (progress.resent_records, "left over from the run before were sent"),
+        (progress.resent_records, "of the last run were sent again"),
         (progress.cut_lines, "cut because they were too long"),
         (progress.truncated_files, "files truncated"),
         (progress.bad_lines, "bad lines skipped"),
-        (progress.lost_records, "LOST: their files were gone"),
+        (progress.lost_records, "LOST: their files no longer exist"),
         (progress.records - progress.acknowledged, "not acknowledged; the next start sends them"),
     ]
     return "; ".join([text, *(f"{count:,} {what}" for count, what in extras if count)])
@@ -81,7 +81,7 @@ def count_text(count: int, noun: str) -> str:
 
 
 def size_text(size: float) -> str:
-    """Bytes for people."""
+    """A size for users, such as 1.5 MB."""
     for unit in ("B", "KB", "MB", "GB"):
         if abs(size) < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"

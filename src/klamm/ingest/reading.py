@@ -1,7 +1,7 @@
-"""Reading an open file in chunks that hold whole records. Needs klamm[arrow].
+"""Reads an open file in chunks of whole records. Needs klamm[arrow].
 
-The descriptor stays open while the file is followed, so that it is read to its end whatever happens to its
-name. Memory is bounded: a chunk is all that is held, and of a line that is longer only the beginning.
+The descriptor stays open while the file is followed, so that the file is read to its end whatever happens to
+its name. Memory is bounded by one chunk; of a longer line only the beginning is kept.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from klamm.records.kernels import Array
 from klamm.records.kernels import numpy as np
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""What is read at once. Larger ones do not make it quicker."""
+"""How much is read at once. Larger chunks are not faster."""
 
 MOST_MAX_BYTES = CHUNK_BYTES // 4
-"""The longest record that can be asked for: a chunk must hold a record, and show that it ended."""
+"""The largest --max-line-bytes: a chunk must hold a whole record and its end."""
 
 MOST_BLOCK_BYTES = 900 * 1024
-"""Lines of so many bytes make one batch of at most 1 MiB, unless they are very short."""
+"""Blocks of this size fit into a record batch of 1 MiB, unless lines are very short."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records that were read: `data` begins at `first_byte` of the file."""
+    """Records of a file; `data` begins at its byte `first_byte`."""
 
     data: Array
     first_byte: int
@@ -38,7 +38,7 @@ class Chunk:
         return self.first_byte + self.split.consumed
 
     def without(self, records: int) -> Chunk:
-        """The same without its first records."""
+        """The chunk without its first `count` records."""
         starts = self.split.starts
         offset = int(starts[records]) if records < len(starts) else self.split.consumed
         rest = Split(
@@ -50,7 +50,7 @@ class Chunk:
         return Chunk(self.data[offset:], self.first_byte + offset, rest)
 
     def cuts(self) -> list[tuple[int, int, int, int]]:
-        """Blocks of at most MOST_BLOCK_BYTES (or one record): first and end record, first and end byte."""
+        """Blocks of at most MOST_BLOCK_BYTES, or of one record: first and end record, first and end byte."""
         starts, ends = self.split.starts, self.split.ends
         cuts = []
         first, first_byte = 0, self.first_byte
@@ -63,22 +63,22 @@ class Chunk:
 
 
 class OpenFile:
-    """A file that is followed, and its descriptor."""
+    """A followed file with its open descriptor."""
 
     def __init__(self, file: TailedFile, descriptor: int) -> None:
         self.file = file
         self._descriptor = descriptor
         self._searched_to = 0
-        """No newline is between the position and here; only set for lines longer than a chunk."""
+        """There is no newline between the position and here. Set for lines longer than a chunk."""
         self._written: tuple[int, int] | None = None
-        """Size and time of change, as they were when last looked at."""
+        """Size and modification time at the last check."""
         self.is_exhausted = False
-        """Nothing was complete when it was last read."""
+        """True if the last read found no complete record."""
         self.size_at_start = os.fstat(descriptor).st_size
 
     @classmethod
     def open(cls, file: TailedFile) -> OpenFile | None:
-        """None when there is another file under its name by now."""
+        """Open a file; None if there is another file under its name by now."""
         try:
             descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -93,13 +93,13 @@ class OpenFile:
         os.close(self._descriptor)
 
     def restart(self, successor: TailedFile) -> None:
-        """Go on with the file that took the place of this one, under the same descriptor."""
+        """Continue with the file that replaced this truncated one, with the same descriptor."""
         self.file = successor
         self._searched_to = 0
 
     def status(self) -> tuple[int, int, bool]:
-        """Size, number of names, and whether it was written to since the last call. A file that was truncated
-        and has grown to its old size shows that by its time only."""
+        """Size, number of names, and whether the file was written to since the last call, by its size and its
+        modification time: a truncated file may have grown to its old size again."""
         status = os.fstat(self._descriptor)
         written = (status.st_size, status.st_mtime_ns)
         has_changed = written != self._written
@@ -110,14 +110,14 @@ class OpenFile:
         return os.pread(self._descriptor, FINGERPRINT_BYTES, 0)
 
     def last_line_end(self) -> int:
-        """Where the last whole line ends, if it is near the end; else the end."""
+        """The end of the last whole line, if it is near the end of the file; else the end of the file."""
         size = os.fstat(self._descriptor).st_size
         first = max(size - MOST_MAX_BYTES, 0)
         newline = os.pread(self._descriptor, size - first, first).rfind(b"\n")
         return first + newline + 1 if newline >= 0 or first == 0 else size
 
     def read(self, rules: LineRules, *, closes_group: bool, takes_partial: bool) -> Chunk | None:
-        """The next records; None when nothing is complete. Does not move the position."""
+        """The next records; None if no record is complete. Does not move the position."""
         position = self.file.position
         data = self._bytes(position, min(self.file.size - position, CHUNK_BYTES))
         is_full = len(data) == CHUNK_BYTES
@@ -130,14 +130,14 @@ class OpenFile:
             follows_partial=self._follows_partial(position),
         )
         if is_full and not found.consumed:
-            # Nothing ends within a chunk: a group that is followed by an endless line, or that line itself.
+            # No record ends within the chunk: an open group before a very long line, or that line itself.
             found = split(data, rules, closes_group=True, follows_partial=self._follows_partial(position))
             if not found.consumed:
                 return self._long_line(data, rules, takes_partial)
         return Chunk(data, position, found) if found.consumed else None
 
     def read_again(self, block: Block, rules: LineRules) -> Chunk | None:
-        """The records of a block that was read before; None when the file does not have them any more."""
+        """Read the records of a noted block again; None if the file no longer has them."""
         data = self._bytes(block.first_byte, min(block.end_byte - block.first_byte, CHUNK_BYTES))
         if len(data) < min(block.end_byte - block.first_byte, CHUNK_BYTES):
             return None
@@ -148,12 +148,12 @@ class OpenFile:
             takes_partial=True,
             follows_partial=self._follows_partial(block.first_byte),
         )
-        if block.end_byte - block.first_byte > len(data):  # a long line, of which this is the beginning
+        if block.end_byte - block.first_byte > len(data):  # a line longer than a chunk
             found = Split(found.starts[:1], found.ends[:1], block.end_byte - block.first_byte, 1)
         return Chunk(data, block.first_byte, found)
 
     def _long_line(self, data: Array, rules: LineRules, takes_partial: bool) -> Chunk | None:
-        """One record of a line that is longer than a chunk, once its end is found."""
+        """The record of a line that is longer than a chunk, once its end is found."""
         position = self.file.position
         place = max(self._searched_to, position + len(data))
         end = None
@@ -185,5 +185,5 @@ class OpenFile:
         return data[:filled]
 
     def _follows_partial(self, position: int) -> bool:
-        """Whether what was taken before had no newline at its end."""
+        """True if the byte before `position` is not a newline."""
         return position > 0 and os.pread(self._descriptor, 1, position - 1) != b"\n"

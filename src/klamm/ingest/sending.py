@@ -1,7 +1,7 @@
-"""Blocks of records on their way into a topic: numbered, sent, acknowledged, and asked about after a crash.
+"""Sends blocks of records to a topic, and asks brokers after a crash which of them they have.
 
-A block goes to one partition, so that its records are numbered one after the other there (recovery.py). A
-broker that is away is waited for, as long as it takes: the producer's memory fills up, and reading stops.
+A block goes to one partition, so that its records have consecutive sequence numbers there (recovery.py). If a
+broker is away, the producer waits for it without a limit: its buffer fills up, and reading stops.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from klamm.ingest.positions import Target
 from klamm.ingest.recovery import Remembered, next_sequence
 
 DELIVERY_TIMEOUT_MS = 2**31 - 1
-"""Lines are not given up because a broker is away; 24 days is the longest that can be said."""
+"""Lines are never given up because a broker is away; this is the longest possible time, 24 days."""
 
 SETTLE_S = 0.5
-"""What a process sent before it was killed may be in the broker's socket still. So its answers must be the
-same over this time."""
+"""Requests that a killed process has sent may still be in the broker's socket. So the state of its producer
+must stay the same for this long."""
 
 SETTLE_LIMIT_S = 30.0
-"""A producer whose numbers still rise after this time is alive, and not ours."""
+"""A producer whose sequence numbers still rise after this time is running, and not ours."""
 
 PARTITIONS_AGE_S = 30.0
-"""How soon partitions are used that were added to the topic."""
+"""New partitions of the topic are used after this time."""
 
 
 class Acknowledged(NamedTuple):
-    """What came of a parcel of blocks."""
+    """The result of sending a parcel of blocks."""
 
     block_ids: list[int]
     error: ClientError | None
 
 
 class _NumberedProducer(Producer):
-    """A producer that tells the id under which its records are numbered."""
+    """A producer that tells its producer id."""
 
     def producer_id(self) -> int:
         return self._run(self._client.producer_id())
@@ -65,8 +65,8 @@ class TopicWriter:
         config: ConfigGiven = None,
         options: Mapping[str, object] | None = None,
     ) -> None:
-        """`config` and `options` are as a producer takes them. Raises IngestError for what is wrong there,
-        and when the topic cannot be had."""
+        """`config` and `options` are those of a producer. Raises IngestError if they are not valid, or the
+        topic cannot be reached."""
         self.topic = topic
         given: dict[str, Any] = {
             "client.id": "klamm-ingest",
@@ -82,7 +82,8 @@ class TopicWriter:
             settings = ClientConfig("producer", bootstrap, config, given)
             if not settings.bool_("enable.idempotence"):
                 raise ConfigError(
-                    "enable.idempotence=false is refused: lines would be doubled", key="enable.idempotence"
+                    "enable.idempotence=false is not supported: lines could be written twice",
+                    key="enable.idempotence",
                 )
             self._admin_config = {name: settings[name] for name in ADMIN_KEYS if settings.given(name)}
             self._producer = _NumberedProducer(bootstrap, config=config, **given)
@@ -94,11 +95,11 @@ class TopicWriter:
             self.target = self._describe()
         except ClientError as error:
             self.close()
-            raise IngestError(f"nothing can be sent to {topic}: {error}") from error
+            raise IngestError(f"cannot send to {topic}: {error}") from error
         self._partitions_at = time.monotonic()
 
     def close(self, timeout: float | None = 0.0) -> None:
-        """End. What is not acknowledged within `timeout` seconds is not waited for."""
+        """Close the producer; waits at most `timeout` seconds for acknowledgements."""
         self._producer.close(timeout)
 
     # ---- sending
@@ -107,7 +108,7 @@ class TopicWriter:
         """The partition of the next block."""
         if time.monotonic() - self._partitions_at > PARTITIONS_AGE_S:
             self._partitions_at = time.monotonic()
-            with suppress(ClientError):  # then there are as many as there were
+            with suppress(ClientError):  # then the number stays as it was
                 self._partitions = len(self._producer.partitions_for(self.topic))
         if key is not None:
             return murmur2_partition(key, self._partitions)
@@ -115,13 +116,13 @@ class TopicWriter:
         return self._turn % self._partitions
 
     def number(self, partition: int, records: int) -> int:
-        """Take the next numbers of a partition; returns the first."""
+        """Reserve the next `records` sequence numbers of a partition; returns the first."""
         first = self._sequences.get(partition, 0)
         self._sequences[partition] = next_sequence(first, records)
         return first
 
     def send(self, rows: Any, block_ids: list[int]) -> None:
-        """Send rows whose blocks are noted and numbered. Waits while the producer has no room."""
+        """Send rows whose blocks are noted and numbered. Waits while the producer's buffer is full."""
         names = rows.schema.names
         delivery = self._producer.send_arrow(
             rows,
@@ -139,18 +140,18 @@ class TopicWriter:
         delivery.add_done_callback(done)
 
     def acknowledged(self) -> list[int]:
-        """The blocks that were acknowledged since the last call. Raises IngestError if one was refused."""
+        """The blocks that were acknowledged since the last call. Raises IngestError if sending failed."""
         self._news.clear()
         block_ids: list[int] = []
         while self._acknowledged:
             parcel = self._acknowledged.popleft()
             if parcel.error is not None:
-                raise IngestError(f"{self.topic} did not take lines: {parcel.error}")
+                raise IngestError(f"sending to {self.topic} failed: {parcel.error}")
             block_ids += parcel.block_ids
         return block_ids
 
     def wait(self, timeout: float) -> None:
-        """Wait until something more is acknowledged, for `timeout` seconds at most."""
+        """Wait until more blocks are acknowledged, for `timeout` seconds at most."""
         self._news.wait(timeout)
 
     # ---- after a crash
@@ -158,7 +159,7 @@ class TopicWriter:
     def remembered(
         self, places: Iterable[tuple[int, int]], stop: threading.Event
     ) -> dict[tuple[int, int], Remembered] | None:
-        """What partitions remember of producers, by partition and producer id; None if they cannot say."""
+        """The producer state of partitions, by partition and producer id; None if brokers cannot tell."""
         wanted = {place for place in places if place[0] < self._partitions}
         deadline = time.monotonic() + SETTLE_LIMIT_S
         with Admin(config=self._admin_config) as admin:
@@ -169,7 +170,9 @@ class TopicWriter:
                 except UnsupportedRequest:
                     return None
                 except ClientError as error:
-                    raise IngestError(f"what {self.topic} has cannot be found out: {error}") from error
+                    raise IngestError(
+                        f"the producer state of {self.topic} cannot be read: {error}"
+                    ) from error
                 if now == before or time.monotonic() > deadline or stop.wait(SETTLE_S):
                     return now
                 before = now

@@ -1,4 +1,4 @@
-"""A tail with everything it needs, opened and closed together. Needs klamm[arrow].
+"""A tail with its positions and its producer, opened and closed together. Needs klamm[arrow].
 
 with TailSession(TailOptions(["logs/*.log"], once=True), "logs", "localhost:9092", state=folder) as tail:
     tail.run(threading.Event())
@@ -22,7 +22,7 @@ from klamm.ingest.tail import Tail, TailOptions
 
 
 class TailSession:
-    """`run` in one thread; the rest from any."""
+    """Call `run` in one thread; the other methods may be called from any."""
 
     def __init__(
         self,
@@ -35,14 +35,15 @@ class TailSession:
         producer_options: Mapping[str, object] | None = None,
         report: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Raises IngestError for a wrong option, unusable positions, or a topic that is not there."""
+        """Raises IngestError if an option is not valid, the positions cannot be used, or the topic does not
+        exist."""
         _check(options)
         self._positions = Positions(state)
         try:
             noted = self._positions.target()
             if noted is not None and noted.topic != topic:
                 raise IngestError(
-                    f"{state} has the positions of files that went to {noted.topic}, not to {topic}",
+                    f"{state} has the positions of a tail to {noted.topic}, not to {topic}",
                     advice="Give each topic a --state of its own",
                 )
             self._writer = TopicWriter(topic, bootstrap, config=config, options=producer_options)
@@ -57,18 +58,18 @@ class TailSession:
 
     @property
     def unreadable(self) -> Sequence[str]:
-        """Files that match and cannot be read."""
+        """Files that match the patterns and cannot be read."""
         return self._tail.unreadable
 
     def run(self, stop: threading.Event) -> Progress:
-        """Follow until `stop` is set, then wait for what is on its way; with `once`, to the end of the files.
+        """Follow files until `stop` is set, or with `once` to their end; then wait for acknowledgements.
 
-        Raises IngestError when it cannot go on. Nothing is lost then: what was on its way is noted.
+        Raises IngestError if it cannot go on. Nothing is lost then: blocks in flight are noted.
         """
         return self._tail.run(stop)
 
     def abandon(self) -> None:
-        """Do not wait any more for what is on its way; `run` ends with an IngestError."""
+        """Stop waiting for acknowledgements; `run` ends with an IngestError."""
         self._writer.close()
 
     def __enter__(self) -> Self:

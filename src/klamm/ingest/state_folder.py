@@ -1,4 +1,4 @@
-"""Where a tail keeps its positions when nobody says where."""
+"""The default folder for the positions of a tail."""
 
 from __future__ import annotations
 

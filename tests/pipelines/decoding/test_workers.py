@@ -79,7 +79,7 @@ def test_avro_values_become_columns(tmp_path: Path) -> None:
     assert first.pop("_error") is None
     assert first == {**ORDER, "labels": [("k", "v")], "any": "[1, 2]"}
     assert none is None
-    assert short["_error"] == "the value ends before the Avro record does"
+    assert short["_error"] == "the value ends within the Avro record"
     assert long["_error"] == "1 bytes follow the Avro record"
     assert long["id"] is None
 
@@ -107,7 +107,7 @@ def test_avro_with_confluents_framing_knows_older_writers(tmp_path: Path) -> Non
     ]
     found = read_values(pa.array(values), read, columns("id STRING, n INT")).to_pylist()
     assert [(row["id"], row["n"]) for row in found[:2]] == [("old", 5), ("new", 7)]
-    assert "written with schema 5, which is not here: put it into order.5.avsc" in found[2]["_error"]
+    assert "written with schema 5, which is unknown: put it into order.5.avsc" in found[2]["_error"]
     assert all("framing=confluent" in row["_error"] for row in found[3:])
 
 
@@ -144,7 +144,7 @@ def test_a_registry_knows_what_values_were_written_with(tmp_path: Path, registry
     found = read_values(pa.array(values), read, columns("id STRING, n INT")).to_pylist()
     assert [(row["id"], row["n"]) for row in found[:3]] == [("old", 5), ("older", 5), ("nested", 5)]
     assert "which is not Avro but PROTOBUF" in found[3]["_error"]
-    assert all("schema 99, which the registry does not know" in row["_error"] for row in found[4:])
+    assert all("schema 99, which the registry does not have" in row["_error"] for row in found[4:])
     assert registry.asked.count("/schemas/ids/3") == registry.asked.count("/schemas/ids/99") == 1
     assert set(registry.credentials) == {"Basic " + base64.b64encode(b"user:pass@word").decode()}
 
@@ -158,7 +158,7 @@ def test_a_registry_that_does_not_answer_is_no_fault_of_the_values(
     )
     values = pa.array([confluent(b"", 7)])
     registry.failures["/sub/schemas/ids/7"] = [500, 503, 502]
-    with pytest.raises(DecoderUnavailable, match=r"gave no schema at http.*/sub/schemas/ids/7: 502"):
+    with pytest.raises(DecoderUnavailable, match=r"has not answered http.*/sub/schemas/ids/7: 502"):
         read_values(values, read, columns("id STRING, n INT"))
     registry.failures["/sub/schemas/ids/7"] = [401]
     with pytest.raises(DecoderUnavailable, match="401"):
@@ -166,7 +166,7 @@ def test_a_registry_that_does_not_answer_is_no_fault_of_the_values(
     registry.answers["/sub/schemas/ids/7"] = {"message": "another server knows no such path"}
     for codes in ([], [404]):
         registry.failures["/sub/schemas/ids/7"] = codes
-        with pytest.raises(DecoderUnavailable, match=r"404 Not Found|something else than a schema"):
+        with pytest.raises(DecoderUnavailable, match=r"404 Not Found|the answer is not a schema"):
             read_values(values, read, columns("id STRING, n INT"))
     registry.cut_off_bytes = 10
     with pytest.raises(DecoderUnavailable, match="IncompleteRead"):
@@ -217,7 +217,7 @@ def test_protobuf_messages_become_columns() -> None:
     }
     assert (empty["id"], empty["at"], empty["first"], empty["discount"]) == ("", None, None, None)
     assert (odd["state"], odd["note"]) == ("77", "")
-    assert broken["_error"] == "the value is no shop.Order"
+    assert broken["_error"] == "the value is not a shop.Order"
     assert none is None
 
 
@@ -267,4 +267,4 @@ def test_workers_of_spark_decode(spark: SparkSession, tmp_path: Path) -> None:
     line = message_class(order_descriptors(), "shop.Line")(sku="x", n=3).SerializeToString()
     rows = decoded(spark, project, proto_source, [line, b"\xff", None])
     assert [(row["sku"], row["n"]) for row in rows] == [("x", 3), (None, None), (None, None)]
-    assert [row["_error"] for row in rows] == [None, "the value is no shop.Line", None]
+    assert [row["_error"] for row in rows] == [None, "the value is not a shop.Line", None]

@@ -82,7 +82,7 @@ def test_a_known_schema_gains_fields_and_keeps_its_types() -> None:
     )
     found = compare(known, seen)
     assert found.added == ("who.age BIGINT", "tags[].u BIGINT", "new BOOLEAN")
-    assert found.differing == ("amount is BIGINT in the schema, and DOUBLE in the records",)
+    assert found.differing == ("amount is BIGINT in the schema, but DOUBLE in the records",)
     assert found.merged == parse_ddl(
         "id STRING, amount BIGINT, who STRUCT<name: STRING, age: BIGINT>, "
         "tags ARRAY<STRUCT<t: STRING, u: BIGINT>>, new BOOLEAN"
@@ -92,19 +92,19 @@ def test_a_known_schema_gains_fields_and_keeps_its_types() -> None:
 @pytest.mark.parametrize(
     ("ddl", "value", "sentence"),
     [
-        ("a INT", 2**31, "a is 2147483648, which no INT holds"),
-        ("a INT", 1.5, "a is 1.5, which no INT holds"),
-        ("a INT", True, "a is True, which no INT holds"),
-        ("a BOOLEAN", 1, "a is 1, which no BOOLEAN holds"),
-        ("a DOUBLE", "much", "a is 'much', which no DOUBLE holds"),
-        ("a DECIMAL(4,2)", 100, "a is 100, which no DECIMAL(4,2) holds"),
-        ("a DATE", "soon", "a is 'soon', which no DATE holds"),
-        ("a TIMESTAMP", "soon", "a is 'soon', which no TIMESTAMP holds"),
-        ("a ARRAY<INT>", [1, "x"], "a[] is 'x', which no INT holds"),
+        ("a INT", 2**31, "a is 2147483648, which does not fit INT"),
+        ("a INT", 1.5, "a is 1.5, which does not fit INT"),
+        ("a INT", True, "a is True, which does not fit INT"),
+        ("a BOOLEAN", 1, "a is 1, which does not fit BOOLEAN"),
+        ("a DOUBLE", "much", "a is 'much', which does not fit DOUBLE"),
+        ("a DECIMAL(4,2)", 100, "a is 100, which does not fit DECIMAL(4,2)"),
+        ("a DATE", "soon", "a is 'soon', which does not fit DATE"),
+        ("a TIMESTAMP", "soon", "a is 'soon', which does not fit TIMESTAMP"),
+        ("a ARRAY<INT>", [1, "x"], "a[] is 'x', which does not fit INT"),
         ("a ARRAY<INT>", 1, "a is 1, not an array"),
         ("a STRUCT<x: INT>", 1, "a is 1, not an object"),
-        ("a STRUCT<x: INT>", {"x": "y"}, "a.x is 'y', which no INT holds"),
-        ("a MAP<STRING, INT>", {"x": "y"}, "a.x is 'y', which no INT holds"),
+        ("a STRUCT<x: INT>", {"x": "y"}, "a.x is 'y', which does not fit INT"),
+        ("a MAP<STRING, INT>", {"x": "y"}, "a.x is 'y', which does not fit INT"),
     ],
 )
 def test_misfits_are_told_by_path(ddl: str, value: object, sentence: str) -> None:

@@ -53,16 +53,16 @@ def test_a_source_says_its_columns(tmp_path: Path, arguments: str, ddl: str) -> 
     ("arguments", "words"),
     [
         ("schema='id STRNG'", "Did you mean STRING?"),
-        ("schema='_key STRING'", "which is a name of ours"),
+        ("schema='_key STRING'", "which is a reserved name"),
         ("schema='other.json'", "other.json cannot be read: No such file"),
-        ("schema='bad.json'", "is no schema"),
+        ("schema='bad.json'", "is not a valid schema"),
         ("schema='infer'", "has not been inferred yet"),
         ("format='avro', schema='none.avsc'", "none.avsc cannot be read"),
-        ("format='avro', schema='bad.avsc'", "is no Avro schema"),
+        ("format='avro', schema='bad.avsc'", "is not a valid Avro schema"),
         ("format='avro', schema='loop.avsc'", "the Avro record Loop contains itself"),
-        ("format='avro', schema='plain.avsc'", "is no record"),
+        ("format='avro', schema='plain.avsc'", "is not a record"),
         ("format='protobuf', schema='none.desc', message='x'", "protoc --include_imports"),
-        ("format='protobuf', schema='bad.desc', message='x'", "is no whole descriptor set"),
+        ("format='protobuf', schema='bad.desc', message='x'", "descriptor set is not complete"),
         ("format='protobuf', schema='shop.desc', message='Order'", "Did you mean shop.Order?"),
         ("format='protobuf', schema='shop.desc', message='shop.Tree'", "contains itself"),
     ],
@@ -125,7 +125,7 @@ def test_a_schema_is_inferred_once_and_then_updated_when_asked(tmp_path: Path) -
         assert ensure_schema(project, source) == first, "what is written down counts"
         found = update(project, source)
         assert found.added == ("colour STRUCT<R:BIGINT>",)
-        assert found.differing == ("n is BIGINT in the schema, and DOUBLE in the records",)
+        assert found.differing == ("n is BIGINT in the schema, but DOUBLE in the records",)
         assert found.written
         assert schema_of(project, source) == parse_ddl(
             "id STRING, n BIGINT, at TIMESTAMP, colour STRUCT<r: BIGINT>"

@@ -1,8 +1,8 @@
-"""From records to columns: one module per format.
+"""Decodes the values of records into columns: one module per format.
 
-`decode` takes a frame with the CARRIED columns and adds the columns of the schema and `_error`: null where
-the value was decoded, else what is wrong with it. A null value (a tombstone) is no error: its columns are
-null. Text formats are decoded by Spark itself, in the JVM; Avro and Protobuf by Python workers, in batches.
+`decode` takes a DataFrame with the CARRIED columns and adds the columns of the schema and `_error`, which is
+null if the value was decoded, else what is wrong with it. A null value (a tombstone) is not an error: its
+columns are null. Spark itself decodes text formats in the JVM; Python workers decode Avro and Protobuf.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def decoder(source: Source, schema: StructType, project: Project) -> ColumnFunct
 
 
 def reader(schema: AvroSchema, options: Mapping[str, str]) -> Callable[[bytes], dict[str, Any]]:
-    """A function that reads one value, with the `framing` and the `registry` that the options name."""
+    """A function that decodes one value, with the options `framing` and `registry`."""
     main = fastavro.parse_schema(schema.reader)
     to_json = json_unions(schema.reader)
     is_framed = options.get("framing") == "confluent"
@@ -46,7 +46,7 @@ def reader(schema: AvroSchema, options: Mapping[str, str]) -> Callable[[bytes], 
         try:
             row = fastavro.schemaless_reader(stream, writer, None if writer is main else main)
         except (EOFError, IndexError):
-            raise NotDecodable("the value ends before the Avro record does") from None
+            raise NotDecodable("the value ends within the Avro record") from None
         if stream.tell() != len(value):
             raise NotDecodable(f"{len(value) - stream.tell()} bytes follow the Avro record")
         assert isinstance(row, dict)
@@ -56,11 +56,11 @@ def reader(schema: AvroSchema, options: Mapping[str, str]) -> Callable[[bytes], 
 
 
 def _writers(schema: AvroSchema, registry: str | None, main: Any) -> Callable[[int], Any]:
-    """A function that gives the schema that values were written with, by its id.
+    """A function from an id to the writer schema of values.
 
-    It is in a file, or in the registry. Where there is neither, all values are taken to be written with the
-    schema itself; a value of another schema could pass for one of it, so that nothing is guessed once
-    either is there.
+    Writer schemas are in files or in the registry. If there are neither, all values count as written with the
+    source's own schema. If there are, an unknown id is an error, since a value of another schema could be
+    decoded to wrong columns.
     """
     known: dict[int, Any] = {
         number: fastavro.parse_schema(writer) for number, writer in schema.writers.items()
@@ -74,7 +74,7 @@ def _writers(schema: AvroSchema, registry: str | None, main: Any) -> Callable[[i
             return main
         if registry is None:
             raise NotDecodable(
-                f"it was written with schema {schema_id}, which is not here: put it into "
+                f"it was written with schema {schema_id}, which is unknown: put it into "
                 f"{schema.name}.{schema_id}.avsc, or name a registry"
             )
         if schema_id in unknown:

@@ -1,4 +1,4 @@
-"""Which decoder reads a source's format."""
+"""Chooses the decoder of a source's format."""
 
 from __future__ import annotations
 
@@ -37,9 +37,8 @@ def _decoding(source: Source, schema: StructType, project: Project) -> Decoding:
 
 
 def unknown_fields(source: Source, schema: StructType) -> Column | None:
-    """The fields of a record that the schema does not know: an array, null where nobody has looked.
-
-    Only JSON says the names of its fields, and only those of the outermost object are looked at.
+    """A column with the names of a record's fields that the schema does not have; null for records that are
+    not sampled. Only for JSON, and only for fields of the outermost object.
     """
     if source.format != "json":
         return None

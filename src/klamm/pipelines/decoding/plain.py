@@ -1,8 +1,7 @@
-"""JSON, CSV and text, decoded by Spark's own expressions: no row leaves the JVM for it.
+"""Decodes JSON, CSV and text with Spark's own expressions: no row leaves the JVM.
 
-Spark's readers are forgiving in ways that lose data without a word: they make nothing of an empty value, of
-bytes that are no text, and of what follows the first JSON object. Here these are errors, like a value of
-another type.
+Spark's readers lose data silently: they ignore an empty value, bytes that are not UTF-8, and whatever follows
+the first JSON object. Here these are errors, like a value of another type.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from pyspark.sql.types import StringType, StructField, StructType
 from klamm.pipelines.schemas.resolving import ERROR_COLUMN
 
 DECODED = "_decoded"
-"""The column of the decoded struct, for as long as it takes to spread it."""
+"""The temporary column with the decoded struct."""
 
 NOT_TEXT = "the value is not UTF-8"
 EMPTY = "the value is empty"
-NOT_JSON = "the value is no JSON object, or does not fit the columns of the schema"
+NOT_JSON = "the value is not a JSON object, or does not fit the columns of the schema"
 NOT_ONE = "something follows the first JSON object of the value"
 NOT_CSV = "the value has more or fewer columns than the schema, or does not fit their types"
 
 LOOKED_AT = 64
-"""Of so many records one is looked at for fields that the schema does not know: reading names costs as much
-as decoding, and fields that matter come again. A partition's first record is always looked at."""
+"""One record in this many is checked for unknown fields, since that costs as much as decoding. The first
+record of a partition is always checked."""
 
-# A brace, and behind it a second object, or what no JSON has there: unless it is all within a string.
+# A closing brace followed by more than white space, perhaps inside of a string.
 _ONE_AFTER_THE_OTHER = r"\}\s*(,\s*\{|[^\s,}\]])"
 _WHITE_SPACE = " \t\r\n"
 
 
 class Decoding(NamedTuple):
-    """How a format is decoded: to a struct, which is called DECODED, and from that to an error, or null.
+    """How a format is decoded: `struct` makes the column DECODED, `error` an error or null from it.
 
-    They are two steps, and a third step must not use the struct twice: Spark would decode as often.
+    These are two steps, because Spark decodes as often as an expression uses the struct.
     """
 
     struct: Column
@@ -48,7 +47,7 @@ def decode_json(value: Column, schema: StructType, options: Mapping[str, str]) -
     text = value.cast("string")
     parsed = F.from_json(text, _with_corrupt(schema), _permissive(options))
     trimmed = F.rtrim(text, F.lit(_WHITE_SPACE))
-    # Looked at closely only where it seems so, which few values do.
+    # Only the few values that match the quick test are parsed again.
     in_list = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
     has_more = F.rlike(text, F.lit(_ONE_AFTER_THE_OTHER)) & (F.coalesce(in_list, F.lit(0)) != 1)
     error = _error(
@@ -104,7 +103,7 @@ def _is_corrupt() -> Column:
 
 
 def _error(text: Column, *faults: tuple[Column, str]) -> Column:
-    """Null for null; else the first of the faults that is there."""
+    """Null for a null value; else the first fault that applies, or null."""
     error = F.when(text.isNull(), F.lit(None).cast("string")).when(~F.is_valid_utf8(text), F.lit(NOT_TEXT))
     for is_there, sentence in faults:
         error = error.when(is_there, F.lit(sentence))

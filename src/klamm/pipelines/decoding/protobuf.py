@@ -45,10 +45,10 @@ def decoder(source: Source, schema: StructType, project: Project) -> ColumnFunct
     return udf
 
 
-# Workers live long and see few sources; making classes of a large set takes tens of milliseconds.
+# Cached: workers live long and have few sources, and making the classes takes tens of milliseconds.
 @lru_cache(maxsize=32)
 def reader(descriptors: bytes, name: str, is_framed: bool) -> Callable[[bytes], dict[str, Any]]:
-    """A function that reads one value."""
+    """A function that decodes one value."""
     message = message_class(descriptors, name)
     convert = _message(message.DESCRIPTOR)
 
@@ -58,7 +58,7 @@ def reader(descriptors: bytes, name: str, is_framed: bool) -> Callable[[bytes], 
         try:
             parsed = message.FromString(value)
         except DecodeError:
-            raise NotDecodable(f"the value is no {name}") from None
+            raise NotDecodable(f"the value is not a {name}") from None
         row: dict[str, Any] = convert(parsed)
         return row
 
@@ -66,7 +66,7 @@ def reader(descriptors: bytes, name: str, is_framed: bool) -> Callable[[bytes], 
 
 
 def _without_indexes(value: bytes) -> bytes:
-    """Confluent's framing goes on with which message of the file it is: a count, and as many numbers."""
+    """Skip the message indexes of Confluent's framing: a count, and as many numbers."""
     count, at = _varint(value, 0)
     for _ in range(count >> 1):  # zigzag
         _, at = _varint(value, at)
@@ -86,7 +86,7 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-# ---- from messages to what Arrow takes
+# ---- from messages to values for Arrow
 
 
 def _message(descriptor: Descriptor) -> Convert:

@@ -1,7 +1,7 @@
-"""What decoders in Python workers have in common: from a column of values to a column of structs.
+"""What decoders in Python workers share: they turn a column of values into a column of structs.
 
-A value that cannot be decoded gives a struct of nulls and an error; it never fails the batch that it is in.
-What does is a decoder that lacks something of its own.
+A value that cannot be decoded gives a struct of nulls and an error, and never fails its batch. A decoder that
+cannot work at all (DecoderUnavailable) does.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from klamm.pipelines.errors import DecoderUnavailable
 from klamm.pipelines.schemas.resolving import ERROR_COLUMN
 
 CONFLUENT_HEADER_BYTES = 5
-"""Confluent's framing: a zero, and the id of the schema in four bytes."""
+"""Confluent's framing: a zero byte, and the schema id in four bytes."""
 
 MOST_ERROR_CHARACTERS = 500
-"""An error's text travels in a header: a library's text about a large value is cut."""
+"""The most characters of an error, which goes into a header."""
 
 
 class NotDecodable(Exception):
-    """What is wrong with one value, in words."""
+    """A value cannot be decoded. The text says why."""
 
 
 def struct_udf(schema: StructType, make_reader: Callable[[], Callable[[bytes], dict[str, Any]]]) -> Any:
-    """A function of columns: values to structs of `schema` and ERROR_COLUMN.
+    """A function from a column of values to a column of structs of `schema` and ERROR_COLUMN.
 
-    `make_reader` is called in each worker, once per batch: it keeps what is dear to make.
+    `make_reader` is called in each worker, once per batch, and should cache what is expensive to make.
     """
     result = StructType([*schema.fields, StructField(ERROR_COLUMN, StringType())])
     arrow_type = to_arrow_type(result, timezone="UTC")
@@ -40,7 +40,7 @@ def struct_udf(schema: StructType, make_reader: Callable[[], Callable[[bytes], d
     def decode_batch(values: pa.Array) -> pa.Array:
         return read_values(values, make_reader(), arrow_type)
 
-    # Spark takes the same call twice where a struct is spread, unless it may not be repeated.
+    # Spark would repeat the call for each field of the struct if it were deterministic.
     udf = arrow_udf(decode_batch, returnType=result)  # type: ignore[call-overload]
     return udf.asNondeterministic()
 
@@ -54,7 +54,7 @@ def read_values(
     try:
         return pa.array(rows, type=arrow_type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        # A number too large for its column, or the like: find out which rows it is.
+        # For example a number too large for its column: find the rows.
         return pa.array([_holding(row, arrow_type) for row in rows], type=arrow_type)
 
 
@@ -63,7 +63,7 @@ def _row(read: Callable[[bytes], dict[str, Any]], value: bytes) -> dict[str, Any
         return read(value)
     except DecoderUnavailable:
         raise
-    except Exception as error:  # decoders raise whatever they trip over in foreign bytes
+    except Exception as error:  # decoders raise errors of any type on bytes that do not fit
         return {ERROR_COLUMN: _sentence(error)}
 
 
@@ -81,11 +81,9 @@ def _sentence(error: Exception) -> str:
 
 
 def confluent_parts(value: bytes) -> tuple[int, bytes]:
-    """The id of the schema, and what follows."""
+    """The schema id, and the rest of the value."""
     if len(value) < CONFLUENT_HEADER_BYTES or value[0] != 0:
-        raise NotDecodable(
-            "the value does not begin with a zero and the id of its schema (framing=confluent)"
-        )
+        raise NotDecodable("the value does not begin with a zero byte and a schema id (framing=confluent)")
     return int.from_bytes(value[1:CONFLUENT_HEADER_BYTES], "big"), value[CONFLUENT_HEADER_BYTES:]
 
 

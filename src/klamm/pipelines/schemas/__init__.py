@@ -1,4 +1,4 @@
-"""Schemas of sources: said, read from files, or inferred from records and then written down."""
+"""The schemas of sources: written in the decorator, read from files, or inferred from records."""
 
 from __future__ import annotations
 

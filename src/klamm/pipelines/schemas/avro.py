@@ -1,4 +1,4 @@
-"""Avro's schemas: an .avsc file as a StructType, and as fastavro is to read values with it.
+"""Reads .avsc files: the Avro schema as a StructType for Spark, and as a reader schema for fastavro.
 
     record, array, map, enum, fixed      STRUCT, ARRAY, MAP<STRING, …>, STRING, BINARY
     int, long, float, double             INT, BIGINT, FLOAT, DOUBLE
@@ -10,8 +10,8 @@
     [int, long], [float, double]         BIGINT, DOUBLE
     other unions                         STRING: the value as JSON
 
-Other logical types are what they are made of: a uuid is a STRING, a time an INT or BIGINT. A record that
-contains itself has no end as columns, and is refused.
+Other logical types become their base type: a uuid is a STRING, a time an INT or BIGINT. A record that
+contains itself cannot be columns, and is an error.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _MILLIS = frozenset({"timestamp-millis", "local-timestamp-millis"})
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """`columns` for Spark; `reader` for fastavro; `writers` by the id that Confluent's framing carries; the
-    files are called `name`."""
+    """`columns` for Spark, `reader` for fastavro, and `writers` by their id in Confluent's framing. `name` is
+    the name of the files."""
 
     name: str
     columns: types.StructType
@@ -61,13 +61,12 @@ class AvroSchema:
 def read_avro_schema(file: Path) -> AvroSchema:
     """The schema of an .avsc file.
 
-    Files `<name>.<id>.avsc` beside it are the schemas that values were written with, by their id in
-    Confluent's framing.
+    Files `<name>.<id>.avsc` beside it are writer schemas, by their id in Confluent's framing.
     """
     text = _read(file)
     columns = _to_spark(text, {}, ())
     if not isinstance(columns, types.StructType):
-        raise SchemaError(f"the Avro schema {file} is no record", advice="Wrap it into a record")
+        raise SchemaError(f"the Avro schema {file} is not a record", advice="Wrap it into a record")
     writers = {}
     for other in sorted(file.parent.glob(f"{file.stem}.*.avsc")):
         number = other.name.removeprefix(f"{file.stem}.").removesuffix(".avsc")
@@ -82,15 +81,16 @@ def _read(file: Path) -> Any:
         fastavro.parse_schema(text)
     except OSError as error:
         raise SchemaError(
-            f"the Avro schema {file} cannot be read: {error.strerror}", advice="Put it there, or name another"
+            f"the Avro schema {file} cannot be read: {error.strerror}", advice="Create it, or name another"
         ) from None
     except (ValueError, fastavro.schema.SchemaParseException, KeyError, TypeError) as error:
-        raise SchemaError(f"{file} is no Avro schema: {error}", advice="Correct the file") from None
+        raise SchemaError(f"{file} is not a valid Avro schema: {error}", advice="Correct the file") from None
     return text
 
 
 def _to_spark(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> types.DataType:
-    """`named` are the types that were defined so far, `inside` the records around this place."""
+    """The Spark type of an Avro type. `named` has the types defined so far, `inside` the enclosing
+    records."""
     if isinstance(schema, list):
         return _union(schema, named, inside)
     if isinstance(schema, str):
@@ -99,7 +99,7 @@ def _to_spark(schema: Any, named: dict[str, Any], inside: tuple[str, ...]) -> ty
         if schema in inside:
             raise SchemaError(
                 f"the Avro record {schema} contains itself",
-                advice="Columns need an end: flatten it, or read binary",
+                advice="Flatten it, or read it as binary",
             )
         return _to_spark(named[schema], named, inside)
     kind = schema["type"]
@@ -133,7 +133,7 @@ def _by_kind(kind: str, schema: Any, named: dict[str, Any], inside: tuple[str, .
 
 
 def _names(schema: Any) -> list[str]:
-    """The names that other places may call a type by: alone, and with its namespace."""
+    """The names by which a type can be referenced: with and without its namespace."""
     name = schema["name"]
     space = schema.get("namespace")
     return [name, f"{space}.{name}"] if space else [name, name.rpartition(".")[2]]
@@ -152,9 +152,8 @@ def _union(branches: list[Any], named: dict[str, Any], inside: tuple[str, ...]) 
 
 
 def for_fastavro(schema: Any) -> Any:
-    """The schema for fastavro: points in time come as numbers of microseconds, the way Arrow holds them.
-
-    It would make a datetime of each otherwise. Milliseconds stay datetimes: columns have one unit.
+    """The schema for fastavro, changed so that timestamps in microseconds are read as numbers, as Arrow has
+    them, and not as a datetime object each. Milliseconds stay datetimes, since a column has one unit.
     """
     if isinstance(schema, list):
         return [for_fastavro(branch) for branch in schema]
@@ -178,7 +177,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 
 def json_unions(schema: Any) -> Convert | None:
-    """A function that puts JSON in place of values of unions that are no column; None without such."""
+    """A function that turns values of unions without a column type into JSON; None if there are none."""
     return _converter(schema, {})
 
 
@@ -221,7 +220,7 @@ def _union_converter(branches: list[Any], made: dict[str, Convert | None]) -> Co
 
 
 def _bare(schema: Any) -> str:
-    """`{"type": "int"}` is another way to write "int"."""
+    """`{"type": "int"}` is the same as "int"."""
     is_wrapped = isinstance(schema, dict) and "logicalType" not in schema and isinstance(schema["type"], str)
     return str(schema["type"] if is_wrapped else schema)
 

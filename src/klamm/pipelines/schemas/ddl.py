@@ -1,8 +1,7 @@
-"""Columns as SQL writes them ("id STRING NOT NULL, tags ARRAY<STRING>") to a StructType, without a JVM.
+"""Parses SQL columns ("id STRING NOT NULL, tags ARRAY<STRING>") to a StructType, without a JVM.
 
-It takes what Spark's own parser takes of column lists, in either case: `name type` and `name: type`, names in
-back-quotes, NOT NULL, COMMENT, and all types that values of records can have. A test holds it to Spark's
-answers.
+It accepts the same column lists as Spark's own parser: `name type` and `name: type`, names in back-quotes,
+NOT NULL, COMMENT, and all types that values of records can have. A test compares it with Spark.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ TYPE_NAMES = (*_PLAIN_TYPES, *_DECIMALS, *_NESTED, *_WITH_LENGTH)
 
 
 def parse_ddl(text: str) -> types.StructType:
-    """The columns of `text`. Raises SchemaError, which says where it does not read on."""
+    """The columns of `text`. Raises SchemaError, which names the position of the mistake."""
     parser = _Parser(text)
     fields = parser.fields(end="")
     return types.StructType(fields)
@@ -64,7 +63,7 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """Reads a text of columns from left to right, one token ahead."""
+    """A recursive descent parser with one token of look-ahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -79,7 +78,7 @@ class _Parser:
             match = _TOKEN.match(text, at)
             if match is None:
                 at += len(text[at:]) - len(text[at:].lstrip())
-                self._fail(at, f"cannot read {text[at]!r}", "Put names with such characters into back-quotes")
+                self._fail(at, f"unexpected {text[at]!r}", "Put names with such characters into back-quotes")
             kind = str(match.lastgroup)
             found = match[kind].replace("``", "`") if kind == "quoted" else match[kind]
             tokens.append(_Token(kind, found, match.start(kind)))
@@ -88,7 +87,7 @@ class _Parser:
         return tokens
 
     def fields(self, end: str) -> list[types.StructField]:
-        """Fields up to `end` (a sign, or "" for the end of the text), which is taken, too."""
+        """Parse fields up to `end` (a sign, or "" for the end of the text), and `end` itself."""
         fields: list[types.StructField] = []
         names: set[str] = set()
         if end and self._take_sign(end):
@@ -97,9 +96,7 @@ class _Parser:
             start = self._next()
             field = self._field()
             if field.name.lower() in names:
-                self._fail(
-                    start.at, f"the column {field.name} comes twice", "Spark does not tell cases apart"
-                )
+                self._fail(start.at, f"there are two columns {field.name}", "Rename one; case does not count")
             names.add(field.name.lower())
             fields.append(field)
             if self._take_sign(","):
@@ -121,7 +118,7 @@ class _Parser:
         metadata = {}
         if self._take_word("not"):
             if not self._take_word("null"):
-                self._fail(self._next().at, "NOT is followed by something else than NULL", "Write NOT NULL")
+                self._fail(self._next().at, "NOT is not followed by NULL", "Write NOT NULL")
             nullable = False
         if self._take_word("comment"):
             comment = self._next()
@@ -149,8 +146,8 @@ class _Parser:
         if word in _NESTED:
             return self._nested(word, column)
         nearest = difflib.get_close_matches(word, TYPE_NAMES, n=1)
-        advice = f"Did you mean {nearest[0].upper()}?" if nearest else f"Take one of {', '.join(TYPE_NAMES)}"
-        self._fail(token.at, f"{column} has the type {token.text!r}, which is none", advice)
+        advice = f"Did you mean {nearest[0].upper()}?" if nearest else f"Use one of {', '.join(TYPE_NAMES)}"
+        self._fail(token.at, f"{column} has the unknown type {token.text!r}", advice)
 
     def _nested(self, word: str, column: str) -> types.DataType:
         self._expect("<", column)
@@ -166,7 +163,7 @@ class _Parser:
         return types.MapType(first, second)
 
     def _numbers(self, at_most: int) -> tuple[int, ...]:
-        """Numbers in brackets, or nothing."""
+        """Numbers in brackets, or an empty list."""
         if not self._take_sign("("):
             return ()
         numbers: list[int] = []
@@ -184,8 +181,8 @@ class _Parser:
         if at_most == 2 and not (numbers[1] <= numbers[0] <= 38):
             self._fail(
                 self._tokens[self._index - 1].at,
-                f"there is no DECIMAL({numbers[0]}, {numbers[1]})",
-                "It has up to 38 digits, of which no more than all follow the point",
+                f"DECIMAL({numbers[0]}, {numbers[1]}) is not valid",
+                "It has at most 38 digits, and no more of them after the point than in all",
             )
         return tuple(numbers)
 
@@ -206,9 +203,7 @@ class _Parser:
 
     def _expect(self, sign: str, column: str) -> None:
         if not self._take_sign(sign):
-            self._fail(
-                self._next().at, f"{sign!r} is missing in the type of {column}", "Close what was opened"
-            )
+            self._fail(self._next().at, f"{sign!r} is missing in the type of {column}", "Close every bracket")
 
     def _fail(self, at: int, message: str, advice: str) -> NoReturn:
         shown = self._text[max(0, at - 20) : at] + "⟨here⟩" + self._text[at : at + 20]

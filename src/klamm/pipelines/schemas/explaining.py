@@ -1,4 +1,4 @@
-"""Says what is wrong with a value that Spark could not decode: in workers, for dead letters only."""
+"""Explains why Spark could not decode a value. Runs in workers, for dead-letter records only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from klamm.pipelines.schemas.fitting import misfits
 
 SHOWN_MISFITS = 3
-"""How many fields a text names; whoever reads it looks at the value then."""
+"""How many fields an explanation names."""
 
 
 def json_explainer(schema: StructType, options: Mapping[str, str]) -> Callable[[bytes], str | None]:
@@ -25,7 +25,7 @@ def json_explainer(schema: StructType, options: Mapping[str, str]) -> Callable[[
         try:
             parsed = json.loads(text)
         except ValueError as error:
-            return f"the value is no JSON: {error}" if text.strip() else "the value is empty"
+            return f"the value is not valid JSON: {error}" if text.strip() else "the value is empty"
         if not isinstance(parsed, dict):
             return (
                 f"the value is {type(parsed).__name__ if parsed is not None else 'null'}, not a JSON object"

@@ -1,7 +1,7 @@
-"""Schemas that were written down: a StructType as JSON, one file per source, for people to review.
+"""Schema files: a StructType as JSON, one file per source, for people to review.
 
-The file is Spark's own JSON of a StructType, one field after the other in the schema's order, so that the
-same schema is always the same text and a change is a small diff. It is replaced in one step.
+The file has Spark's own JSON of a StructType, with the fields in the schema's order, so that the same schema
+is always the same text and a change is a small diff. It is replaced in one step.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def read_schema(file: Path) -> types.StructType:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise SchemaError(
-            f"the schema {file} cannot be read: {error.strerror}", advice="Put it there, or name another"
+            f"the schema {file} cannot be read: {error.strerror}", advice="Create it, or name another"
         ) from None
     try:
         return types.StructType.fromJson(json.loads(text))
-    except Exception as error:  # it is given whatever a person has written, and raises whatever it meets
+    except Exception as error:  # the file has any JSON, on which Spark raises errors of any type
         raise SchemaError(
-            f"{file} is no schema: {type(error).__name__}: {error}",
-            advice="It holds the JSON of a StructType; delete it to have it inferred again",
+            f"{file} is not a valid schema: {type(error).__name__}: {error}",
+            advice="It must have the JSON of a StructType; delete it to have it inferred again",
         ) from None
 
 
@@ -55,7 +55,7 @@ def schema_text(schema: types.StructType) -> str:
 
 
 def _ordered(value: Any) -> Any:
-    """Keys in the order in which people read them; metadata that is empty is left out."""
+    """The JSON with keys in a readable order and without empty metadata."""
     if isinstance(value, list):
         return [_ordered(each) for each in value]
     if not isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Does a value fit a schema? What lint says of sampled records, without Spark.
+"""Checks whether a JSON value fits a schema, without Spark, for lint.
 
-It follows what Spark's JSON reader does with each type. It is a forecast: the reader itself decides when a
-pipeline runs, and what does not fit goes to the dead letters then.
+It follows what Spark's JSON reader does with each type. When a pipeline runs, the reader itself decides, and
+records that do not fit go to the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _NUMBER_WORDS = ("NaN", "Infinity", "-Infinity", "+Infinity", "INF", "-INF", "+I
 def misfits(
     value: object, data_type: types.DataType, path: str = "", *, own_time_formats: bool = False
 ) -> Iterator[str]:
-    """Sentences about each part of a parsed JSON value that its type does not hold. Null fits everything.
+    """Sentences about each part of a parsed JSON value that does not fit its type. Null fits every type.
 
-    With `own_time_formats` texts of dates and times are not looked at: the source says how they are written.
+    With `own_time_formats` dates and times are not checked, since the source has formats of its own for them.
     """
     if value is None or isinstance(data_type, types.StringType | types.VariantType):
         return
@@ -55,11 +55,11 @@ def misfits(
                 inner_value, data_type.valueType, f"{path}.{key}", own_time_formats=own_time_formats
             )
     elif not _fits_plain(value, data_type, own_time_formats):
-        yield f"{path} is {_shown(value)}, which no {data_type.simpleString().upper()} holds"
+        yield f"{path} is {_shown(value)}, which does not fit {data_type.simpleString().upper()}"
 
 
 def unknown_fields(value: object, data_type: types.DataType, path: str = "") -> Iterator[str]:
-    """The fields of a parsed JSON value, by their paths, that the schema does not know."""
+    """The paths of fields of a parsed JSON value that the schema does not have."""
     if isinstance(data_type, types.StructType) and isinstance(value, Mapping):
         known = {field.name: field for field in data_type}
         for name, inner in value.items():
@@ -95,7 +95,7 @@ def _fits_plain(value: object, data_type: types.DataType, own_time_formats: bool
             and not isinstance(value, bool)
             and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
         )
-    return True  # a type that records do not usually have: the reader will say
+    return True  # a rare type: the reader will tell
 
 
 def _is_number(value: object) -> bool:
@@ -108,7 +108,7 @@ def _fits_decimal(value: object, data_type: types.DecimalType) -> bool:
 
 
 SHOWN_CHARACTERS = 40
-"""How much of a value is shown: enough to recognise it, not enough to fill a screen."""
+"""The beginning of a value, enough to recognise it."""
 
 
 def _shown(value: object) -> str:

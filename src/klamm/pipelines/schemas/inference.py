@@ -1,11 +1,11 @@
-"""From sample values to a schema: what a StructType must be so that every one of the samples fits.
+"""Infers a schema from sample values: a StructType that all samples fit.
 
-    nothing but null       STRING
+    only null              STRING
     integers               BIGINT; with fractions among them DOUBLE; beyond 64 bits DECIMAL(38, 0)
-    texts                  STRING; TIMESTAMP if every one is an ISO date with a time, DATE if an ISO date
+    texts                  STRING; TIMESTAMP if all are ISO dates with a time, DATE if all are ISO dates
     objects                STRUCT of all fields that were seen; MAP if there are more than MAP_FIELDS
     arrays                 ARRAY of what fits all elements
-    nothing in common      STRING, which keeps the JSON text of each
+    mixed kinds            STRING with the JSON text of each
 
 Every field may be null. Fields stand in the order in which they were first seen, so that the same samples in
 the same order give the same schema.
@@ -21,7 +21,7 @@ from datetime import date, datetime
 from pyspark.sql import types
 
 MAP_FIELDS = 200
-"""An object with more different keys than this is taken for a map: its keys are data, not names."""
+"""An object with more different keys than this becomes a map: its keys are data, not names."""
 
 LARGEST_LONG = 2**63 - 1
 LARGEST_DECIMAL = 10**38 - 1
@@ -32,7 +32,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 @dataclass
 class Shape:
-    """What has been seen in one place of the samples: the kinds of values, and what is inside of them."""
+    """The values seen at one place of the samples: their kinds, and the shapes inside of them."""
 
     kinds: set[str] = field(default_factory=set)
     fields: dict[str, Shape] = field(default_factory=dict)
@@ -79,7 +79,8 @@ class Shape:
         return self.struct()
 
     def struct(self) -> types.StructType:
-        """As a record's columns. Of names that differ in case only the first stays: Spark knows one."""
+        """The shape as columns. Of names that differ only in case the first one stays, as Spark ignores
+        case."""
         known: set[str] = set()
         kept = []
         for name, inner in self.fields.items():
@@ -89,7 +90,7 @@ class Shape:
         return types.StructType(kept)
 
     def take(self, other: Shape) -> None:
-        """Everything that another shape has seen."""
+        """Add everything that another shape has seen."""
         self.kinds |= other.kinds
         for name, inner in other.fields.items():
             self.fields.setdefault(name, Shape()).take(inner)
@@ -99,7 +100,7 @@ class Shape:
 
 
 def infer(samples: Iterable[Mapping[str, object]]) -> types.StructType:
-    """The schema that fits all samples: values as a JSON parser returns them."""
+    """The schema that all samples fit. Samples are values as a JSON parser returns them."""
     shape = Shape()
     for sample in samples:
         shape.see(sample)
@@ -107,7 +108,7 @@ def infer(samples: Iterable[Mapping[str, object]]) -> types.StructType:
 
 
 def kind_of(value: object) -> str:
-    """Which kind of value this is, as schemas tell them apart."""
+    """The kind of a value."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -124,7 +125,7 @@ def kind_of(value: object) -> str:
 
 
 def is_timestamp(text: str) -> bool:
-    """Whether Spark reads this as a point in time: an ISO date with a time, and perhaps a zone."""
+    """True if Spark reads the text as a timestamp: an ISO date with a time, and perhaps a zone."""
     if not _TIMESTAMP.fullmatch(text):
         return False
     try:
@@ -144,15 +145,15 @@ def is_date(text: str) -> bool:
     return True
 
 
-# ---- a schema that is there already, and what newer samples say
+# ---- comparing an existing schema with newer samples
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What newer records have that a schema does not: `merged` is the schema with the added fields.
+    """The difference between a schema and newer records. `merged` is the schema with the added fields.
 
-    `added` names them with their types, `differing` the fields whose type does not fit what was seen; those
-    stay as they are, as a table has them already.
+    `added` names these with their types. `differing` names fields whose type does not fit the records; they
+    stay unchanged, as tables have them already.
     """
 
     merged: types.StructType
@@ -161,7 +162,7 @@ class Comparison:
 
 
 def compare(known: types.StructType, seen: types.StructType) -> Comparison:
-    """Lay what was seen beside what is known. Known fields keep their place; new ones come last."""
+    """Compare a known schema with an inferred one. Known fields keep their place; new ones come last."""
     added: list[str] = []
     differing: list[str] = []
     merged = _merge_struct(known, seen, "", added, differing)
@@ -196,7 +197,7 @@ def _merge(
         return types.ArrayType(inner, known.containsNull)
     if not _holds(known, seen):
         is_, was = seen.simpleString().upper(), known.simpleString().upper()
-        differing.append(f"{path} is {was} in the schema, and {is_} in the records")
+        differing.append(f"{path} is {was} in the schema, but {is_} in the records")
     return known
 
 
@@ -205,7 +206,7 @@ _NUMBERS = (*_INTEGERS, types.FloatType, types.DoubleType, types.DecimalType)
 
 
 def _holds(known: types.DataType, seen: types.DataType) -> bool:
-    """Whether a column of the known type holds values for which `seen` was inferred."""
+    """True if a column of the known type can hold values for which `seen` was inferred."""
     if type(known) is type(seen) or isinstance(known, types.StringType | types.VariantType):
         return True
     if isinstance(seen, types.LongType):
@@ -216,5 +217,5 @@ def _holds(known: types.DataType, seen: types.DataType) -> bool:
         return isinstance(known, types.TimestampNTZType)
     if isinstance(known, types.MapType) and isinstance(seen, types.StructType):
         return all(_holds(known.valueType, one.dataType) for one in seen)
-    # Nothing but null was seen where the answer is STRING; and texts may well be dates, in another format.
+    # STRING may mean that only null was seen, or that dates have another format.
     return isinstance(seen, types.StringType) and isinstance(known, types.DateType | types.TimestampType)

@@ -1,4 +1,4 @@
-"""Protobuf's schemas: a message of a descriptor set file as a StructType.
+"""Reads Protobuf descriptor sets: a message as a StructType.
 
     int32, sint32, sfixed32              INT
     uint32, fixed32, int64, sint64, sfixed64   BIGINT
@@ -11,8 +11,8 @@
     google.protobuf.*Value               what they wrap, which may be null
     Struct, Value, ListValue, Any        STRING: as JSON
 
-A field that knows whether it was set (messages, `optional`, one of several) is null when it was not. A
-message that contains itself has no end as columns, and is refused.
+A field with presence (messages, `optional`, `oneof`) is null if it was not set. A message that contains
+itself cannot be columns, and is an error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ DURATION = f"{_WELL_KNOWN}Duration"
 
 
 def read_descriptors(file: Path) -> bytes:
-    """The bytes of a descriptor set file. They go to workers, who cannot be sent what is made of them."""
+    """The bytes of a descriptor set file. Workers get the bytes, as classes made of them cannot be
+    pickled."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -69,7 +70,7 @@ def read_descriptors(file: Path) -> bytes:
 
 
 def message_class(descriptors: bytes, name: str) -> Any:
-    """The class of a message. Raises SchemaError when it is not in there, or the bytes are no descriptors."""
+    """The class of a message. Raises SchemaError if it is missing, or the bytes are not a descriptor set."""
     files = descriptor_pb2.FileDescriptorSet()
     pool = descriptor_pool.DescriptorPool()
     try:
@@ -86,17 +87,17 @@ def message_class(descriptors: bytes, name: str) -> Any:
         ) from None
     except (DecodeError, TypeError) as error:
         raise SchemaError(
-            f"this is no whole descriptor set: {error}",
-            advice="Make it with `protoc --include_imports -o <file> …`, so that it has what it imports",
+            f"the descriptor set is not complete: {error}",
+            advice="Make it with `protoc --include_imports -o <file> …`, so that it has its imports",
         ) from None
 
 
 def columns_of(descriptor: Descriptor, inside: tuple[str, ...] = ()) -> types.StructType:
-    """The columns of a message; `inside` are the messages around it."""
+    """The columns of a message; `inside` has the enclosing messages."""
     if descriptor.full_name in inside:
         raise SchemaError(
             f"the message {descriptor.full_name} contains itself",
-            advice="Columns need an end: flatten it, or read binary",
+            advice="Flatten it, or read it as binary",
         )
     within = (*inside, descriptor.full_name)
     return types.StructType(

@@ -1,8 +1,8 @@
-"""Which columns a source has: from what it says, from a file, or found out from records and written down.
+"""Finds the schema of a source: in its decorator, in a file, or inferred from records and written to a file.
 
-A schema that was written down is what counts from then on: a field that newer records have and the schema
-does not know is not carried, but said (by lint and in the status of the pipeline); `update` adds such fields
-at the end, and never changes the type of one that is there, since tables have it already.
+Once a schema was inferred, its file counts. A field of newer records that the schema does not have is
+ignored, and reported by lint and in the pipeline's status. `update` adds such fields at the end, and never
+changes the type of an existing field, since tables have it already.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RESERVED = frozenset({*CARRIED, ERROR_COLUMN})
 
 
 def schema_file(project: Project, source: Source) -> Path | None:
-    """The file that a source's schema is in, or nothing if the source says it itself or has none."""
+    """The file of a source's schema; None if the schema is in the decorator, or there is none."""
     if source.schema == INFER:
         return project.schemas / f"{source.name}.json"
     if source.schema and source.schema.endswith((".json", ".avsc", ".desc")):
@@ -47,15 +47,15 @@ def schema_of(project: Project, source: Source) -> types.StructType:
     for field in schema:
         if field.name.lower() in RESERVED:
             raise SchemaError(
-                f"{source.name} has a column {field.name}, which is a name of ours",
-                advice=f"Rename it: {', '.join(sorted(RESERVED))} are taken",
+                f"{source.name} has a column {field.name}, which is a reserved name",
+                advice=f"Rename it: {', '.join(sorted(RESERVED))} are reserved",
                 place=source.place,
             )
     return schema
 
 
 def ensure_schema(project: Project, source: Source) -> types.StructType:
-    """As `schema_of`; one that is to be inferred and is not there yet is inferred and written down."""
+    """As `schema_of`, but infers the schema and writes its file if that is missing."""
     file = schema_file(project, source)
     if source.schema == INFER and file is not None and not file.exists():
         write_schema(file, _inferred(project, source))
@@ -64,10 +64,10 @@ def ensure_schema(project: Project, source: Source) -> types.StructType:
 
 @dataclass(frozen=True)
 class SchemaUpdate:
-    """What newer records say about a source's schema.
+    """The difference between a source's schema and its newest records.
 
-    `added` are fields with their types, `differing` sentences about fields that stay as they are. `written`
-    is whether the file was changed: it is not if the source spells its schema out itself.
+    `added` are new fields with their types, `differing` sentences about fields that are not changed.
+    `written` is True if the file was changed; it is not if the schema is in the decorator.
     """
 
     source: str
@@ -78,10 +78,10 @@ class SchemaUpdate:
 
 
 def update(project: Project, source: Source) -> SchemaUpdate:
-    """Look at the newest records, and add the fields that they have to the schema that is written down."""
+    """Add fields of the newest records to the schema file."""
     if source.format != "json":
         raise SchemaError(
-            f"the schema of {source.name} cannot be updated from records: they are {source.format}",
+            f"the schema of {source.name} cannot be updated from records, as its format is {source.format}",
             advice="Change its schema by hand",
             place=source.place,
         )
@@ -98,7 +98,7 @@ def update(project: Project, source: Source) -> SchemaUpdate:
 
 
 def parsed_values(records: Iterable[Record]) -> list[dict[str, object]]:
-    """The values that are JSON objects; others are somebody else's concern."""
+    """The values that are JSON objects, parsed; others are left out."""
     values = []
     for record in records:
         try:
@@ -125,7 +125,7 @@ def _schema_of(project: Project, source: Source) -> types.StructType:
     if source.schema == INFER and not file.exists():
         raise SchemaError(
             f"the schema of {source.name} has not been inferred yet: there is no {file}",
-            advice="It is written when the pipeline runs or is previewed for the first time",
+            advice="The first run or preview of a pipeline writes it",
         )
     return read_schema(file)
 
@@ -137,14 +137,14 @@ def _inferred(project: Project, source: Source) -> types.StructType:
         why = f"none of the last {len(records)} records is an object" if records else "there are no records"
         raise SchemaError(
             f"the schema of {source.name} cannot be inferred from {', '.join(source.topics)}: {why}",
-            advice='Produce some first, or say the schema: schema="id STRING, …"',
+            advice='Produce some records first, or give the schema: schema="id STRING, …"',
             place=source.place,
         )
     return schema
 
 
 def _infer_csv(source: Source, records: list[Record]) -> types.StructType:
-    """Columns _c0, _c1 … of text, as many as most records have: values of CSV do not say their types."""
+    """Columns _c0, _c1 … of strings, as many as most records have: CSV has no types."""
     separator = source.options.get("sep", ",")
     counts: dict[int, int] = {}
     for record in records:

@@ -1,7 +1,7 @@
-"""Two folders change names with one another in one step, where the system can.
+"""Exchanges the names of two folders in one step, if the system can.
 
 Linux: renameat2 with RENAME_EXCHANGE (ext4, xfs, btrfs, tmpfs …); macOS: renamex_np with RENAME_SWAP (APFS).
-Nobody ever sees one of the names missing.
+At no moment is one of the names missing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class ExchangeImpossible(OSError):
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let `one` and `other`, on one file system, change names. Raises ExchangeImpossible where that is so."""
+    """Exchange the names of `one` and `other`, on one file system. Raises ExchangeImpossible."""
     result = _call(os.fsencode(one), os.fsencode(other))
     if result == 0:
         return
     if result in _NOT_POSSIBLE:
-        raise ExchangeImpossible(result, f"{_reason()}: {one} stays as it is")
+        raise ExchangeImpossible(result, f"{_reason()}: {one} is unchanged")
     raise OSError(result, os.strerror(result), str(one), None, str(other))
 
 
 def why_impossible(folder: Path) -> str | None:
-    """Why names in this folder cannot be exchanged, as a sentence; None when they can. Tries it."""
+    """Why names in this folder cannot be exchanged; None if they can. Tries it with two new folders."""
     with tempfile.TemporaryDirectory(prefix=".klamm-probe-", dir=folder) as probe:
         one, other = Path(probe, "one"), Path(probe, "other")
         one.mkdir()
@@ -53,7 +53,7 @@ def _reason() -> str:
 
 
 def _call(one: bytes, other: bytes) -> int:
-    """Zero, or the number of the error."""
+    """Zero, or the errno."""
     library = _library()
     if sys.platform == "linux" and hasattr(library, "renameat2"):
         failed = library.renameat2(_AT_FDCWD, one, _AT_FDCWD, other, _RENAME_EXCHANGE)

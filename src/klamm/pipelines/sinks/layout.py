@@ -1,13 +1,13 @@
-"""How the batches of a table are named on disk. A core.
+"""The names of batch folders in a table. A core.
 
     <table>/batch=1-00000042/part-….parquet              batch 42 of the pipeline's first attempt
-    <table>/batch=1-00000000-00000041.3/part-….parquet   batches 0 to 41, merged; the table was rebuilt thrice
+    <table>/batch=1-00000000-00000041.3/part-….parquet   batches 0 to 41, merged in the table's third rebuild
     <table>/batch=1-00000043/day=2026-01-31/part-….parquet
 
-`key=value`, so that Spark, DuckDB, pandas and pyarrow take the folders for a column and read what is in them.
-A rebuilt table has other names for all of its folders, those included whose content stayed: a reader that
-listed the old table must find none of it, because readers pass over what has gone since they listed it, and
-would take what is left for all there is.
+The form `key=value` makes Spark, DuckDB, pandas and pyarrow read the folders as partitions. A rebuilt table
+has new names for all of its folders, even those with the same content: a reader that has listed the old table
+must find none of its folders, because readers skip missing ones silently, and would return only a part of the
+rows.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 BATCH_COLUMN = "batch"
-"""What readers call the column that they make of the folders' names."""
+"""The column that readers make of the folders' names."""
 
 PREFIX = f"{BATCH_COLUMN}="
 _FOLDER = re.compile(r"batch=(\d+)-(\d{8,})(?:-(\d{8,}))?(?:\.(\d+))?")
 
 
 class BatchFolder(NamedTuple):
-    """One folder of a table: the batches `first` to `last` of an attempt. In the order they were made."""
+    """One folder of a table: the batches `first` to `last` of an attempt. Sorts by age."""
 
     attempt: int
     first: int
     last: int
     rebuilds: int = 0
-    """How often the table had been rebuilt when the folder got its name."""
+    """How many times the table was rebuilt before the folder got its name."""
 
     @classmethod
     def of_batch(cls, attempt: int, batch: int) -> BatchFolder:
@@ -38,7 +38,7 @@ class BatchFolder(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> BatchFolder | None:
-        """The folder of this name; None when it is none of ours."""
+        """The folder of this name; None if the name is not a batch folder's."""
         found = _FOLDER.fullmatch(name)
         if found is None:
             return None
@@ -56,10 +56,10 @@ class BatchFolder(NamedTuple):
 
 
 def parse_folders(names: Iterable[str]) -> list[BatchFolder]:
-    """The batches among the names in a table's folder, in order; others' names are left out."""
+    """The batch folders among the names in a table's folder, in order."""
     return sorted(folder for folder in map(BatchFolder.parse, names) if folder is not None)
 
 
 def rebuilt_names(kept: Iterable[BatchFolder], rebuilds: int) -> dict[BatchFolder, BatchFolder]:
-    """What the folders that stay are called in the table that was rebuilt `rebuilds` times."""
+    """The new names of folders that stay, in a table that was rebuilt `rebuilds` times."""
     return {folder: folder._replace(rebuilds=rebuilds) for folder in kept}

@@ -1,4 +1,4 @@
-"""From a pipeline's frame to a query that writes it: one place that knows all sinks."""
+"""Starts the query that writes a pipeline's DataFrame, for all kinds of sinks."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 AT_ONCE = "0 seconds"
-"""The trigger of a pipeline that has none: the next batch starts when the one before is done."""
+"""The trigger of a pipeline without one: the next batch starts when the last one is done."""
 
 
 @dataclass
 class Started:
-    """A query that writes. Tables of Parquet come along, for those who compact them."""
+    """A started query. For a Parquet table also its table and batch log, for compaction."""
 
     query: StreamingQuery
     table: Table | None = None
@@ -57,8 +57,8 @@ def start_query(
 ) -> Started:
     """Start the query that writes `frame` to the pipeline's sink, from its checkpoint on.
 
-    One that is started `again` goes on with the table and the log that it had: whoever compacts the table is
-    at work on them, and two that do not know of each other would undo what the other has done.
+    A query that is started `again` uses the same table and log objects, because the compactor uses them too,
+    and two objects for one table would undo each other's changes.
     """
     check_mode(pipeline)
     check_columns(pipeline, frame.columns)
@@ -96,8 +96,8 @@ def is_applied(
     batch: int,
     spark: SparkSession,
 ) -> bool:
-    """Whether a batch that Spark does not count as done is in its sink all the same. Of sinks that do not
-    tell, it is not known: they get its rows again."""
+    """True if a batch is in its sink although Spark does not count it as done. False for sinks that cannot
+    tell: they get its rows again."""
     sink = pipeline.to
     match sink:
         case ParquetSink():
