@@ -97,7 +97,7 @@ def test_the_packaged_java_needs_no_cache_directory(tmp_path: Path, monkeypatch:
 
 @pytest.mark.usefixtures("without_package")
 def test_without_any_java_it_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(JavaMissing, match=r"there is none here\. `pip install 'klamm\[spark\]'`"):
+    with pytest.raises(JavaMissing, match=r"none was found\. `pip install 'klamm\[spark\]'`"):
         find_java({"PATH": str(tmp_path)})
     old = java_home(tmp_path / "old", "11.0.1")
     with pytest.raises(JavaMissing, match=r"skipped JAVA_HOME: .*old is Java 11\.0\.1"):
