@@ -45,7 +45,7 @@ class Worker:
     """Takes part in sessions, one thread per claim, and remembers what it saw."""
 
     def __init__(self, consumer: klamm.Consumer, *, is_held: bool = False, **how: Any) -> None:
-        """Held, its workers stay with the record they have until the gate opens."""
+        """Ownership, its workers stay with the record they have until the gate opens."""
         self.consumer = consumer
         self.how = how
         self.sessions: list[klamm.Session] = []

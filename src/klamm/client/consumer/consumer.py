@@ -34,13 +34,13 @@ from klamm.client.consumer.engine import ConsumerEngine
 from klamm.client.consumer.group.base_session import DRAIN
 from klamm.client.consumer.group.sessions import Sessions
 from klamm.client.consumer.lease import Lease
-from klamm.client.consumer.options import ConsumerOptions
 from klamm.client.consumer.polling import Columns, Polling, make_columns
 from klamm.client.consumer.positions import EARLIEST as AT_EARLIEST
 from klamm.client.consumer.start import EARLIEST, LATEST, Start, StartPolicy, start_text
 from klamm.client.consumer.subscription import Listener, Listeners, Topics
 from klamm.client.errors import ClientMisused
 from klamm.client.guard import ClientGuard
+from klamm.client.options import ClientOptions
 from klamm.client.results import CommittedOffset, OffsetAndTime, Record, TopicPartition
 from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
 
@@ -49,6 +49,30 @@ if TYPE_CHECKING:
 
 KIND = "consumer"
 AT_LATEST = StartPolicy("latest")
+
+
+class ConsumerOptions(ClientOptions, total=False):
+    """Settings of a consumer; docs/CLIENT_CONFIGURATION.md says what they mean."""
+
+    allow_auto_create_topics: bool
+    auto_commit_interval_ms: int
+    auto_offset_reset: str
+    check_crcs: bool
+    enable_auto_commit: bool
+    exclude_internal_topics: bool
+    fetch_max_bytes: int
+    fetch_max_wait_ms: int
+    fetch_min_bytes: int
+    group_id: str
+    group_instance_id: str
+    heartbeat_interval_ms: int
+    isolation_level: str
+    max_partition_fetch_bytes: int
+    max_poll_interval_ms: int
+    max_poll_records: int
+    partition_assignment_strategy: str | Sequence[str]
+    prefetch_max_bytes: int
+    session_timeout_ms: int
 
 
 class AwaitingWaits:

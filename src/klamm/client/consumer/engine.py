@@ -303,14 +303,14 @@ class ConsumerEngine:
             and (self._is_subscription_new or self.group.rebalance_due)
         )
 
-    async def join(self, timeout: float | None, *, until_settled: bool = False) -> None:
-        """Take part in the group: join, or go on with a rebalance; returns when that is settled, the time is
-        over, or there may be something to read meanwhile."""
+    async def join(self, timeout: float | None, *, until_stable: bool = False) -> None:
+        """Take part in the group: join, or go on with a rebalance. Returns when the group is stable, the time
+        is over, or there may be something to read meanwhile."""
         assert self.group is not None and self.commits is not None
         self._is_subscription_new = False
         self.commits.is_polled = True
         try:
-            await self.group.ensure_active(timeout, until_settled=until_settled)
+            await self.group.ensure_active(timeout, until_stable=until_stable)
         finally:
             self._joined.set()
 

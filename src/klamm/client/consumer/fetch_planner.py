@@ -16,14 +16,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from klamm.client.consumer.fetch_requests import FetchPlan, FetchSettings, fetch_request
-from klamm.client.consumer.fetch_session import (
+from klamm.client.consumer.fetch_requests import (
     FINAL_EPOCH,
     NO_SESSION,
     Asked,
+    FetchPlan,
     FetchSession,
+    FetchSessionRequest,
+    FetchSettings,
     PartitionKey,
-    SessionRequest,
+    fetch_request,
 )
 from klamm.client.consumer.partition_state import UNKNOWN, BufferedFetch, Need, PartitionState
 from klamm.client.consumer.positions import EARLIEST, Positions
@@ -111,7 +113,7 @@ class FetchPlanner:
         self._settings = settings
         self._positions = positions
         self._metadata = metadata
-        self._sessions: dict[int, FetchSession] = {}
+        self._fetch_sessions: dict[int, FetchSession] = {}
         self._under_way: dict[tuple[int, bool], FetchPlan] = {}
         """By broker and whether it is an express fetch."""
         self._answers = 0
@@ -203,7 +205,7 @@ class FetchPlanner:
                     chosen.append(state)
                 else:
                     leaves_out = True
-        chosen.sort(key=_turn)
+        chosen.sort(key=_served_at)
         return chosen, leaves_out
 
     def _build(
@@ -226,9 +228,9 @@ class FetchPlanner:
             wanted[key] = Asked(state.fetch_offset, state.leader_epoch, partition_bytes)
             parts[key] = (state, state.version, state.fetch_offset)
         if is_express:
-            session = SessionRequest(NO_SESSION, FINAL_EPOCH, wanted, [])
+            session = FetchSessionRequest(NO_SESSION, FINAL_EPOCH, wanted, [])
         else:
-            session = self._sessions.setdefault(node_id, FetchSession()).request(wanted, uses_topic_ids)
+            session = self._fetch_sessions.setdefault(node_id, FetchSession()).request(wanted, uses_topic_ids)
         max_bytes = min(settings.max_bytes, room_bytes)
         request = fetch_request(settings, session, max_wait_ms=wait_ms, max_bytes=max_bytes)
         reserved_bytes = min(max_bytes, partition_bytes * len(chosen))
@@ -340,7 +342,7 @@ class FetchPlanner:
                 for state, _, _ in plan.parts.values():
                     state.hurried_beside = waiting
             return response.error_code == ErrorCode.NONE
-        return self._sessions[plan.node_id].answered(response.error_code, response.session_id)
+        return self._fetch_sessions[plan.node_id].answered(response.error_code, response.session_id)
 
     def failed(self, plan: FetchPlan, now: float, chance: float) -> None:
         """No answer came: the broker is gone, or hung up."""
@@ -379,7 +381,7 @@ class FetchPlanner:
 
     def _lose_session(self, plan: FetchPlan) -> None:
         if not plan.is_express:
-            self._sessions[plan.node_id].failed()
+            self._fetch_sessions[plan.node_id].failed()
 
     def _land(self, plan: FetchPlan) -> None:
         self._under_way.pop((plan.node_id, plan.is_express), None)
@@ -417,7 +419,7 @@ class FetchPlanner:
                 state.preferred_until = now + self._settings.replica_lease_seconds
             if fetch is None or (end_offset <= offset and not is_broken):
                 return 0
-            state.turn = self._answers
+            state.served_at = self._answers
             state.is_drained_first = is_broken
             state.fetch_offset = end_offset
             state.fetch_epoch = end_epoch
@@ -491,5 +493,5 @@ class FetchPlanner:
         state.retry_at = now + self._settings.backoff.pause(state.failures, chance)
 
 
-def _turn(state: PartitionState) -> int:
-    return state.turn
+def _served_at(state: PartitionState) -> int:
+    return state.served_at

@@ -138,8 +138,8 @@ class PartitionState:
         "queue",
         "reset_to",
         "retry_at",
+        "served_at",
         "topic_id",
-        "turn",
         "version",
     )
 
@@ -182,7 +182,7 @@ class PartitionState:
         self.retry_at = 0.0
         self.is_drained_first = False
         """Fetching goes on when nothing is buffered: what comes next may be a jump in the log."""
-        self.turn = 0
+        self.served_at = 0
         """When it was last served, counted in answers: in a fetch the longest waiting come first."""
 
     def __repr__(self) -> str:

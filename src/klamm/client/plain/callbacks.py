@@ -51,7 +51,7 @@ class CallbackRunner:
                 finally:
                     # Also when it is interrupted (Ctrl-C): the rebalance waits for this, and so would the
                     # next poll.
-                    thread.run(_settle(job, error))
+                    thread.run(_answer(job, error))
         except BaseException:
             thread.run(call.cancel())
             raise
@@ -90,7 +90,7 @@ class _Call(Generic[T]):
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def _settle(job: _Job, error: BaseException | None) -> None:
+async def _answer(job: _Job, error: BaseException | None) -> None:
     if job.outcome.done():
         return
     if error is None:

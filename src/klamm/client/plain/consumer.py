@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Unpack
 
 from klamm.client.arguments import PartitionLike, PartitionsLike, PartitionT, TimeLike, as_timeout
 from klamm.client.consumer.consumer import Consumer as AsyncConsumer
+from klamm.client.consumer.consumer import ConsumerOptions
 from klamm.client.consumer.engine import ConsumerEngine
 from klamm.client.consumer.group.base_session import DRAIN
 from klamm.client.consumer.lease import Lease
-from klamm.client.consumer.options import ConsumerOptions
 from klamm.client.consumer.polling import Columns, Polling, make_columns, run_now
 from klamm.client.consumer.start import Start
 from klamm.client.consumer.subscription import Listener, Topics

@@ -17,7 +17,7 @@ from klamm.client.consumer.group.actions import (
 )
 from klamm.client.consumer.group.assignors import Topics
 from klamm.client.consumer.group.membership import MemberSettings, Membership, Phase
-from klamm.client.consumer.group.subscriptions import Held, write_assignment, write_subscription
+from klamm.client.consumer.group.subscriptions import Ownership, write_assignment, write_subscription
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 from klamm.protocol.messages.k11_join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -123,7 +123,11 @@ class Scene:
                     JoinGroupResponseMember(
                         member_id=name,
                         metadata=write_subscription(
-                            chosen, topics.split(), Held(held.get(name, ()), self.generation - 1), None, None
+                            chosen,
+                            topics.split(),
+                            Ownership(held.get(name, ()), self.generation - 1),
+                            None,
+                            None,
                         ),
                     )
                     for name, topics in (members or {}).items()
@@ -160,7 +164,7 @@ class Scene:
 
     # ---- ways there
 
-    def settle(self, assigned: str) -> Sequence[Step]:
+    def finish_rebalance(self, assigned: str) -> Sequence[Step]:
         """From wherever a poll leads to a join, until the member is stable with this assignment."""
         steps = self.poll()
         self.join()
@@ -176,5 +180,5 @@ class Scene:
         scene = cls(*strategies, instance_id=instance_id)
         scene.poll()
         scene.find_coordinator()
-        assert scene.settle(assigned) == [Assign(partitions(assigned), 1)]
+        assert scene.finish_rebalance(assigned) == [Assign(partitions(assigned), 1)]
         return scene

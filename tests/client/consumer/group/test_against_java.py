@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from klamm.client.consumer.group.assignors import ASSIGNORS, GroupMember, Topics
 from klamm.client.consumer.group.subscriptions import (
-    Held,
+    Ownership,
     read_assignment,
     read_member,
     write_assignment,
@@ -46,7 +46,7 @@ def java() -> Iterator[Program]:
 
 def metadata_of(strategy: str, member: GroupMember) -> bytes:
     generation = -1 if member.generation is None else member.generation
-    held = Held(member.owned, generation)
+    held = Ownership(member.owned, generation)
     return write_subscription(strategy, member.topics, held, held if member.owned else None, member.rack)
 
 
@@ -120,8 +120,8 @@ def test_subscriptions_are_written_byte_for_byte_as_java_does(
     java: Program, strategy: str, data: st.DataObject
 ) -> None:
     topics = data.draw(st.lists(st.sampled_from(["alpha", "beta", "gamma"]), unique=True))
-    owned = Held(sorted(data.draw(PARTITIONS)), data.draw(st.integers(-1, 9)))
-    last = data.draw(st.none() | st.builds(Held, PARTITIONS.map(sorted), st.integers(0, 9)))
+    owned = Ownership(sorted(data.draw(PARTITIONS)), data.draw(st.integers(-1, 9)))
+    last = data.draw(st.none() | st.builds(Ownership, PARTITIONS.map(sorted), st.integers(0, 9)))
     rack = data.draw(st.sampled_from([None, "r1"]))
     javas = java.call(
         "subscription",

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.client.consumer.group.assignors import ASSIGNORS, Assignment, GroupMember, Topics
-from klamm.client.consumer.group.assignors.range_assignor import assign_range
-from klamm.client.consumer.group.assignors.round_robin_assignor import assign_round_robin
+from klamm.client.consumer.group.assignors.stateless_assignors import assign_range, assign_round_robin
 from klamm.client.consumer.group.assignors.sticky_assignor import assign_cooperative_sticky, assign_sticky
 from klamm.model.ids import TopicPartition
 from tests.client.consumer.group.drawn_groups import (

@@ -54,7 +54,7 @@ def test_a_new_member_asks_for_its_id_joins_syncs_and_reads() -> None:
     assert scene.sync("t-0 t-1").request.assignments == []
     assert scene.member.needs_poll
     assert scene.poll() == [Assign(partitions("t-0 t-1"), 1)]
-    assert scene.member.is_settled
+    assert scene.member.is_at_rest
 
 
 def test_a_member_says_what_it_subscribes_to_and_where_it_stands() -> None:
@@ -83,7 +83,7 @@ def test_an_empty_assignment_is_one_too() -> None:
     scene.expect(Sync)
     scene.member.synced(SyncGroupResponse(assignment=b""), scene.now)
     assert scene.poll() == [Assign(frozenset(), 1)]
-    assert scene.member.is_settled
+    assert scene.member.is_at_rest
 
 
 # ---- leading
@@ -112,7 +112,7 @@ def test_the_leader_calls_for_a_rebalance_when_topics_change(now: dict[str, list
     scene.sync("t-0")
     scene.poll()
     scene.member.topics_changed(topics_of(t=3))
-    assert scene.member.is_settled
+    assert scene.member.is_at_rest
     scene.member.topics_changed(now)
     assert scene.poll() == [Revoke(partitions("t-0"))]
     assert scene.join().request.reason == "the topics of the group changed"
@@ -121,7 +121,7 @@ def test_the_leader_calls_for_a_rebalance_when_topics_change(now: dict[str, list
 def test_those_who_do_not_lead_leave_topics_to_the_leader() -> None:
     scene = Scene.stable("t-0")
     scene.member.topics_changed(topics_of(t=99))
-    assert scene.member.is_settled
+    assert scene.member.is_at_rest
 
 
 def test_a_leader_that_need_not_share_out_still_watches() -> None:
@@ -175,7 +175,7 @@ def test_a_cooperative_member_gives_up_only_what_is_taken_and_joins_again_at_onc
     assert (set(sent.owned), sent.generation) == (partitions("t-0 t-1"), 2)
     scene.sync("t-0 t-1")
     assert scene.poll() == [Assign(frozenset(), 3)]
-    assert scene.member.is_settled
+    assert scene.member.is_at_rest
 
 
 def test_a_cooperative_member_reads_on_while_it_waits_for_the_others() -> None:
@@ -200,7 +200,7 @@ def test_a_cooperative_member_takes_what_is_added_without_another_round() -> Non
     scene.join()
     scene.sync("t-0 t-1")
     assert scene.poll() == [Assign(partitions("t-1"), 2)]
-    assert scene.member.is_settled
+    assert scene.member.is_at_rest
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_topic_that_is_not_wanted_any_more_is_given_up_first() -> None:
     scene = Scene(*COOPERATIVE, topics="t u")
     scene.poll()
     scene.find_coordinator()
-    scene.settle("t-0 u-0")
+    scene.finish_rebalance("t-0 u-0")
     scene.subscribe("t")
     assert scene.poll() == [Revoke(partitions("u-0"))]
 
@@ -353,7 +353,7 @@ def test_one_that_left_may_come_back() -> None:
     scene = Scene.stable("t-0")
     scene.member.leave("done")
     scene.subscribe("t")
-    scene.settle("t-1")
+    scene.finish_rebalance("t-1")
 
 
 # ---- whatever happens

@@ -77,7 +77,7 @@ def test_a_commit_of_another_time_or_about_something_else_changes_nothing(
 ) -> None:
     scene = Scene.stable("t-0")
     scene.member.commit_refused(code, generation, member_id)
-    assert scene.member.is_settled
+    assert scene.member.is_at_rest
 
 
 def test_a_join_under_a_forgotten_id_is_tried_as_a_new_member() -> None:
@@ -161,7 +161,7 @@ def test_a_coordinator_that_moved_is_looked_for(code: ErrorCode) -> None:
     scene.refuse_sync(code)
     scene.pass_time(BACKOFF_SECONDS)
     scene.find_coordinator()
-    scene.settle("t-0")
+    scene.finish_rebalance("t-0")
     scene.heartbeat(code)
     scene.pass_time(HEARTBEAT_SECONDS)
     scene.find_coordinator()
@@ -192,7 +192,7 @@ def test_no_answer_means_another_look_for_the_coordinator(moment: str) -> None:
         scene.join()
         scene.expect(Sync)
     if moment == "heartbeat":
-        scene.settle("t-0")
+        scene.finish_rebalance("t-0")
         scene.pass_time(HEARTBEAT_SECONDS)
         scene.expect(Heartbeat)
     scene.member.request_failed(scene.now, ConnectionFailed("broker 1 went away"))
@@ -203,7 +203,7 @@ def test_no_answer_means_another_look_for_the_coordinator(moment: str) -> None:
     if moment == "heartbeat":
         scene.expect(Heartbeat)
     else:
-        scene.settle("t-0")
+        scene.finish_rebalance("t-0")
 
 
 # ---- what joining again does not heal

@@ -68,7 +68,7 @@ async def next_round(engine: ConsumerEngine, is_after_another: bool) -> bool:
         group.polled(loop.time())
         await engine.wait_for_rebalance(MOST_SECONDS_BETWEEN_LOOKS)
     if not engine.is_leaving:
-        await engine.join(None, until_settled=True)
+        await engine.join(None, until_stable=True)
     return not engine.is_leaving
 
 
@@ -81,7 +81,7 @@ class BaseClaim:
         self._session = session
         self._reader = reader
         self._moving = threading.Lock()
-        """Held while the reader moves: whoever leaves the session puts back from another thread."""
+        """Ownership while the reader moves: whoever leaves the session puts back from another thread."""
 
     def __repr__(self) -> str:
         return f"<Claim {self._reader.partition}{' ended' if self.ended else ''}>"

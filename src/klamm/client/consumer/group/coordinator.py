@@ -159,12 +159,12 @@ class GroupCoordinator:
         """The user polls: it lives. `now` is the loop's time."""
         self._membership.polled(now)
 
-    async def ensure_active(self, timeout: float | None, *, until_settled: bool = False) -> None:
-        """Inside a poll: join or join again if that is due, and return when the group is settled.
+    async def ensure_active(self, timeout: float | None, *, until_stable: bool = False) -> None:
+        """Inside a poll: join or join again if that is due, and return when the group is stable.
 
         Returns also when `timeout` seconds are over; the next poll takes up what is under way. A cooperative
         member that keeps partitions does not wait for the others to join, but reads on meanwhile, unless it
-        is to wait `until_settled`.
+        is to wait `until_stable`.
 
         Raises what the group's coordinator will not forgive, and what the user's callbacks raise.
         """
@@ -182,7 +182,7 @@ class GroupCoordinator:
                 self._update()
                 if failure is not None:
                     raise failure
-                if self._membership.is_settled or (self._membership.may_read_on and not until_settled):
+                if self._membership.is_at_rest or (self._membership.may_read_on and not until_stable):
                     return
                 if self._membership.needs_poll:
                     continue  # it came while the steps before it were taken

@@ -1,6 +1,6 @@
 """One member's life in a classic group, as a state machine without IO.
 
-    OUT ──subscribe──▶ PREPARING ──revoked──▶ JOINING ──joined──▶ (LEADING) ──▶ SYNCING ──synced──▶ SETTLING
+    OUT ──subscribe──▶ PREPARING ──revoked──▶ JOINING ──joined──▶ (LEADING) ──▶ SYNCING ──synced──▶ ADOPTING
                           ▲                                                                           │
                           └────────── a rebalance is due ────────── STABLE ◀─────── assigned ─────────┘
 
@@ -38,8 +38,12 @@ from klamm.client.consumer.group.actions import (
     Sync,
 )
 from klamm.client.consumer.group.assignors import COOPERATIVE_ASSIGNORS, Topics
-from klamm.client.consumer.group.leading import Leadership
-from klamm.client.consumer.group.subscriptions import Held, read_assignment, write_subscription
+from klamm.client.consumer.group.subscriptions import (
+    Leadership,
+    Ownership,
+    read_assignment,
+    write_subscription,
+)
 from klamm.client.errors import BrokerError, ClientError
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
@@ -72,7 +76,7 @@ class Phase(Enum):
     JOINING = auto()
     LEADING = auto()
     SYNCING = auto()
-    SETTLING = auto()
+    ADOPTING = auto()
     STABLE = auto()
 
 
@@ -107,7 +111,7 @@ class Membership:
         self._backoff = backoff
         self._topics: frozenset[str] = frozenset()
         self._joined_topics: frozenset[str] = frozenset()
-        self._last: Held | None = None
+        self._last: Ownership | None = None
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._sync: SyncGroupRequest | None = None
         self._reason = ""
@@ -150,7 +154,7 @@ class Membership:
     # ---- what is to be done
 
     @property
-    def is_settled(self) -> bool:
+    def is_at_rest(self) -> bool:
         """Whether a poll has nothing to do for the group: stable, or not a member at all."""
         return self.phase in (Phase.STABLE, Phase.OUT) and self._failure is None
 
@@ -166,7 +170,7 @@ class Membership:
     @property
     def needs_poll(self) -> bool:
         """Whether something waits for the user to poll."""
-        return self.phase in (Phase.PREPARING, Phase.SETTLING) or self._failure is not None
+        return self.phase in (Phase.PREPARING, Phase.ADOPTING) or self._failure is not None
 
     def take_failure(self) -> ClientError | None:
         failure = self._failure
@@ -186,7 +190,7 @@ class Membership:
             if given_up := self._to_give_up():
                 return Revoke(given_up)
             self.phase = Phase.JOINING
-        elif self.phase is Phase.SETTLING:
+        elif self.phase is Phase.ADOPTING:
             if taken := self.owned - self._assigned:
                 return Revoke(taken)
             return Assign(self._assigned - self.owned, self.generation)
@@ -197,15 +201,15 @@ class Membership:
             # A rebalance that came while the consumer took them over finds them owned.
             self.owned |= step.partitions
             if step.generation == self.generation:
-                self._last = Held(self.owned, self.generation)
-            if self.phase is Phase.SETTLING:
+                self._last = Ownership(self.owned, self.generation)
+            if self.phase is Phase.ADOPTING:
                 self.phase = Phase.STABLE
                 if self._gave_up_some:
                     self._prepare("partitions were given up, for others to take")
                 self._look_at_subscription()
             return
         self.owned -= step.partitions
-        if isinstance(step, Revoke) and self.phase is Phase.SETTLING:
+        if isinstance(step, Revoke) and self.phase is Phase.ADOPTING:
             self._gave_up_some = True
 
     def due(self, now: float) -> Request | None:
@@ -273,7 +277,7 @@ class Membership:
             self.leadership = None
             if answer.leader == answer.member_id:
                 self.leadership = Leadership(
-                    answer.protocol_name, answer.members, is_settled=answer.skip_assignment
+                    answer.protocol_name, answer.members, keeps_all=answer.skip_assignment
                 )
                 self.phase = Phase.LEADING
             else:
@@ -298,7 +302,7 @@ class Membership:
         self._failures = 0
         self._heartbeat_at = now + self.settings.heartbeat_seconds
         self._gave_up_some = False
-        self.phase = Phase.SETTLING
+        self.phase = Phase.ADOPTING
         self._look_at_subscription()
 
     def heartbeat_answered(self, error_code: int, now: float) -> None:
@@ -325,7 +329,7 @@ class Membership:
     def _next_request(self, now: float) -> Request | None:
         if self.phase is Phase.OUT or now < self._retry_at:
             return None
-        if self.phase in (Phase.STABLE, Phase.SETTLING, Phase.PREPARING):
+        if self.phase in (Phase.STABLE, Phase.ADOPTING, Phase.PREPARING):
             if self.generation < 0:
                 return None
             if now >= self._expires_at():
@@ -354,7 +358,7 @@ class Membership:
         )
 
     def _join_request(self) -> JoinGroupRequest:
-        owned = Held(self.owned, self.generation)
+        owned = Ownership(self.owned, self.generation)
         return JoinGroupRequest(
             group_id=self.settings.group_id,
             session_timeout_ms=self.settings.session_timeout_ms,
@@ -397,7 +401,7 @@ class Membership:
         self._reason = reason
 
     def _look_at_subscription(self) -> None:
-        if self.phase in (Phase.STABLE, Phase.SETTLING) and self._topics != self._joined_topics:
+        if self.phase in (Phase.STABLE, Phase.ADOPTING) and self._topics != self._joined_topics:
             self._prepare("the subscription changed")
 
     def _reset(self, *, forget_member_id: bool) -> None:
@@ -466,7 +470,7 @@ class Membership:
         """A heartbeat or a commit shows that the coordinator has another idea of us than we have."""
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._fail_with(code, what)
-        elif self.phase not in (Phase.STABLE, Phase.SETTLING, Phase.PREPARING):
+        elif self.phase not in (Phase.STABLE, Phase.ADOPTING, Phase.PREPARING):
             pass  # we are joining as it is, and shall be told
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
             if self.phase is not Phase.PREPARING:

@@ -1,4 +1,4 @@
-"""What members of a group tell each other, as Java's consumer writes it and as others are known to.
+"""What members of a group tell each other, as Java's consumer writes it, and what their leader makes of it.
 
 A member sends its subscription once for every strategy it knows (the broker picks the strategy), the leader
 answers with an assignment for each member. Both are opaque to the broker. Two strategies add data of their
@@ -7,6 +7,9 @@ everything when it joins; cooperative-sticky the generation, for leaders older t
 
 What others send is read kindly: versions 0 to 3 and later ones, librdkafka's cooperative-sticky with the user
 data of sticky. A member whose bytes make no sense subscribes to nothing, and harms only itself.
+
+The leader alone notices when a topic that any member subscribes to gets partitions, comes or goes; the other
+members rely on it. A core.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Collection, Iterable
 from itertools import groupby
 from typing import NamedTuple
 
-from klamm.client.consumer.group.assignors import COOPERATIVE_STICKY, STICKY, GroupMember
+from klamm.client.consumer.group.assignors import ASSIGNORS, COOPERATIVE_STICKY, STICKY, GroupMember, Topics
 from klamm.model.ids import TopicPartition
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import MalformedMessage
@@ -28,6 +31,8 @@ from klamm.protocol.messages.consumer_protocol import (
     encode_subscription,
 )
 from klamm.protocol.messages.consumer_protocol import TopicPartition as TopicNumbers
+from klamm.protocol.messages.k11_join_group import JoinGroupResponseMember
+from klamm.protocol.messages.k14_sync_group import SyncGroupRequestAssignment
 from klamm.protocol.schema import Message, array, field, int32
 
 
@@ -42,7 +47,7 @@ class CooperativeUserData(Message, versions="0"):
     generation: int = field(int32, default=-1)
 
 
-class Held(NamedTuple):
+class Ownership(NamedTuple):
     """Partitions that a member had, and the generation in which it had them."""
 
     partitions: Collection[TopicPartition] = ()
@@ -50,7 +55,7 @@ class Held(NamedTuple):
 
 
 def write_subscription(
-    strategy: str, topics: Iterable[str], owned: Held, last: Held | None, rack: str | None
+    strategy: str, topics: Iterable[str], owned: Ownership, last: Ownership | None, rack: str | None
 ) -> bytes:
     """`owned` is what the member holds while it joins, `last` what it was last assigned, if ever."""
     user_data = None
@@ -74,38 +79,38 @@ def read_member(strategy: str, member_id: str, instance_id: str | None, metadata
         subscription = decode_subscription(metadata)
     except MalformedMessage:
         return GroupMember(member_id, frozenset(), instance_id)
-    held = _held(strategy, subscription)
+    owned = _ownership(strategy, subscription)
     return GroupMember(
         member_id,
         frozenset(subscription.topics),
         instance_id,
-        tuple(held.partitions),
-        held.generation if held.generation >= 0 else None,
+        tuple(owned.partitions),
+        owned.generation if owned.generation >= 0 else None,
         subscription.rack_id,
     )
 
 
-def _held(strategy: str, subscription: ConsumerProtocolSubscription) -> Held:
+def _ownership(strategy: str, subscription: ConsumerProtocolSubscription) -> Ownership:
     user_data = subscription.user_data or b""
     if strategy == STICKY:
         return _read_sticky(user_data)
     owned = _flat(subscription.owned_partitions)
     if strategy != COOPERATIVE_STICKY or subscription.generation_id >= 0:
-        return Held(owned, subscription.generation_id)
+        return Ownership(owned, subscription.generation_id)
     if len(user_data) == int32.size:
-        return Held(owned, decode(CooperativeUserData, 0, user_data)[0].generation)
-    return Held(owned, _read_sticky(user_data).generation)
+        return Ownership(owned, decode(CooperativeUserData, 0, user_data)[0].generation)
+    return Ownership(owned, _read_sticky(user_data).generation)
 
 
-def _read_sticky(user_data: bytes) -> Held:
+def _read_sticky(user_data: bytes) -> Ownership:
     for version in (1, 0):
         try:
             data, end = decode(StickyUserData, version, user_data)
         except MalformedMessage:
             continue
         if end == len(user_data):
-            return Held(_flat(data.previous_assignment), data.generation)
-    return Held()
+            return Ownership(_flat(data.previous_assignment), data.generation)
+    return Ownership()
 
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:
@@ -126,3 +131,39 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[TopicNumbers]:
 
 def _flat(topics: Iterable[TopicNumbers]) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(each.topic, number) for each in topics for number in each.partitions)
+
+
+class Leadership:
+    """A group as its leader sees it, for one generation."""
+
+    def __init__(
+        self, strategy: str, members: Iterable[JoinGroupResponseMember], *, keeps_all: bool = False
+    ) -> None:
+        """`keeps_all` when the coordinator says that everybody just keeps what it has."""
+        self.strategy = strategy
+        self.keeps_all = keeps_all
+        self.members: list[GroupMember] = [
+            read_member(strategy, each.member_id, each.group_instance_id, bytes(each.metadata))
+            for each in members
+        ]
+        self.topics: frozenset[str] = frozenset().union(*(member.topics for member in self.members))
+        self._seen: dict[str, int] | None = None
+
+    def share_out(self, topics: Topics) -> list[SyncGroupRequestAssignment]:
+        """The assignments of all members, over the topics as they are now."""
+        self._seen = self._counts(topics)
+        if self.keeps_all:
+            return []
+        existing = {topic: topics[topic] for topic in self.topics if topics.get(topic)}
+        assignment = ASSIGNORS[self.strategy](self.members, existing)
+        return [
+            SyncGroupRequestAssignment(member_id=member_id, assignment=write_assignment(partitions))
+            for member_id, partitions in assignment.items()
+        ]
+
+    def is_outdated(self, topics: Topics) -> bool:
+        """Whether the topics have changed since partitions were shared out."""
+        return self._seen is not None and self._counts(topics) != self._seen
+
+    def _counts(self, topics: Topics) -> dict[str, int]:
+        return {topic: len(topics.get(topic, ())) for topic in self.topics}

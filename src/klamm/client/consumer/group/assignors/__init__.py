@@ -8,8 +8,7 @@ from klamm.client.consumer.group.assignors.members import Assignment as Assignme
 from klamm.client.consumer.group.assignors.members import Assignor as Assignor
 from klamm.client.consumer.group.assignors.members import GroupMember as GroupMember
 from klamm.client.consumer.group.assignors.members import Topics as Topics
-from klamm.client.consumer.group.assignors.range_assignor import assign_range
-from klamm.client.consumer.group.assignors.round_robin_assignor import assign_round_robin
+from klamm.client.consumer.group.assignors.stateless_assignors import assign_range, assign_round_robin
 from klamm.client.consumer.group.assignors.sticky_assignor import assign_cooperative_sticky, assign_sticky
 
 RANGE = "range"

@@ -1,20 +1,28 @@
-"""The range assignor: of every topic each member gets a run of neighbouring partitions.
+"""The assignors without a memory: range and round-robin.
+
+Range: of every topic each member gets a run of neighbouring partitions.
 
 The result is exactly that of Java's RangeAssignor, racks included. Topic by topic the members in order get
 `count // members` partitions, the first `count % members` one more. Where racks matter, members first take
 partitions with a replica in their rack, as many as they would get anyway. Topics with the same members and
 the same number of partitions are taken together then, so that equal numbers stay together for joins.
+
+Round-robin: all partitions of all topics in order, dealt out one by one. The result is exactly that of Java's
+RoundRobinAssignor. A member that does not subscribe to a partition's topic is passed over and is next again
+only when the round comes back to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import cycle
 
 from klamm.client.consumer.group.assignors.members import (
     Assignment,
     GroupMember,
     Topics,
     in_order,
+    java_order,
     no_partitions,
     racks_matter,
 )
@@ -99,3 +107,14 @@ def _share_together_by_rack(shares: list[_TopicShares]) -> None:
                 for each in shares:
                     each.take(member, [number])
                 break
+
+
+def assign_round_robin(members: Collection[GroupMember], topics: Topics) -> Assignment:
+    assignment = no_partitions(members)
+    subscribed = frozenset().union(*(member.topics for member in members))
+    rounds = cycle(in_order(members))
+    for topic in sorted(subscribed & topics.keys(), key=java_order):
+        for number in range(len(topics[topic])):
+            taker = next(member for member in rounds if topic in member.topics)
+            assignment[taker.member_id].append(TopicPartition(topic, number))
+    return assignment
