@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple
 
 from klamm.config.broker_config import BrokerConfig
 from klamm.groups.coordinator import GroupCoordinator, JoinRequest
 from klamm.groups.events import JoinResult, Subscription, Sync, SyncResult
 from klamm.groups.offsets import CommittedOffset
-from klamm.groups.records import Record
+from klamm.groups.records import KeyValue
 from klamm.model.errors import KafkaError
 from tests.groups.scenario import subscription
-
-
-class KeyValue(NamedTuple):
-    key: bytes | None
-    value: bytes | None
 
 
 class FakeLog:
@@ -25,9 +19,9 @@ class FakeLog:
 
     def __init__(self, partition_count: int = 3) -> None:
         self.partition_count = partition_count
-        self.partitions: list[list[KeyValue]] = [[] for _ in range(partition_count)]
+        self.partitions: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in range(partition_count)]
         self.led = set(range(partition_count))
-        self.batches: list[list[Record]] = []
+        self.batches: list[list[KeyValue]] = []
         self.error: KafkaError | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -37,14 +31,14 @@ class FakeLog:
     def is_leader(self, partition: int) -> bool:
         return partition in self.led
 
-    async def append(self, partition: int, records: list[Record]) -> None:
+    async def append(self, partition: int, records: list[KeyValue]) -> None:
         self.batches.append(records)
         await self.gate.wait()
         if self.error is not None:
             raise self.error
-        self.partitions[partition].extend(KeyValue(key, value) for key, value in records)
+        self.partitions[partition].extend(records)
 
-    async def read_all(self, partition: int) -> AsyncIterator[Sequence[KeyValue]]:
+    async def read_all(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
         await self.load_gate.wait()
         records = self.partitions[partition]
         for start in range(0, len(records), 7):
@@ -53,8 +47,8 @@ class FakeLog:
     def compact(self) -> None:
         """As the cleaner leaves a partition in the end: the last record of each key, and no tombstones."""
         for records in self.partitions:
-            last = {record.key: record for record in records}
-            kept = [record for record in records if last[record.key] is record and record.value is not None]
+            last = {record[0]: record for record in records}
+            kept = [record for record in records if last[record[0]] is record and record[1] is not None]
             records[:] = kept
 
 

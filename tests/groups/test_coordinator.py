@@ -13,7 +13,7 @@ from klamm.groups.coordinator import abs_java_hash
 from klamm.groups.events import GroupState, Leaver
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
-from tests.groups.fakes import Coordination, FakeLog, KeyValue, settle
+from tests.groups.fakes import Coordination, FakeLog, settle
 
 DAY_MS = 24 * 60 * 60 * 1000
 T0 = TopicPartition("t", 0)
@@ -283,11 +283,11 @@ async def test_records_that_are_not_ours_are_skipped(caplog: pytest.LogCaptureFi
     log = FakeLog()
     it = Coordination(log)
     for records in log.partitions:
-        records.append(KeyValue(b"\x00\x03\x00\x01g", b"\x00\x00"))
-        records.append(KeyValue(b"", b""))
-        records.append(KeyValue(None, b"x"))
-        records.append(KeyValue(b"\x00\x02\x00\x01g", b"\x00\x09"))
-        records.append(KeyValue(b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00", b"\x00\x03\x00"))
+        records.append((b"\x00\x03\x00\x01g", b"\x00\x00"))
+        records.append((b"", b""))
+        records.append((None, b"x"))
+        records.append((b"\x00\x02\x00\x01g", b"\x00\x09"))
+        records.append((b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00", b"\x00\x03\x00"))
     await it.start()
     assert it.coordinator.list_groups() == []
     assert len(caplog.messages) >= 5 * len(log.partitions)

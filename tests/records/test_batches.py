@@ -82,13 +82,15 @@ def test_ours_reads_aiokafka(codec: Codec, records: list[Record]) -> None:
 @given(records=record_lists(), codec=st.sampled_from(list(Codec)))
 def test_spans_cover_the_payload(records: list[Record], codec: Codec) -> None:
     base = records[0].offset
-    payload = open_payload(build_batch(records, base_offset=base, codec=codec))
-    spans = list(iter_spans(payload, len(records)))
-    assert [(s.offset_delta + base, s.key, s.has_value) for s in spans] == [
-        (r.offset, r.key, r.value is not None) for r in records
+    batch = build_batch(records, base_offset=base, codec=codec)
+    base_timestamp = parse_header(batch).base_timestamp
+    payload = bytes(open_payload(batch))
+    starts, ends, *fields = zip(*iter_spans(payload, len(records)), strict=True)
+    assert [*zip(*fields, strict=True)] == [
+        (r.offset - base, r.timestamp - base_timestamp, r.key, r.value is not None) for r in records
     ]
-    assert [s.start for s in spans] == [0] + [s.end for s in spans[:-1]]
-    assert spans[-1].end == len(payload)
+    assert starts == (0, *ends[:-1])
+    assert ends[-1] == len(payload)
 
 
 def test_patches_leave_a_valid_batch() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.records.varints import decode_varint
 
 from klamm.records.batch import BatchHeader, CorruptBatch
-from klamm.records.decoding import decode_records, decode_varint
+from klamm.records.decoding import decode_records
 from klamm.records.encoding import encode_records, encode_varint
 
 int64 = st.integers(-(2**63), 2**63 - 1)

@@ -6,9 +6,10 @@ import itertools
 import random
 
 import pytest
+from tests.records.varints import decode_varint
 
 from klamm.records.batch import BatchHeader, CorruptBatch
-from klamm.records.decoding import DecodedRecords, Headers, decode_records, decode_varint
+from klamm.records.decoding import DecodedRecords, Headers, decode_records
 from klamm.records.encoding import encode_records
 from klamm.records.runs import LEAST_RUN, decode_run
 

@@ -1,4 +1,4 @@
-"""The group coordinator: from requests to the groups they are about, and answers when they are durable.
+"""The group coordinator: finds the group of a request, and answers once the change is in the log.
 
 A group belongs to the partition of __consumer_offsets that its name hashes to; the broker that leads the
 partition coordinates the group. Every partition led here is a shard (shard.py), loaded from its log first.
@@ -28,7 +28,7 @@ from klamm.groups.events import (
 )
 from klamm.groups.group import Group
 from klamm.groups.offsets import CommittedOffset, OffsetTable, expired_partitions
-from klamm.groups.records import Record, offset_record, offset_tombstone
+from klamm.groups.records import KeyValue, offset_record, offset_tombstone
 from klamm.groups.shard import ListedGroup, LogPort, Shard, WallClock
 from klamm.groups.timers import LoopTimers, TimerHandle, Timers
 from klamm.model.errors import ErrorCode, KafkaError
@@ -39,7 +39,7 @@ _LOADS_AT_A_TIME = 4
 _LOAD_WAIT_S = 1.0
 """Longer loads are left to the client's retries, so that its connection is free meanwhile."""
 _MAX_NAME_LENGTH = 249
-"""How much of a client's name goes into its member id, which everybody in the group must be able to read."""
+"""Characters of a client id that go into a member id. Every member must be able to decode all member ids."""
 _GROUPS_BETWEEN_PAUSES = 200
 """The search for expired offsets gives way to other work after this many groups."""
 
@@ -107,7 +107,7 @@ class GroupCoordinator:
         self._schedule_expiry()
 
     def stop(self) -> None:
-        """Answer everything that is parked, and let go of all groups."""
+        """Answer every parked request with NOT_COORDINATOR, and drop all groups."""
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
         if self._expiry is not None:
@@ -116,7 +116,7 @@ class GroupCoordinator:
             self._resign(partition)
 
     def update_leadership(self) -> None:
-        """Take up partitions that are led here by now and give up those that no longer are."""
+        """Load the partitions that this broker leads by now, and drop those that it leads no longer."""
         led = {each for each in range(self._log_port.partition_count) if self._log_port.is_leader(each)}
         for partition in self._shards.keys() - led:
             self._resign(partition)
@@ -136,7 +136,7 @@ class GroupCoordinator:
             try:
                 await shard.load()
             except Exception:
-                # The partition stays in loading, so that nobody is told "no such group" by mistake.
+                # The partition stays in loading: its groups must not be answered as unknown.
                 _LOGGER.exception("__consumer_offsets-%d cannot be loaded", shard.partition)
         self._tell_progress()
 
@@ -180,7 +180,7 @@ class GroupCoordinator:
         return shard
 
     def _named_shard(self, group_id: str) -> Shard:
-        """Members need a group with a name; offsets alone may be kept under the empty one."""
+        """The shard of a group that may have members. The group with the empty name may have offsets only."""
         if group_id == "":
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a group must have a name")
         return self._shard(group_id)
@@ -237,7 +237,7 @@ class GroupCoordinator:
         errors = group.leave(leavers, self._timers.now_ms())
         write = shard.perform(group)
         if write is not None:
-            # Whether or not it could be noted that the group is empty: who left has left.
+            # The members have left, even if the record that the group is empty could not be written.
             await asyncio.shield(write)
         return errors
 
@@ -253,7 +253,7 @@ class GroupCoordinator:
         *,
         unknown_group_error: ErrorCode = ErrorCode.ILLEGAL_GENERATION,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Raises KafkaError when nothing of it may be committed."""
+        """An error code for each offset. Raises KafkaError when none of them may be committed."""
         shard = self._shard(group_id)
         group = shard.peek(group_id)
         if group is None:
@@ -264,7 +264,7 @@ class GroupCoordinator:
             if error is not None:
                 raise KafkaError(error)
         results: dict[TopicPartition, ErrorCode] = {}
-        records: list[Record] = []
+        records: list[KeyValue] = []
         for place, committed in offsets.items():
             if len(committed.metadata) > self._max_metadata_length:
                 results[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -278,18 +278,18 @@ class GroupCoordinator:
         return results
 
     def offsets_of(self, group_id: str) -> OffsetTable:
-        """The committed offsets of a group, to look at; none for a group nobody has heard of."""
+        """The committed offsets of a group, for reading only; an unknown group has none."""
         entry = self._shard(group_id).table.get(group_id)
         return OffsetTable() if entry is None else entry.offsets
 
     async def delete_offsets(
         self, group_id: str, places: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Raises KafkaError when the group as a whole refuses."""
+        """An error code for each partition. Raises KafkaError when the group refuses the whole request."""
         shard = self._named_shard(group_id)
         results: dict[TopicPartition, ErrorCode] = {}
 
-        def build() -> list[Record]:
+        def build() -> list[KeyValue]:
             group = _known(shard.peek(group_id), ErrorCode.GROUP_ID_NOT_FOUND)
             if group.state is GroupState.DEAD:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -312,7 +312,7 @@ class GroupCoordinator:
         return results
 
     async def on_topics_deleted(self, names: Iterable[str]) -> None:
-        """Forget what any group committed for topics that are gone."""
+        """Delete the offsets that any group has committed for topics that were deleted."""
         topics = frozenset(names)
         if self._loads:
             await asyncio.wait(self._loads.values())
@@ -349,7 +349,7 @@ class GroupCoordinator:
         )
 
     def list_groups(self) -> list[ListedGroup]:
-        """Raises KafkaError while a partition is being loaded, whose groups are not known yet."""
+        """Raises KafkaError while a partition is being loaded, because its groups are not known yet."""
         if not all(shard.is_loaded for shard in self._shards.values()):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return [listed for shard in self._shards.values() for listed in shard.list_groups()]
@@ -377,7 +377,7 @@ class GroupCoordinator:
         self._schedule_expiry()
 
     async def expire_offsets(self) -> None:
-        """Delete offsets that were kept for long enough, and groups of which nothing is left."""
+        """Delete expired offsets, and groups that have neither members nor offsets left."""
         seen = 0
         for shard in [shard for shard in self._shards.values() if shard.is_loaded]:
             for listed in shard.list_groups():
@@ -393,7 +393,7 @@ class GroupCoordinator:
                     await asyncio.sleep(0)
 
     def _expired(self, shard: Shard, group_id: str) -> tuple[list[TopicPartition], bool]:
-        """The group's expired offsets, and whether nothing of the group is left beside them."""
+        """The group's expired offsets, and whether the group is empty without them."""
         group = shard.peek(group_id)
         if group is None:
             return [], False
@@ -409,7 +409,7 @@ class GroupCoordinator:
         if not self._expired(shard, group.group_id)[1]:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
 
-    def _expiry_tombstones(self, shard: Shard, group_id: str) -> list[Record]:
+    def _expiry_tombstones(self, shard: Shard, group_id: str) -> list[KeyValue]:
         return [offset_tombstone(group_id, *place) for place in self._expired(shard, group_id)[0]]
 
 
@@ -419,7 +419,7 @@ def _known(group: Group | None, error: ErrorCode) -> Group:
     return group
 
 
-def _tombstones_for(shard: Shard, topics: frozenset[str]) -> list[Record]:
+def _tombstones_for(shard: Shard, topics: frozenset[str]) -> list[KeyValue]:
     tombstones = []
     for group_id in shard.table:
         entry = shard.table.get(group_id)

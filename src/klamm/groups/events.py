@@ -1,7 +1,7 @@
 """What goes into a group's state machine and what comes out of it.
 
-A parked request is known to the machine only by its token, an opaque number the shell chose. Every token
-that goes in comes out exactly once, in an `Answered` effect.
+The state machine knows a parked request only by its token, a number that the caller chose. The machine
+answers every token exactly once, by an `Answered` effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class GroupSettings(NamedTuple):
     max_session_timeout_ms: int = 1_800_000
     new_member_join_timeout_ms: int = 300_000
     """A new member knows no member id yet, so it cannot heartbeat; one whose first join has been parked for
-    this long is taken for gone. Without it, clients that time out and try again would leave ghosts."""
+    this long is removed. Otherwise each retry of a client that timed out would leave a dead member behind."""
 
 
 class Subscription(NamedTuple):
@@ -109,7 +109,7 @@ class MemberSnapshot(NamedTuple):
 
 
 class GroupSnapshot(NamedTuple):
-    """What of a group outlives the process: the content of its GroupMetadata record."""
+    """The part of a group that survives a restart: the content of its GroupMetadata record."""
 
     group_id: str
     protocol_type: str

@@ -41,7 +41,7 @@ from klamm.model.errors import ErrorCode
 from klamm.protocol.messages.consumer_protocol import PROTOCOL_TYPE as CONSUMER_PROTOCOL_TYPE
 
 _MIN_POSTPONEMENT_MS = 1_000
-"""A join phase that only absent static members could fill is looked at again, but never in a tight loop."""
+"""How long a join phase waits before it looks again, while only absent static members have not joined."""
 
 
 class Group:
@@ -65,7 +65,7 @@ class Group:
 
     @classmethod
     def restore(cls, snapshot: GroupSnapshot, settings: GroupSettings, now_ms: int) -> Group:
-        """The group as its last record tells it; every session starts anew."""
+        """The group of a snapshot. The session of every member starts again."""
         group = cls(snapshot.group_id, settings)
         group.generation = snapshot.generation
         group.protocol_type = snapshot.protocol_type or None
@@ -104,7 +104,7 @@ class Group:
             self._join_known(request, token, now_ms)
 
     def _has_room_for(self, member_id: str) -> bool:
-        """While joining, who joined first has the room; afterwards, who is a member."""
+        """True if there is no room for one more. During a join phase only members that have joined count."""
         if self.state is GroupState.PREPARING_REBALANCE:
             member = self.members.get(member_id)
             has_joined = member is not None and member.join_token is not None
@@ -149,7 +149,7 @@ class Group:
         member = self.members[request.member_id]
         is_unchanged = member.protocols == request.protocols
         if self.state is GroupState.COMPLETING_REBALANCE and is_unchanged:
-            # The answer to its join was lost on the way: say it again.
+            # The answer to the member's join was lost: send it again.
             self._outbox.answer(token, self._joined_result(member))
             member.restart_session(now_ms)
         elif self.state is GroupState.STABLE and is_unchanged and not self._is_leader(member.member_id):
@@ -190,7 +190,8 @@ class Group:
             is_leader = self._is_leader(member.member_id)
             result = self._joined_result(member)._replace(skip_assignment=is_leader)
         else:
-            # An older client told that it leads would assign again: it is shown its former self as leader.
+            # A client older than JoinGroup v9 would assign again if it were told that it leads. So the answer
+            # names its previous member id as the leader.
             result = self._joined_result(member)._replace(leader_id=old_leader_id or "", members=())
         self._outbox.persist(
             self._snapshot({other.member_id: other.assignment for other in self.members}),
@@ -198,7 +199,7 @@ class Group:
         )
 
     def _fits_generation(self, member: Member, old_metadata: bytes) -> bool:
-        """Whether the running assignment still suits a static member that came back."""
+        """True if a static member that came back subscribes to the same topics: its assignment still fits."""
         if self.members.elect_protocol() != self.protocol_name:
             return False
         if not self.is_consumer_group:
@@ -300,7 +301,7 @@ class Group:
             return
         self._outbox.release_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync_token = token
-        # The first assignment of a generation counts; a leader that repeats itself waits for it.
+        # The first assignment of a generation counts. A repeated Sync of the leader waits for that one.
         is_first = not self._outbox.is_persisting_assignment(self.generation)
         if is_first and self._is_leader(member.member_id):
             assignments = {other.member_id: b"" for other in self.members}
@@ -341,7 +342,7 @@ class Group:
     def persist_failed(self, ticket: int, error: ErrorCode, now_ms: int) -> None:
         write = self._outbox.finish(ticket)
         if isinstance(write, StaticReturnWrite):
-            # The member tries again and replaces itself once more.
+            # The member will try again, and will be given another id then.
             self._finish_static_return(write, JoinResult(error, write.member_id), now_ms)
         elif isinstance(write, AssignmentWrite) and self._awaits(write):
             for member in self.members:
@@ -386,7 +387,7 @@ class Group:
     def commit_error(
         self, member_id: str, instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode | None:
-        """Whether this sender may commit offsets now; a member that may has also shown that it lives."""
+        """Why this sender may not commit offsets, or None. An allowed commit renews a member's session."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if generation < 0 and self.state is GroupState.EMPTY:
@@ -433,7 +434,7 @@ class Group:
         self._outbox.release(member, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def _after_departures(self, now_ms: int, *, members_left: bool) -> None:
-        """Rebalance without those who went; where only pending ids went, nobody else need move."""
+        """Start a rebalance after members were removed. If only pending member ids were, none is needed."""
         if self.state is GroupState.PREPARING_REBALANCE:
             self._complete_join_if_all_joined(now_ms)
         elif members_left:
@@ -488,12 +489,12 @@ class Group:
 
     @property
     def is_vacant(self) -> bool:
-        """True when nobody is in the group or on the way into it."""
+        """True if the group has no members and no pending member ids."""
         return self.state is GroupState.EMPTY and not self.pending_member_deadlines_ms
 
     @property
     def is_untouched(self) -> bool:
-        """True for a group that nobody ever joined: forgetting it loses nothing."""
+        """True for a group that never had members: nothing is lost if it is dropped."""
         return self.generation == 0 and not self.members and not self.pending_member_deadlines_ms
 
     @property
@@ -501,7 +502,7 @@ class Group:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a consumer of this group reads the topic; unknown subscriptions count as yes."""
+        """True if a consumer of this group subscribes to the topic, or if a subscription cannot be read."""
         if not self.members or not self.is_consumer_group:
             return False
         if self.protocol_name is None:
@@ -518,7 +519,7 @@ class Group:
         return self.members.leader_id == member_id
 
     def _joined_result(self, member: Member) -> JoinResult:
-        """The present generation as the member is to see it; only the leader needs to know the others."""
+        """The result of a member's join to this generation. Only the leader gets the list of members."""
         everybody: Iterable[Member] = self.members if self._is_leader(member.member_id) else ()
         return JoinResult(
             error=ErrorCode.NONE,

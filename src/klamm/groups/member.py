@@ -20,7 +20,7 @@ class Member:
     join_token: Token | None = None
     sync_token: Token | None = None
     is_new: bool = False
-    """In its first join, and thus unable to heartbeat."""
+    """True during its first join: the member does not know its id yet, so it cannot send heartbeats."""
     session_deadline_ms: int = 0
 
     @classmethod
@@ -53,7 +53,7 @@ class Member:
 
     @property
     def can_expire(self) -> bool:
-        """A member whose request is parked cannot heartbeat meanwhile, so silence proves nothing."""
+        """False while a request of the member is parked: it sends no heartbeats then."""
         return self.is_new or (self.join_token is None and self.sync_token is None)
 
     @property

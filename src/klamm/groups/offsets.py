@@ -71,7 +71,7 @@ class OffsetTable:
 def expired_partitions(
     offsets: OffsetTable, group: Group, state_timestamp_ms: int, now_ms: int, retention_ms: int
 ) -> list[TopicPartition]:
-    """Those of the group's offsets that nobody will come back for.
+    """The partitions whose committed offsets have expired.
 
     A group that had members keeps its offsets for the retention time after the last one left; one that
     never had any, after the commit; a stable group of consumers, those of topics it no longer reads, after

@@ -1,6 +1,6 @@
 """What a group wants done outside: answers to parked requests, and snapshots to persist.
 
-The outbox keeps for every snapshot on its way to the log what is to happen once it is there.
+For every snapshot that is being written, the outbox remembers what to do when it is in the log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Outbox:
         self._effects.append(Answered(token, result))
 
     def release(self, member: Member, error: ErrorCode) -> None:
-        """Answer whatever request of this member is parked."""
+        """Answer the parked requests of this member with `error`."""
         token, member.join_token = member.join_token, None
         if token is not None:
             self.answer(token, JoinResult(error, member.member_id))

@@ -1,14 +1,14 @@
 """Group state as records of __consumer_offsets, as Kafka writes them, and back.
 
 A key says in its first two bytes what the record is about; a value says its own version. Kinds and versions
-that are not ours to know are skipped with a line in the log: they belong to group protocols that this broker
-does not speak, or to its future.
+that this broker does not know are skipped with a warning: they belong to other group protocols, or were
+written by a newer version.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from klamm.groups.events import GroupSnapshot, MemberSnapshot
 from klamm.groups.offsets import CommittedOffset
@@ -27,7 +27,8 @@ from klamm.protocol.messages.group_records import (
     encode_value,
 )
 
-Record = tuple[bytes, bytes | None]
+KeyValue: TypeAlias = tuple[bytes, bytes | None]
+"""The key and the value of a record of __consumer_offsets; without a value it is a tombstone."""
 
 _LOGGER = logging.getLogger(__name__)
 _OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
@@ -45,7 +46,7 @@ class GroupChange(NamedTuple):
     snapshot: GroupSnapshot | None
 
 
-def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset) -> Record:
+def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset) -> KeyValue:
     value = OffsetCommitValue(
         offset=committed.offset,
         leader_epoch=committed.leader_epoch,
@@ -61,11 +62,11 @@ def offset_record(group_id: str, topic: str, partition: int, committed: Committe
     return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=partition)), encoded
 
 
-def offset_tombstone(group_id: str, topic: str, partition: int) -> Record:
+def offset_tombstone(group_id: str, topic: str, partition: int) -> KeyValue:
     return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=partition)), None
 
 
-def group_record(snapshot: GroupSnapshot) -> Record:
+def group_record(snapshot: GroupSnapshot) -> KeyValue:
     value = GroupMetadataValue(
         protocol_type=snapshot.protocol_type,
         generation=snapshot.generation,
@@ -89,12 +90,12 @@ def group_record(snapshot: GroupSnapshot) -> Record:
     return encode_key(GroupMetadataKey(group=snapshot.group_id)), encode_value(value)
 
 
-def group_tombstone(group_id: str) -> Record:
+def group_tombstone(group_id: str) -> KeyValue:
     return encode_key(GroupMetadataKey(group=group_id)), None
 
 
 def parse_record(key: bytes | None, value: bytes | None) -> OffsetChange | GroupChange | None:
-    """What a record says; None for one that is not for us."""
+    """The change that a record stands for; None for a record that this broker does not know."""
     try:
         parsed_key = None if key is None else decode_key(key)
         if isinstance(parsed_key, OffsetCommitKey):

@@ -51,7 +51,10 @@ class Roster:
         return all(member.join_token is not None for member in self)
 
     def identity_error(self, member_id: str, instance_id: str | None) -> ErrorCode | None:
-        """Who claims to be a static member must be its present holder; who was replaced is fenced."""
+        """Why a sender is not the member that it says it is, or None.
+
+        A static name must come with the member id that holds it now; an earlier holder is fenced.
+        """
         if instance_id is not None:
             holder = self._static_member_ids.get(instance_id)
             if holder is None:
@@ -84,7 +87,7 @@ class Roster:
         self._supporters.update(member.protocol_names)
 
     def rename_static(self, instance_id: str, new_member_id: str) -> Member:
-        """The member goes on under a new id, with its assignment and, if it has it, the leadership."""
+        """Give a static member a new member id. It keeps its assignment, and stays the leader if it is."""
         old_member_id = self._static_member_ids[instance_id]
         member = self._members.pop(old_member_id)
         member.member_id = new_member_id
@@ -95,7 +98,7 @@ class Roster:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Keep the leader if it has joined, else take the first who has; False when nobody has."""
+        """Keep the leader if it has joined, else choose the first member that has; False if none has."""
         leader = self._members.get(self.leader_id or "")
         if leader is None or leader.join_token is None:
             leader = next((member for member in self if member.join_token is not None), None)

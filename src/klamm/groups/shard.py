@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from klamm.groups.events import Answered, GroupSettings, GroupState, JoinResult, Persist, SyncResult, Token
 from klamm.groups.group import Group
-from klamm.groups.records import Record, group_record
+from klamm.groups.records import KeyValue, group_record
 from klamm.groups.table import GroupEntry, GroupTable
 from klamm.groups.timers import TimerHandle, Timers
 from klamm.groups.writer import PartitionWriter
@@ -23,14 +23,6 @@ from klamm.model.errors import ErrorCode, KafkaError
 _LOGGER = logging.getLogger(__name__)
 _REPLAYS_BETWEEN_PAUSES = 500
 """Loading gives way to other work of the event loop after this many records: about five milliseconds."""
-
-
-class KeyedRecord(Protocol):
-    @property
-    def key(self) -> bytes | None: ...
-
-    @property
-    def value(self) -> bytes | None: ...
 
 
 class LogPort(Protocol):
@@ -42,11 +34,11 @@ class LogPort(Protocol):
 
     def is_leader(self, partition: int) -> bool: ...
 
-    async def append(self, partition: int, records: list[Record]) -> None:
+    async def append(self, partition: int, records: list[KeyValue]) -> None:
         """Return when the records are committed; raise KafkaError if they are not."""
 
-    def read_all(self, partition: int) -> AsyncIterator[Sequence[KeyedRecord]]:
-        """Every committed record, oldest first."""
+    def read_all(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        """The keys and values of all committed records, oldest first, in pieces."""
 
 
 class WallClock(Protocol):
@@ -85,8 +77,8 @@ class Shard:
     async def load(self) -> None:
         replayed = 0
         async for records in self._log_port.read_all(self.partition):
-            for record in records:
-                self.table.replay(record.key, record.value)
+            for key, value in records:
+                self.table.replay(key, value)
                 replayed += 1
                 if replayed % _REPLAYS_BETWEEN_PAUSES == 0:
                     await asyncio.sleep(0)
@@ -118,7 +110,7 @@ class Shard:
         return group
 
     def peek(self, group_id: str) -> Group | None:
-        """As `find`, to look only: a group at rest is not kept alive for it."""
+        """As `find`, for reading only: a group that only has a table entry gets no state machine."""
         group = self._groups.get(group_id)
         entry = self.table.get(group_id)
         return self._restored(group_id, entry) if group is None and entry is not None else group
@@ -130,7 +122,7 @@ class Shard:
         return group
 
     def list_groups(self) -> list[ListedGroup]:
-        """All groups; those at rest are listed as they lie in the table, without bringing them to life."""
+        """All groups. For those without a state machine the table entry is enough."""
         listed = [
             ListedGroup(group.group_id, group.protocol_type or "", group.state)
             for group in self._groups.values()
@@ -157,10 +149,13 @@ class Shard:
         return Group.restore(entry.snapshot, self._settings, self._timers.now_ms())
 
     def delete(self, group_id: str, check: Callable[[Group], None]) -> asyncio.Future[ErrorCode]:
-        """Delete a group, if `check` raises nothing once all earlier writes are in. Meanwhile it is dead to
-        everybody; afterwards, done or failed, what the log says is what there is."""
+        """Delete a group, unless `check` raises an error when all earlier writes are done.
 
-        def build() -> list[Record]:
+        While the deletion is being written, the group is Dead. Afterwards the group is what the log says,
+        whether the deletion succeeded or failed.
+        """
+
+        def build() -> list[KeyValue]:
             group = self.find(group_id)
             if group is None:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -195,7 +190,7 @@ class Shard:
         return token
 
     def perform(self, group: Group) -> asyncio.Future[ErrorCode] | None:
-        """Do what the group wants done; the last of its writes, if there was one."""
+        """Carry out the effects of the group; returns its last write, if there was one."""
         last_write = None
         for effect in group.take_effects():
             if isinstance(effect, Answered):

@@ -1,4 +1,4 @@
-"""The one look inside what consumers tell each other: which topics a member subscribes to."""
+"""Reads from the metadata of a consumer to which topics it subscribes; all else in it is opaque to us."""
 
 from __future__ import annotations
 

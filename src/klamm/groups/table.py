@@ -13,8 +13,8 @@ from klamm.groups.events import GroupSnapshot
 from klamm.groups.offsets import NO_TIMESTAMP, OffsetTable
 from klamm.groups.records import (
     GroupChange,
+    KeyValue,
     OffsetChange,
-    Record,
     group_tombstone,
     offset_tombstone,
     parse_record,
@@ -69,8 +69,8 @@ class GroupTable:
         if entry.snapshot is None and not entry.offsets:
             del self._entries[change.group_id]
 
-    def deletion_of(self, group_id: str) -> list[Record]:
-        """The records that make an end of a group and its offsets."""
+    def deletion_of(self, group_id: str) -> list[KeyValue]:
+        """The tombstones that delete a group and its offsets."""
         entry = self._entries.get(group_id, GroupEntry())
         tombstones = [offset_tombstone(group_id, topic, partition) for (topic, partition), _ in entry.offsets]
         return [*tombstones, group_tombstone(group_id)]

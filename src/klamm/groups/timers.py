@@ -1,4 +1,4 @@
-"""Timers on monotonic time, behind an interface so that tests can let it pass."""
+"""Timers on a monotonic clock, behind an interface, so that tests can move the clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TimerHandle(Protocol):
 
 class Timers(Protocol):
     def now_ms(self) -> int:
-        """Monotonic; its zero means nothing."""
+        """Milliseconds of a monotonic clock that starts anywhere."""
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> TimerHandle: ...
 
@@ -25,5 +25,5 @@ class LoopTimers:
         return int(asyncio.get_running_loop().time() * 1000)
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> TimerHandle:
-        # A millisecond is cut off `now_ms`: without the extra one a timer would find itself too early.
+        # `now_ms` is rounded down: without the extra millisecond a timer could fire too early by that clock.
         return asyncio.get_running_loop().call_at((when_ms + 1) / 1000, callback)

@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from klamm.groups.records import Record
+from klamm.groups.records import KeyValue
 from klamm.model.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
 
 MAX_QUEUED_WRITES = 20_000
-"""More than this many waiting means that the log stands still; clients are better told so."""
+"""If more writes wait, the log does not accept any: further ones are refused."""
 MAX_BATCH_BYTES = 512 * 1024
 """Well below the usual max.message.bytes. A single write may be larger and then travels alone."""
 
@@ -38,11 +38,11 @@ _CODE_FOR_CLIENTS = {
 }
 """What a failed append means to a group's client: codes that make it look for its coordinator again."""
 
-BuildRecords = Callable[[], list[Record]]
+BuildRecords = Callable[[], list[KeyValue]]
 
 
 class _Write(NamedTuple):
-    records: list[Record]
+    records: list[KeyValue]
     build: BuildRecords | None
     outcome: asyncio.Future[ErrorCode]
 
@@ -50,7 +50,7 @@ class _Write(NamedTuple):
 class PartitionWriter:
     def __init__(
         self,
-        append: Callable[[list[Record]], Awaitable[None]],
+        append: Callable[[list[KeyValue]], Awaitable[None]],
         replay: Callable[[bytes, bytes | None], None],
     ) -> None:
         self._append = append
@@ -60,7 +60,7 @@ class PartitionWriter:
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    def write(self, records: list[Record]) -> asyncio.Future[ErrorCode]:
+    def write(self, records: list[KeyValue]) -> asyncio.Future[ErrorCode]:
         """Done with NONE when the records are committed and replayed, else with what to tell the client."""
         return self._enqueue(records, None)
 
@@ -68,7 +68,7 @@ class PartitionWriter:
         """As `write`; a KafkaError that `build` raises becomes the outcome."""
         return self._enqueue([], build)
 
-    def _enqueue(self, records: list[Record], build: BuildRecords | None) -> asyncio.Future[ErrorCode]:
+    def _enqueue(self, records: list[KeyValue], build: BuildRecords | None) -> asyncio.Future[ErrorCode]:
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         if self._is_closed:
             outcome.set_result(ErrorCode.NOT_COORDINATOR)
@@ -81,7 +81,7 @@ class PartitionWriter:
         return outcome
 
     def close(self) -> None:
-        """Stop replaying: whatever is still on its way is another coordinator's to answer for."""
+        """Replay nothing more, and answer all writes with NOT_COORDINATOR: another broker coordinates now."""
         self._is_closed = True
         for write in (*self._under_way, *self._queue):
             _settle(write, ErrorCode.NOT_COORDINATOR)
@@ -118,7 +118,7 @@ class PartitionWriter:
             batch.append(self._queue.popleft())
         return batch
 
-    async def _commit(self, records: list[Record]) -> ErrorCode:
+    async def _commit(self, records: list[KeyValue]) -> ErrorCode:
         if not records:
             return ErrorCode.NONE
         try:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import TypeAlias
 
 from klamm.apis.broker import Clock
 from klamm.cluster.service import ClusterService
 from klamm.records.batch import parse_header
 from klamm.records.builder import build_batch, number_records
-from klamm.records.reader import Record, iter_records
+from klamm.records.decoding import decode_records, open_payload
 from klamm.replication.partition import Partition
 from klamm.replication.partitions import Partitions
 from klamm.storage.segments.scanning import iter_batches
 
 TOPIC = "__consumer_offsets"
+
+KeyAndValue: TypeAlias = tuple[bytes | None, bytes | None]
 
 READ_BYTES = 4 * 1024 * 1024
 """Replayed at a time, so that a large partition does not have to fit in memory."""
@@ -42,8 +45,8 @@ class OffsetsLog:
         if log.log.needs_flush(now_ms):
             await self._partitions.flusher.flush(log.log)
 
-    async def read_all(self, partition: int) -> AsyncIterator[list[Record]]:
-        """Every record of the partition, oldest first."""
+    async def read_all(self, partition: int) -> AsyncIterator[list[KeyAndValue]]:
+        """The keys and values of all records of the partition, oldest first, in pieces."""
         source = self._partitions.get(TOPIC, partition)
         offset = source.log.log_start_offset
         while offset < source.high_watermark:
@@ -51,15 +54,17 @@ class OffsetsLog:
             yield records
 
 
-def _read_some(partition: Partition, offset: int) -> tuple[list[Record], int]:
-    """Records from `offset` on, and the offset behind them."""
+def _read_some(partition: Partition, offset: int) -> tuple[list[KeyAndValue], int]:
+    """Keys and values from `offset` on, and the offset behind them."""
     piece = partition.read(offset, READ_BYTES, must_return_one=True, may_block=True)
     if piece is None:
         return [], partition.high_watermark
-    records: list[Record] = []
+    records: list[KeyAndValue] = []
     next_offset = offset
     for _, header, batch in iter_batches(piece.file.fd, piece.position, piece.position + piece.length):
         next_offset = header.last_offset + 1
         if not header.is_control:
-            records += (record for record in iter_records(batch) if record.offset >= offset)
+            decoded = decode_records(header, open_payload(batch, header=header))
+            fields = zip(decoded.offsets, decoded.keys, decoded.values, strict=True)
+            records += ((key, value) for each, key, value in fields if each >= offset)
     return records, next_offset

@@ -35,7 +35,7 @@ NAME_ERRORS = "surrogateescape"
 UTF-8, and those come out again as they went in."""
 
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
-"""The words for the flag in a batch's attributes, by its value."""
+"""The names of the two values of the timestamp type flag."""
 
 _VARINT_BITS = 64
 _SUCCESSIVE = list(range(0, 2 * 8192, 2))
@@ -116,7 +116,7 @@ def _decode_columns(
 
 
 def _decode_fields(data: bytes, count: int) -> _Fields:
-    """All records, those of one shape together. Where runs are not found they are looked for ever less."""
+    """Decode all records, runs of one shape together. After a failed search for a run the next comes later."""
     fields = _Fields(_successive(count), [0] * count, [None] * count, [None] * count, [()] * count)
     position = index = 0
     look_from, pause = 0, 1
@@ -270,15 +270,6 @@ def read_zigzag(data: bytes, position: int) -> tuple[int, int]:
     if number >> _VARINT_BITS:
         raise CorruptBatch("a number in a record is longer than 64 bits")
     return number, position
-
-
-def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """A signed number of any length, and where it ends. Past the end of `data` it raises IndexError."""
-    number = data[position]
-    position += 1
-    if number >= 0x80:
-        number, position = read_zigzag(data, position - 1)
-    return (number >> 1) ^ -(number & 1), position
 
 
 def _absolute_offsets(header: BatchHeader, deltas: list[int]) -> Sequence[int]:

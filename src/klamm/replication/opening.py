@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, BatchHeader, parse_header
+from klamm.records.batch import COMPRESSION_MASK, NO_TIMESTAMP, BatchHeader, CorruptBatch, parse_header
 from klamm.records.builder import assemble_batch
 from klamm.records.compression import CODEC_NAMES
 from klamm.records.reader import iter_spans, open_payload
@@ -96,26 +96,27 @@ def _check_records(payload: memoryview, header: BatchHeader, config: LogConfig, 
     checks_timestamps = not config.uses_log_append_time
     oldest_ms = now_ms - config.message_timestamp_before_max_ms
     newest_ms = now_ms + config.message_timestamp_after_max_ms
-    end = 0
-    for index, span in enumerate(iter_spans(payload, header.records_count)):
-        if span.offset_delta != index:
-            raise KafkaError(
-                ErrorCode.INVALID_RECORD, f"record {index} of the batch says that it is {span.offset_delta}"
-            )
-        end = span.end
-        timestamp = header.base_timestamp + span.timestamp_delta
-        if needs_keys and span.key is None:
-            record_errors.append(RecordError(index, _NO_KEY))
-        elif checks_timestamps and not oldest_ms <= timestamp <= newest_ms and timestamp != NO_TIMESTAMP:
-            code = ErrorCode.INVALID_TIMESTAMP
-            message = f"timestamp {timestamp} is not between {oldest_ms} and {newest_ms}"
-            record_errors.append(RecordError(index, message))
-        if len(record_errors) == MAX_RECORD_ERRORS:
-            break
+    try:
+        for index, span in enumerate(iter_spans(bytes(payload), header.records_count)):
+            _, _, offset_delta, timestamp_delta, key, _ = span
+            if offset_delta != index:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD, f"record {index} of the batch says that it is {offset_delta}"
+                )
+            timestamp = header.base_timestamp + timestamp_delta
+            if needs_keys and key is None:
+                record_errors.append(RecordError(index, _NO_KEY))
+            elif checks_timestamps and not oldest_ms <= timestamp <= newest_ms and timestamp != NO_TIMESTAMP:
+                code = ErrorCode.INVALID_TIMESTAMP
+                message = f"timestamp {timestamp} is not between {oldest_ms} and {newest_ms}"
+                record_errors.append(RecordError(index, message))
+            if len(record_errors) == MAX_RECORD_ERRORS:
+                break
+    except CorruptBatch as error:
+        # The CRC is right, so the producer made the batch like this: sending it again would not help.
+        raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from error
     if record_errors:
         raise InvalidRecords(code, record_errors)
-    if end != len(payload):
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"{len(payload) - end} bytes follow the last record")
 
 
 def _has_new_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:

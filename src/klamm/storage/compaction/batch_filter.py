@@ -31,8 +31,9 @@ from klamm.records.batch import (
 )
 from klamm.records.builder import assemble_batch
 from klamm.records.encoding import encode_varint
+from klamm.records.reader import RecordSpan
 from klamm.storage.compaction.offset_map import SHORT_KEY_BYTES, OffsetMap, key_identity
-from klamm.storage.compaction.record_scan import ScannedRecord, open_batch
+from klamm.storage.compaction.record_scan import open_batch
 
 
 class Retention(NamedTuple):
@@ -75,7 +76,7 @@ class BatchFilter:
             return data
         return _rebuild(header, opened.payload, kept, horizon_ms)
 
-    def _select(self, header: BatchHeader, records: list[ScannedRecord]) -> tuple[list[ScannedRecord], bool]:
+    def _select(self, header: BatchHeader, records: list[RecordSpan]) -> tuple[list[RecordSpan], bool]:
         """The records that stay, and whether one of them is a tombstone that compaction has seen."""
         horizon_ms = header.delete_horizon_ms
         drops_tombstones = horizon_ms is not None and horizon_ms <= self._retention.now_ms
@@ -124,9 +125,7 @@ class BatchFilter:
         )
 
 
-def _rebuild(
-    header: BatchHeader, payload: bytes, kept: list[ScannedRecord], horizon_ms: int | None
-) -> Buffer:
+def _rebuild(header: BatchHeader, payload: bytes, kept: list[RecordSpan], horizon_ms: int | None) -> Buffer:
     """The batch with only the records `kept`; with `horizon_ms`, dated by it."""
     attributes = header.attributes
     base_timestamp = header.base_timestamp
@@ -154,7 +153,7 @@ def _rebuild(
     )
 
 
-def _shifted(payload: bytes, record: ScannedRecord, shift_ms: int) -> bytes:
+def _shifted(payload: bytes, record: RecordSpan, shift_ms: int) -> bytes:
     """The record encoded again with a timestamp delta that is `shift_ms` larger."""
     start, end, _, timestamp_delta, _, _ = record
     attributes_at = _after_varint(payload, start)

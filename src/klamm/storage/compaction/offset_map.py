@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
 
-from klamm.storage.compaction.record_scan import BatchOnDisk, ScannedRecord, open_batch
+from klamm.records.reader import RecordSpan
+from klamm.storage.compaction.record_scan import BatchOnDisk, open_batch
 
 SHORT_KEY_BYTES = 47
 """Keys up to this length stand for themselves in the map; the bytes object of one takes at most 80 bytes."""
@@ -53,7 +54,7 @@ def build_offset_map(batches: Iterable[BatchOnDisk], first_dirty_offset: int, li
 def _map_records(
     offsets: dict[KeyIdentity, int],
     base_offset: int,
-    records: list[ScannedRecord],
+    records: list[RecordSpan],
     first_dirty_offset: int,
     capacity: int,
 ) -> int | None:
