@@ -3,7 +3,7 @@
 Code of the broker below the edge raises `KafkaError`; the edge (an API handler) turns it into the error
 fields of a response. `ClientError` is what users of the client catch. It lies here because `ConfigError`,
 which the client shares with the broker, is one of its subclasses; all others are in client/errors.py.
-`retriable` is what clients do with a code, not what we wish they did.
+`retriable` says what existing clients do: whether they repeat a request after this code.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ MAX_MESSAGE_LENGTH = 2_000
 
 
 class KafkaError(Exception):
-    """Something a peer asked for that it cannot have; `code` is what goes on the wire."""
+    """A request, or a part of one, that is refused; `code` is the error code of the answer."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         if len(message) > MAX_MESSAGE_LENGTH:

@@ -160,7 +160,7 @@ FLEXIBLE_SINCE: dict[int, int] = {
 
 
 def request_header_version(key: int, version: int) -> int:
-    """Header 2 goes with flexible versions, 1 with all others. Header 0 died with ControlledShutdown."""
+    """Header 2 goes with flexible versions, 1 with all others. Only ControlledShutdown v0 had header 0."""
     return 2 if version >= FLEXIBLE_SINCE.get(key, _NEVER_FLEXIBLE) else 1
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong between bytes and messages, and whose fault it is."""
+"""Errors of decoding (the fault of the peer) and of encoding (a bug of ours)."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _CRC = struct.Struct(">I")
 
 
 class CorruptBatch(KafkaError):
-    """Bytes that are no valid batch."""
+    """Bytes that are not a valid batch."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, message)
@@ -101,7 +101,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: Buffer, offset: int = 0) -> BatchHeader:
-    """Unpack a header without judging it; the caller sees to it that 61 bytes are there."""
+    """Unpack a header without checking its fields. `buffer` must have 61 bytes from `offset` on."""
     return tuple.__new__(BatchHeader, HEADER.unpack_from(buffer, offset))
 
 
@@ -111,7 +111,7 @@ def compute_crc(batch: Buffer) -> int:
 
 
 def patch_offset_and_epoch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch its place in the log. Its length field is written again from the buffer's size."""
+    """Write base offset and leader epoch into the batch, and its length, from the size of the buffer."""
     _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
 
 

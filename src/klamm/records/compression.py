@@ -156,7 +156,7 @@ def _decompress_growing(codec: int, data: Buffer, limit: int) -> bytearray:
 
 
 def _likely_size(codec: int, data: memoryview) -> int:
-    """What the data says it opens to, or may open to at most; 0 if it does not say. It need not be true."""
+    """The decompressed size, or an upper bound, that the data itself states; 0 if none. It may be wrong."""
     if codec == Codec.GZIP:
         return int.from_bytes(data[-4:], "little")
     if codec == Codec.ZSTD:
@@ -176,7 +176,7 @@ def _zstd_size(data: memoryview) -> int:
 
 
 def _lz4_size(data: memoryview) -> int:
-    """As many full blocks as there are. Headers with more than the usual fields are not worth reading."""
+    """An upper bound from the number of blocks; 0 for a header with more than the usual fields."""
     if len(data) < len(_LZ4_HEADER) or data[4] & _LZ4_MORE_FIELDS:
         return 0
     block_bytes = 1 << (2 * (data[5] >> 4 & 7) + 8)

@@ -116,7 +116,7 @@ def _decode_columns(
 
 
 def _decode_fields(data: bytes, count: int) -> _Fields:
-    """Decode all records, runs of one shape together. After a failed search for a run the next comes later."""
+    """Decode all records, runs of one shape together. After a failed search the next comes later."""
     fields = _Fields(_successive(count), [0] * count, [None] * count, [None] * count, [()] * count)
     position = index = 0
     look_from, pause = 0, 1

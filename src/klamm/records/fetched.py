@@ -1,4 +1,4 @@
-"""Walking along what a fetch brought: whole batches, one after the other, and which of them to read.
+"""Iterates over the batches of a fetched partition, and tells which of them have records to read.
 
 - A cut last batch is ignored: brokers may end an answer inside one.
 - Control batches and, for readers of committed records, those of aborted transactions are skipped; their

@@ -45,7 +45,7 @@ class _Shape(NamedTuple):
 
 
 def may_begin(data: bytes, start: int, end: int) -> bool:
-    """Whether it looks as if records like the one at `start` followed at `end`: quick, and often wrong."""
+    """A quick guess, often wrong, whether records of the shape of the one at `start` follow at `end`."""
     size = end - start
     column = data[start : end + (LEAST_RUN - 1) * size + 1 : size]
     return column == data[start : start + 1] * (LEAST_RUN + 1)
@@ -125,7 +125,7 @@ def _column(data: bytes, place: int, size: int, count: int) -> bytes:
 
 
 def _has_offsets(data: bytes, place: int, offset_size: int, size: int, index: int, count: int) -> bool:
-    """Whether the offset deltas go on from `index` without gaps, as far as their first two bytes say."""
+    """True if the first two bytes of the offset deltas from `index` on are those of deltas without gaps."""
     first = _column(data, place, size, count)
     if offset_size == 1:
         return first == bytes(range(2 * index, 2 * (index + count), 2))

@@ -1,7 +1,7 @@
 """What a producer's batch must satisfy before it may enter a log.
 
-Only the header is read, and the CRC computed: a broker does not open what it stores. The checks are those
-a client can get wrong; each has the error code that Kafka answers with.
+Only the header is read, and the CRC computed: most batches are stored without being opened. Each check has
+the error code that Kafka answers with.
 """
 
 from __future__ import annotations
