@@ -1,4 +1,4 @@
-"""Memory of a producer that is fed as fast as it goes while its broker is slow.
+"""Memory of a producer that is given records as fast as it accepts them while its broker is slow.
 
 The broker's process is stopped most of the time, so that it takes a small share of what the producer could
 send and the producer's buffer is full all along. The producer's own count and its process's resident memory
@@ -25,8 +25,7 @@ CLIENTS = (CONFLUENT, AIO, PLAIN)
 RECORD_SIZES = (100, 1024)
 BUFFER_MB = 32
 BUFFER_BYTES = BUFFER_MB << 20
-# Beside the records themselves: the frames that are being built and sent, and what the allocator keeps of
-# memory that is free again.
+# Besides the records themselves: frames that are built and sent, and freed memory that the allocator keeps.
 ALLOWANCE_MB = 16
 GROWTH = "grown by MB"  # resident memory, at most, above what it was after a warm-up
 COUNTED = "counted MB"  # by the producer itself, at most
@@ -73,7 +72,7 @@ def measure(bench: Bench, broker: Broker, record_size: int, client: str) -> Figu
 
 
 def watch_while_slow(broker: Broker, client_pid: int, seconds: float) -> float:
-    """Stops the broker for most of the time; the most that was resident in the client."""
+    """Stops the broker for most of the time; returns the client's highest resident memory."""
     most_mb, deadline = 0.0, time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:

@@ -97,7 +97,8 @@ def deliver_in_turns(
     streams: list[fetching.FetchStream],
     seconds: float,
 ) -> tuple[list[float], float]:
-    """Every turn a batch goes out, arrives at every consumer, who at once waits for the next, is answered."""
+    """One turn: a batch is produced, every consumer receives it and fetches again, and the produce is
+    answered."""
     chunk = memoryview(bytearray(fetching.CHUNK_BYTES))
     by_descriptor = {stream.connection.fileno(): stream for stream in streams}
     turns_us: list[float] = []

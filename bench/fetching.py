@@ -1,4 +1,4 @@
-"""Reading fetch answers off raw sockets: finds its way through a frame, keeps only one chunk of it in memory.
+"""Reads fetch answers from raw sockets: parses a frame while keeping only one chunk of it in memory.
 
 Topics to be fetched are filled with batches of one exact size, so the next offset follows from the number of
 bytes that came, whether a broker cuts its answer at a batch (Klamm) or anywhere (Kafka).
@@ -24,7 +24,7 @@ PAGE_BYTES = 4096
 
 
 class FetchStream:
-    """One consumer's connection: sends the next fetch, takes in the answer, knows its offset."""
+    """One consumer's connection: sends the next fetch, receives the answer, and keeps the offset."""
 
     def __init__(self, port: int, topic_name: str, answer_bytes: int, end_offset: int | None = None) -> None:
         self.connection = load.connect(port)
@@ -45,7 +45,7 @@ class FetchStream:
         self._head_filled = 0
 
     def receive(self, chunk: memoryview) -> bool:
-        """Takes what is there; True when it was the end of an answer."""
+        """Receives what has arrived; True if that completes an answer."""
         if self._head_filled < len(self._head):
             view = memoryview(self._head)[self._head_filled :]
             received = self.connection.recv_into(view)
@@ -82,7 +82,7 @@ class FetchStream:
 
 
 def fill(broker: Broker, topic_name: str, total_bytes: int) -> int:
-    """Appends batches of the exact size; gives the end offset."""
+    """Appends batches of the exact size; returns the end offset."""
     batch = wire.build_batch(RECORDS_A_BATCH, 1000, total_size=BATCH_BYTES)
     exchange = wire.produce_exchange(topic_name, batch, RECORDS_A_BATCH)
     with load.placed_connection(broker.port) as connection:
@@ -92,7 +92,7 @@ def fill(broker: Broker, topic_name: str, total_bytes: int) -> int:
 
 
 def fetch_one_at_a_time(stream: FetchStream, budget: load.Budget) -> tuple[int, float]:
-    """Bytes and seconds of fetches on one connection, each sent when the one before has arrived."""
+    """Bytes and seconds of fetches on one connection, each sent after the last answer has arrived."""
     chunk = memoryview(bytearray(CHUNK_BYTES))
     before = stream.fetched_bytes
     started = time.perf_counter()
@@ -136,7 +136,7 @@ def fetch_over_connections(streams: list[FetchStream], budget: load.Budget) -> t
 
 
 def drop_from_page_cache(paths: list[Path]) -> float:
-    """Writes the files out and drops their pages; gives the share of sampled pages that stayed."""
+    """Syncs the files and drops their pages; returns the share of sampled pages that stayed."""
     sampled = stayed = 0
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)

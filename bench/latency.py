@@ -19,7 +19,7 @@ from bench.workers import finish_worker, start_worker, wait_until_ready
 SECTION = "latency"
 RECORD_SIZE = 100
 SKIPPED_SECONDS = 1
-PATIENCE_SECONDS = 20.0  # for a saturated broker to hand out what has piled up
+PATIENCE_SECONDS = 20.0  # for a saturated broker to deliver its backlog
 
 
 class Pace(NamedTuple):

@@ -1,5 +1,4 @@
-"""How figures are laid out: brokers are compared in one kind of table, clients in another, pipelines in a
-third."""
+"""The layouts of tables: one for brokers, one for clients, one for pipelines."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ class Ratio(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """One kind of table: whose figures are its columns, and which of them are divided."""
+    """One kind of table: the contestants of its columns, and the ratios between them."""
 
     name: str
     aims_title: str

@@ -119,7 +119,8 @@ def send_at_rate(
 def receive_and_time(
     bootstrap: str, topic: str, record_count: int, skip_count: int, patience_seconds: float
 ) -> dict[str, float]:
-    """Percentiles of send to receive, without the first records; says `ready` when it waits for them."""
+    """Percentiles from send to receive, without the first records; prints `ready` once it waits for
+    records."""
     consumer = open_consumer(bootstrap, topic, partition_count=1)
     consumer.poll(0.5)  # the topic is empty: the assignment is active and the first fetch is waiting
     print("ready", flush=True)

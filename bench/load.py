@@ -23,7 +23,7 @@ _ERROR = struct.Struct(">h")
 
 
 class Budget(NamedTuple):
-    """A load ends when either is used up. The byte bound keeps dirty pages far from writeback throttling."""
+    """A load ends after these seconds or bytes. The bytes keep dirty pages far from writeback throttling."""
 
     seconds: float
     max_bytes: int
@@ -36,7 +36,7 @@ class Load(NamedTuple):
 
 
 class BadAnswer(RuntimeError):
-    """A broker answered something else than success; its figures would be worthless."""
+    """A broker answered with an error; its figures would be worthless."""
 
 
 def connect(port: int) -> socket.socket:
@@ -47,7 +47,7 @@ def connect(port: int) -> socket.socket:
 
 @contextlib.contextmanager
 def placed_connection(port: int) -> Iterator[socket.socket]:
-    """One connection, driven from where the load is placed."""
+    """One connection, on the core on which the load is placed."""
     with processes.on_load_core(), connect(port) as connection:
         yield connection
 
@@ -114,7 +114,7 @@ def produce_pipelined(
     budget: Budget,
     partition_count: int = 1,
 ) -> Load:
-    """Keeps `depth` requests under way; requests go round the partitions."""
+    """Keeps `depth` requests in flight, to the partitions in turn."""
     request_size, response_size = len(exchange.request), exchange.response_size
     block = bytearray(exchange.request * depth)
     inbox = bytearray(INBOX_BYTES)

@@ -28,7 +28,7 @@ MIB = 1024 * 1024
 
 @contextlib.contextmanager
 def server(*arguments: str) -> Iterator[int]:
-    """A machine server placed as Klamm is; gives its port."""
+    """A machine server on the same core as Klamm; returns its port."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.machine_server", *arguments],
         stdin=subprocess.PIPE,
@@ -120,7 +120,7 @@ def case_count(_: Bench) -> int:
 
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:
-    """The limits that stand alone; the others run inside the comparison they are the limit of."""
+    """The limits with a case of their own; the others are measured with the comparisons that they limit."""
     yield Comparison("loopback copy", {MACHINE: lambda: {"MB/s": loopback_copy(None, bench.budget)}})
     appending: dict[str, Measure] = {
         "loopback copy appended to a file": lambda: copy_to_file(bench),

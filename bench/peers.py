@@ -1,4 +1,4 @@
-"""The brokers under measurement, behind one small face: start, stop, make and drop topics.
+"""The brokers under measurement, behind one small interface: start, stop, create and delete topics.
 
 Klamm runs as a user runs it, `klamm up` in its own process. Apache Kafka runs as its own scripts start it
 (heap 1 GB, G1) and may use every core. Both keep their data below the same directory and get
@@ -59,8 +59,8 @@ class Broker(Protocol):
 
 
 def _broker_environment() -> dict[str, str]:
-    """What the user has set for a broker of their own must not reach this one; nor may the wish to keep no
-    compiled modules, because an installed broker has them."""
+    """The environment without the user's broker settings, and without PYTHONDONTWRITEBYTECODE, because an
+    installed broker has compiled modules."""
     return {
         key: value
         for key, value in os.environ.items()
@@ -69,7 +69,7 @@ def _broker_environment() -> dict[str, str]:
 
 
 class KlammBroker:
-    """`klamm up` on a free port, placed as the run says."""
+    """`klamm up` on a free port, placed as --placement says."""
 
     name = KLAMM
 
@@ -121,7 +121,7 @@ class KlammBroker:
 
 
 class KafkaBroker:
-    """Apache Kafka on a free port, on whatever cores it likes."""
+    """Apache Kafka on a free port, on all cores."""
 
     name = KAFKA
 
@@ -156,7 +156,7 @@ def running(kind: type[KlammBroker] | type[KafkaBroker], work_dir: Path) -> Iter
 
 @contextlib.contextmanager
 def topic(broker: Broker, partition_count: int = 1) -> Iterator[str]:
-    """A new topic that is ready for requests; dropped, and its files gone, when the context ends."""
+    """A new topic that is ready for requests. At the end of the context it is deleted with its files."""
     name = f"bench-{next(_topic_numbers):06d}"
     create_topic(broker, name, partition_count)
     try:

@@ -1,4 +1,4 @@
-"""What /proc says about a broker: its CPU time and resident memory with all its children; and pinning."""
+"""CPU time and resident memory of a broker with all its children, from /proc; and pinning to cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CORES = sorted(os.sched_getaffinity(0))
 
 
 class Placement(enum.Enum):
-    """Where Klamm, the machine's own servers and the raw load run. Apache Kafka always runs where it likes.
+    """The cores of Klamm, the machine's own servers and the raw load. Apache Kafka always runs on all cores.
 
     A broker of one thread never has more than one core, wherever it is. What differs is the price of a
     wake-up: between two cores of a virtual machine it can be a hundred microseconds, on one core a few.

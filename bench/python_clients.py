@@ -2,8 +2,8 @@
 
 Three partitions, acks 1, linger 5 ms, batches of 64 KB (librdkafka and our columns make them of 1 MB by
 default, and may), records of 100 B and 1 KB. Each measurement is a process of its own; the clients take turns
-in every round. What is polled was written once for all. Klamm is the broker; where Apache Kafka runs as well,
-the same is measured on it, in fewer rounds.
+in every round. The records that are polled were written once. Klamm is the broker; if Apache Kafka runs as
+well, the same is measured on it, in fewer rounds.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def format_number(value: float | None) -> str:
 
 
 def format_median(results: Results, key: tuple[str, str, str], contestant: str) -> str:
-    """The median, and how far the rounds lay apart."""
+    """The median, with the least and the most of the rounds."""
     values = results.rounds[key].get(contestant)
     if not values:
         return "–"

@@ -1,4 +1,4 @@
-"""Runs comparisons: every contestant once a round, round after round, so that drift of the machine hits all.
+"""Runs comparisons: every contestant once per round, so that changes of the machine affect all alike.
 
 A section yields comparisons one after another and may set things up between them. A contestant that fails is
 noted and left out of the rest of that comparison; the run goes on.

@@ -1,4 +1,4 @@
-"""Request bytes for the raw-socket load, made once by hand so that making them is never what is measured.
+"""Request bytes for the raw-socket load, made beforehand, so that making them is not measured.
 
 Only the few versions the load sends are here. They are written with `struct` alone, apart from the CRC: the
 bench must not share a codec with the broker it measures. Every response the load reads has a fixed layout for
