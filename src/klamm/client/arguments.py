@@ -62,7 +62,7 @@ def as_partition(item: PartitionLike) -> TopicPartition:
         if isinstance(topic, str) and isinstance(partition, int):
             return TopicPartition(topic, partition)
     raise ClientMisused(
-        f"{item!r} is no partition", advice="Give a TopicPartition, or a (topic, partition) tuple"
+        f"{item!r} is not a partition", advice="Give a TopicPartition, or a (topic, partition) tuple"
     )
 
 
@@ -92,7 +92,7 @@ def as_count(number: int) -> int:
     """How many records at most."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ClientMisused(
-            f"max_records={number!r} is no number of records", advice="Give one from 1 on, or leave it out"
+            f"max_records={number!r} is not a number of records", advice="Give one from 1 on, or leave it out"
         )
     return number
 

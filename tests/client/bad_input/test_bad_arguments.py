@@ -34,7 +34,7 @@ def test_times_of_a_consumer(face: Face, bootstrap: str, topic: str, timeout: An
 def test_counts_of_a_consumer(face: Face, bootstrap: str, topic: str, count: Any) -> None:
     with face.consumer(bootstrap, topics=[topic]) as consumer:
         for call in (consumer.poll, consumer.poll_arrow):
-            with pytest.raises(klamm.ClientMisused, match=r"^max_records=.* is no number of records"):
+            with pytest.raises(klamm.ClientMisused, match=r"^max_records=.* is not a number of records"):
                 call(timeout=0, max_records=count)
 
 

@@ -311,7 +311,7 @@ SETTINGS = FetchSettings(
     check_crcs=True,
     rack="",
     may_guess_offsets=True,
-    replica_lease_seconds=300.0,
+    preferred_replica_seconds=300.0,
     backoff=Backoff(0.1, 1.0),
 )
 

@@ -437,7 +437,7 @@ def test_broken_bytes_do_not_hide_what_came_before(cluster: FakeCluster, consume
 
 
 def test_the_replica_that_the_leader_names(cluster: FakeCluster) -> None:
-    consumer = FakeConsumer(cluster, rack="here", replica_lease_seconds=100.0)
+    consumer = FakeConsumer(cluster, rack="here", preferred_replica_seconds=100.0)
     log = cluster.logs[A0]
     log.replicas = (1, 2)
     log.preferred_replica = 2

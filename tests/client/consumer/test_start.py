@@ -81,7 +81,7 @@ def test_what_nobody_should_write(start: object) -> None:
         ("end", "; the nearest is latest$"),
         ("xyzzy", "12:00:00Z$"),
         (datetime(2026, 1, 1), "time zone"),
-        ("by_duration:1H", "no duration"),
+        ("by_duration:1H", "not a valid duration"),
     ],
 )
 def test_a_wrong_start_is_told_by_the_name_that_the_user_gave(start: str | datetime, nearest: str) -> None:

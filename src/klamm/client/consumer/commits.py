@@ -45,8 +45,8 @@ class Commits:
         self._later: dict[TopicPartition, CommittedOffset] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.is_polled = False
-        """Whether anybody has begun to read. Whoever only sets offsets by hand has finished nothing, and
-        where reading would start must not take the place of what was set."""
+        """True after the first poll. Before it nothing is finished, and the position at which reading would
+        start must not overwrite an offset that the user has committed."""
 
     @property
     def is_automatic(self) -> bool:

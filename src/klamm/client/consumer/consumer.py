@@ -262,7 +262,7 @@ class Consumer:
             self._engine.records.finish(lease)
 
     def sessions(self, *, on_revoke: str = DRAIN, drain_timeout: float | None = None) -> Sessions:
-        """The group's life as a loop: `async for session in consumer.sessions()`, one turn per rebalance.
+        """The group's life as a loop: `async for session in consumer.sessions()`, one round per rebalance.
 
         A session has a claim for each partition that is ours until the next rebalance, which ends them all.
         With `on_revoke="drain"` workers finish the record they have, for `drain_timeout` seconds at most (by
@@ -309,7 +309,8 @@ class Consumer:
         self._guard.check()
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise ClientMisused(
-                f"{offset!r} is no offset", advice="Give a number from 0 on, or use seek_to_end()"
+                f"{offset!r} is not a valid offset",
+                advice="Give a number from 0 on, or use seek_to_end()",
             )
         self._engine.positions.seek(as_partition(partition), offset)
 
@@ -403,14 +404,16 @@ def _as_offsets(
 ) -> dict[TopicPartition, CommittedOffset]:
     if not isinstance(offsets, Mapping):
         raise ClientMisused(
-            f"{type(offsets).__name__} says no offsets to commit", advice='Give a dict: {("topic", 0): 7}'
+            f"{type(offsets).__name__} is not a mapping of offsets to commit",
+            advice='Give a dict: {("topic", 0): 7}',
         )
     chosen = {}
     for partition, offset in offsets.items():
         committed = CommittedOffset(offset) if isinstance(offset, int) else offset
         if not isinstance(committed, CommittedOffset) or committed.offset < 0:
             raise ClientMisused(
-                f"{offset!r} is no offset to commit", advice="Give a number, or a CommittedOffset"
+                f"{offset!r} is not a valid offset to commit",
+                advice="Give a number from 0 on, or a CommittedOffset",
             )
         chosen[as_partition(partition)] = committed
     return chosen

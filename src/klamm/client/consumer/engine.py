@@ -1,4 +1,4 @@
-"""The works of a consumer, under both of its faces: its parts, how they hang together, and how they live.
+"""The engine of a consumer, the same for both faces: makes its parts, connects, starts and closes them.
 
 Everything here runs on the consumer's loop, except what says that it may be called from any thread: the
 plain face polls in the user's thread. Rebalances go forward, and the user's callbacks are called, only inside
@@ -150,7 +150,7 @@ class ConsumerEngine:
     def subscribe(self, topics: Topics, listeners: Listeners) -> None:
         if self.group is None and any(listeners):
             raise ClientMisused(
-                "without a group there are no rebalances to hear of", advice="Give the consumer a `group`"
+                "callbacks for rebalances without a group", advice="Give the consumer a `group`"
             )
         before = self.subscription.topics(self.network.metadata.topics)
         self.subscription.subscribe(topics, listeners)
@@ -215,7 +215,7 @@ class ConsumerEngine:
         """From any thread: raise what keeps the consumer from reading anything, if there is something."""
         error = self._outage.take()
         if error is not None:
-            # Whoever comes back after that wants to know whether it is better now.
+            # The next poll is to find out whether brokers answer again.
             self._on_loop(self.network.request_refresh)
             raise error
 
@@ -330,7 +330,7 @@ class ConsumerEngine:
                 timer.cancel()
 
     def _tell_news(self) -> bool:
-        """Wake whoever waits for something to return: whether that is a thread."""
+        """Wake the polls that wait for something to return. True if a thread waits."""
         for waiter in self._waiters:
             _wake(waiter)
         if self.session is not None:

@@ -4,8 +4,8 @@
   while the user works on what it brought.
 - A fetch may wait at the broker for a while. What becomes fetchable meanwhile (after a seek, say) does not
   wait for it: an express fetch, without a session and on a connection of its own, asks for it at once.
-- A partition is fetched from its leader, or from the replica that the leader named for our rack, until the
-  lease of that ends or it fails.
+- A partition is fetched from its leader, or from the replica that the leader named for our rack, for
+  metadata.max.age.ms or until a fetch from that replica fails.
 - Of every partition at most two fetches are buffered, and these are so small that all partitions together
   stay below prefetch.max.bytes: a slow partition never takes another one's room.
 - A partition that moved to a new leader is not fetched until it is known that the new one has what was read.
@@ -335,7 +335,7 @@ class FetchPlanner:
         return FetchOutcome(size, needs_metadata, errors)
 
     def _is_valid(self, plan: FetchPlan, response: FetchResponse) -> bool:
-        """Whether the partitions of an answer count."""
+        """True if the partitions of an answer may be taken in: neither it nor its session is in error."""
         if plan.is_express:
             waiting = self._under_way.get((plan.node_id, False))
             if not any(data.records for topic in response.responses for data in topic.partitions):
@@ -402,7 +402,7 @@ class FetchPlanner:
             try:
                 end_offset, end_epoch = end_position(fetched)
             except KafkaError:
-                is_broken = True  # who reads it comes to the broken place and says so
+                is_broken = True  # decoding will come to the broken place and raise
             fetch = BufferedFetch(fetched, end_offset, end_epoch)
         with self._positions.lock:
             if not self._positions.is_current(state, version):
@@ -416,7 +416,7 @@ class FetchPlanner:
                 return 0
             if data.preferred_read_replica >= 0 and data.preferred_read_replica != plan.node_id:
                 state.preferred_replica = data.preferred_read_replica
-                state.preferred_until = now + self._settings.replica_lease_seconds
+                state.preferred_until = now + self._settings.preferred_replica_seconds
             if fetch is None or (end_offset <= offset and not is_broken):
                 return 0
             state.served_at = self._answers

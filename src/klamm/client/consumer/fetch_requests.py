@@ -112,7 +112,7 @@ class FetchSettings(NamedTuple):
     rack: str
     may_guess_offsets: bool
     """Whether auto.offset.reset says where to go when an offset is out of range."""
-    replica_lease_seconds: float
+    preferred_replica_seconds: float
     """How long a replica is read from before the leader is asked again whom to ask."""
     backoff: Backoff
 
@@ -128,7 +128,7 @@ class FetchSettings(NamedTuple):
             check_crcs=config.bool_("check.crcs"),
             rack=config.str_("client.rack"),
             may_guess_offsets=config.str_("auto.offset.reset") != "none",
-            replica_lease_seconds=config.seconds("metadata.max.age.ms"),
+            preferred_replica_seconds=config.seconds("metadata.max.age.ms"),
             backoff=Backoff(config.seconds("retry.backoff.ms"), config.seconds("retry.backoff.max.ms")),
         )
 

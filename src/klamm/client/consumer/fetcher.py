@@ -1,7 +1,7 @@
 """Fetches in the background what the planner plans: one task per broker while there is something to fetch.
 
-`kick` has it look again; whoever changes something that fetching depends on kicks. Tasks send one fetch after
-the other and end when there is nothing more to ask for. `close` cancels and awaits them all.
+`kick` has it look again, and is called after every change that fetching depends on. Tasks send one fetch
+after the other and end when there is nothing more to ask for. `close` cancels and awaits them all.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ EXPRESS_LANE = "express"
 
 
 class _Landing:
-    """Takes the answer to one fetch in at once, before the task that sent it has its next turn: whoever waits
-    for the records is woken a turn earlier, and goes on before that task."""
+    """Takes in the answer to one fetch as soon as it is received, not when the task that sent the fetch runs
+    again: a poll that waits for the records is woken before that task."""
 
     __slots__ = ("_fetcher", "_plan", "ended", "failure", "is_for_thread")
 
@@ -42,7 +42,7 @@ class _Landing:
         self.failure: Exception | None = None
         """No answer came, or it could not be taken in."""
         self.is_for_thread = False
-        """Whether a thread waited for what it brought."""
+        """True if a thread waited for the records of the answer."""
 
     def done(self) -> bool:
         return self.ended.done()

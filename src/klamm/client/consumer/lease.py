@@ -7,7 +7,7 @@ time, and what lies before it is finished. So these hold at any moment:
     position = where the lease ends: the next offset to lease
 
 A lease ends once, in one of two ways. Finished: everything that the user was given counts as handled, and may
-be committed. Put back: what is not finished is leased again, to whoever asks next. A seek, a reset and the
+be committed. Put back: what is not finished is leased again by the next poll. A seek, a reset and the
 loss of the partition end it as well, and then nothing comes of it.
 
 Records are given to the user all at once, as columns, or one by one. Of those that are given one by one, all

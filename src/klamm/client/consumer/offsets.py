@@ -1,7 +1,7 @@
 """Asks leaders for offsets: the two ends of partitions, offsets by time, and where leader epochs ended.
 
 Questions go to all leaders at once, one request each. An attempt answers for every partition by itself:
-what is found, and why the rest is not; whoever asks decides what to try again.
+what is found, and why the rest is not; the caller decides what to try again.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class OffsetLookup:
     async def _by_leader(
         self, partitions: Iterable[TopicPartition], failures: dict[TopicPartition, ClientError]
     ) -> dict[int, dict[TopicPartition, int]]:
-        """Partitions with their leader epochs, by leader. Who has none that is known fails."""
+        """Partitions with their leader epochs, by leader. Those without a known leader go to `failures`."""
         partitions = list(partitions)
         metadata = self._network.metadata
         self._network.want_topics({partition.topic for partition in partitions})
@@ -222,7 +222,7 @@ def _blame_silence(
     failures: dict[TopicPartition, ClientError],
     node_id: int,
 ) -> None:
-    """A partition that an answer leaves out would be waited for in vain."""
+    """Count a partition that the answer leaves out as failed; it would be waited for in vain."""
     for partition in asked:
         if partition not in found and partition not in failures:
             what = f"asking broker {node_id} about {partition}"

@@ -21,7 +21,7 @@ from klamm.records.batch import parse_header
 from klamm.records.fetched import FetchedRecords, data_batches
 
 UNKNOWN = -1
-"""An offset or an epoch that nobody has told us."""
+"""An offset or an epoch that is not known."""
 
 
 class Need(Enum):
@@ -72,7 +72,7 @@ class BufferedFetch:
         return len(self.fetched.data)
 
     def look_ahead(self) -> None:
-        """Find the next batch. At the end `is_done`; where the bytes are no batch there is a `failure`."""
+        """Find the next batch. At the end `is_done`; where the bytes are not a batch there is a `failure`."""
         if self._batches is None:
             self._batches = data_batches(self.fetched._replace(from_offset=self._begin))
         try:

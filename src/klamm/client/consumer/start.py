@@ -108,5 +108,5 @@ def _duration_ms(text: str) -> int:
     found = _DURATION.fullmatch(text)
     parts = {name: float(number) for name, number in found.groupdict().items() if number} if found else {}
     if not parts:
-        raise ValueError(f"{text!r} is no duration such as PT1H, PT30M or P7D")
+        raise ValueError(f"{text!r} is not a valid duration: expected one such as PT1H, PT30M or P7D")
     return round(timedelta(**parts) / timedelta(milliseconds=1))

@@ -31,7 +31,7 @@ class Listeners(NamedTuple):
     on_lost: Listener | None = None
 
     def for_loss(self) -> Listener | None:
-        """Who has nothing to say about losses treats them like revocations."""
+        """The callback for lost partitions: `on_lost`, or `on_revoked` if there is none."""
         return self.on_lost or self.on_revoked
 
 
@@ -45,7 +45,7 @@ class Subscription:
         self.is_manual = False
         """Whether the partitions were chosen with `assign`."""
         self.is_begun = False
-        """Whether the user asked for anything, ever. Who reads nothing after that means it."""
+        """True after the first `subscribe` or `assign`: from then on a poll may have nothing to read."""
         self.listeners = Listeners()
 
     @property
@@ -101,5 +101,5 @@ def read_topics(topics: Any) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
         topics = [topics]
     names = tuple(dict.fromkeys(as_names(topics, "topic")))
     if not names or not all(names):
-        raise ClientMisused(f"{topics!r} names no topic", advice="To read nothing, call unsubscribe()")
+        raise ClientMisused(f"{topics!r} does not name a topic", advice="To read nothing, call unsubscribe()")
     return names, None

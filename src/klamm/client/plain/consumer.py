@@ -210,7 +210,7 @@ class Consumer(PlainFace):
             self._records.finish(lease)
 
     def sessions(self, *, on_revoke: str = DRAIN, drain_timeout: float | None = None) -> Sessions:
-        """The group's life as a loop: `for session in consumer.sessions()`, one turn per rebalance.
+        """The group's life as a loop: `for session in consumer.sessions()`, one round per rebalance.
 
         A session has a claim for each partition that is ours until the next rebalance, which ends them all.
         Workers finish the record they have, for `drain_timeout` seconds at most (by default most of

@@ -8,7 +8,7 @@ The plain faces stand on this: each has one LoopThread, and hands coroutines of 
 - A caller that is interrupted (Ctrl-C), or whose time is up, cancels the coroutine and sees it end.
 - The loop's own thread (delivery callbacks run there) must not wait for the loop: that is an error, not a
   deadlock.
-- Whoever waits while another thread closes the client gets ClientClosed.
+- A call that waits while another thread closes the client raises ClientClosed.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Claim(BaseClaim):
         self._session._tell_returned()
 
     def _is_over(self) -> bool:
-        """Whether this is the end; with on_revoke="cancel" the end is an error."""
+        """True if the claim has ended; with on_revoke="cancel" it raises ClaimRevoked instead."""
         if self.ended and self._session._is_cancelling:
             raise ClaimRevoked(
                 f"{self.topic_partition} is taken away, or the session was left",
@@ -89,7 +89,7 @@ class Claim(BaseClaim):
         return self.ended
 
     def _is_busy_elsewhere(self) -> bool:
-        """Whether another thread, which lives, has something of this claim in work."""
+        """True if another thread, which is alive, works on something of this claim."""
         worker = self._worker
         return (
             self._reader.is_busy

@@ -1,7 +1,7 @@
 """Sessions and claims, as far as both faces have them alike: from one rebalance to the next.
 
 While a session lives, a task on the consumer's loop watches for the rebalance that ends it, tells the group
-that the user is alive, and gives those who work on records their time to finish. It is over when a rebalance
+that the user is alive, and gives the workers their time to finish a record. It is over when a rebalance
 is due, when the user leaves it, or when the consumer is closed. From then on no claim hands out another
 record.
 
@@ -39,7 +39,7 @@ rest is for commits and the join."""
 
 LOOKS_PER_POLL_INTERVAL = 10
 MOST_SECONDS_BETWEEN_LOOKS = 1.0
-"""How often it is looked whether the workers get on."""
+"""How often the session checks that the workers make progress."""
 
 
 def drain_seconds(engine: ConsumerEngine, on_revoke: str, drain_timeout: float | None) -> float:
@@ -81,7 +81,7 @@ class BaseClaim:
         self._session = session
         self._reader = reader
         self._moving = threading.Lock()
-        """Ownership while the reader moves: whoever leaves the session puts back from another thread."""
+        """Guards the reader: another thread that leaves the session may put back what the worker has."""
 
     def __repr__(self) -> str:
         return f"<Claim {self._reader.partition}{' ended' if self.ended else ''}>"
@@ -103,11 +103,11 @@ class BaseClaim:
     # ---- for the faces
 
     def _worker_came_back(self) -> None:
-        """Whoever asks for more is the worker from now on; nothing is in work."""
+        """The caller asked for more: from now on it is the worker of this claim, and nothing is in work."""
         raise NotImplementedError
 
     def _is_over(self) -> bool:
-        """Whether nothing more comes; may say so by an error."""
+        """True when nothing more will be handed out. The plain claim may raise ClaimRevoked instead."""
         return self.ended
 
     async def _poll(self, max_records: int | None, timeout: float | None) -> list[Record]:

@@ -121,13 +121,13 @@ class GroupCoordinator:
         )
         self._node_id = -1
         self._changed = asyncio.Event()
-        """Set when the membership may have something new for whoever waits in ensure_active."""
+        """Set when the membership may have changed; a poll waits for it in `ensure_active`."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stepping: asyncio.Task[None] | None = None
         self._polls_under_way = 0
         self._departures = 0
-        """How often the membership was ended; whoever was joining meanwhile must not begin it anew."""
+        """How often the membership was ended. A poll that was joining at that time must not join again."""
         self._extra_topics: frozenset[str] = frozenset()
         network.on_metadata(self._metadata_came)
 
@@ -135,7 +135,7 @@ class GroupCoordinator:
 
     @property
     def rebalance_due(self) -> bool:
-        """Whether a poll has to go through `ensure_active` first."""
+        """True if a poll has to call `ensure_active` before it may hand out records."""
         return not self._membership.may_read_on
 
     @property
@@ -156,7 +156,7 @@ class GroupCoordinator:
         return self._membership.leadership is not None
 
     def polled(self, now: float) -> None:
-        """The user polls: it lives. `now` is the loop's time."""
+        """The user polls, so the member is alive. `now` is the loop's time."""
         self._membership.polled(now)
 
     async def ensure_active(self, timeout: float | None, *, until_stable: bool = False) -> None:
@@ -198,7 +198,7 @@ class GroupCoordinator:
             self._membership.polled(loop.time())
 
     def look_again(self) -> None:
-        """Have whoever waits in `ensure_active` ask its owner for trouble."""
+        """Wake the poll that waits in `ensure_active`, which then calls `raise_trouble` of the owner."""
         self._changed.set()
 
     async def leave(self, timeout: float = LEAVE_SECONDS) -> None:
@@ -306,7 +306,7 @@ class GroupCoordinator:
     # ---- requests, in the background
 
     def _update(self) -> None:
-        """The membership may have changed: tell everybody who waits for that."""
+        """The membership may have changed: wake polls and the task that sends requests."""
         if self._membership.needs_poll:
             self.rebalance_due_event.set()
         else:

@@ -107,7 +107,8 @@ class Membership:
         self.owned: frozenset[TopicPartition] = frozenset()
         self.leadership: Leadership | None = None
         self.overdue_seconds: float | None = None
-        """Set when the member left because nobody polled: how long. Whoever tells the user clears it."""
+        """For how long nobody had polled when the member left because of that. The coordinator warns the user
+        and sets it to None again."""
         self._backoff = backoff
         self._topics: frozenset[str] = frozenset()
         self._joined_topics: frozenset[str] = frozenset()
@@ -129,7 +130,7 @@ class Membership:
     # ---- what the user does
 
     def subscribe(self, topics: frozenset[str]) -> None:
-        """The topics to be a member for, now. Whoever wants none leaves."""
+        """The topics that the member subscribes to from now on."""
         self._topics = topics
         if self.phase is Phase.OUT:
             self._prepare("the consumer subscribed")
@@ -155,7 +156,7 @@ class Membership:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether a poll has nothing to do for the group: stable, or not a member at all."""
+        """True if a poll has nothing to do for the group: the member is stable, or there is no membership."""
         return self.phase in (Phase.STABLE, Phase.OUT) and self._failure is None
 
     @property
@@ -180,7 +181,7 @@ class Membership:
 
     def step(self) -> Step | None:
         """What the consumer has to do now, followed by `step_done`; None if nothing. Only inside a poll."""
-        # Who was fenced has something to lose first: the other member reads it already.
+        # A member that was fenced loses its partitions before it fails: another member reads them already.
         if self._failure is not None and not (self._is_fenced and self.owned):
             return None
         if self.phase is Phase.PREPARING:

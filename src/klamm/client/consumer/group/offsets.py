@@ -38,7 +38,7 @@ FIRST_REQUIRE_STABLE = 7
 ASK_AGAIN = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR, ErrorCode.REQUEST_TIMED_OUT}
 )
-"""Look for the coordinator anew."""
+"""Errors after which the client looks for the group's coordinator again."""
 
 _MOST_NAMED = 8
 """Partitions in a text; with more it would be no help."""

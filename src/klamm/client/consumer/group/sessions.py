@@ -1,6 +1,6 @@
 """A group's life as Python control flow: a session is one round of it, a claim is one partition within it.
 
-    async for session in consumer.sessions():              # one turn per rebalance
+    async for session in consumer.sessions():              # one round per rebalance
         async with session, asyncio.TaskGroup() as tasks:
             for claim in session.claims:
                 tasks.create_task(work(claim))             # async for record in claim: ...
@@ -149,7 +149,7 @@ class Session(BaseSession):
         return {task for task in found if task is not None and task is not own}
 
     async def _stop_workers(self, at_once: bool = False) -> None:
-        """Wait for the others, as long as they may take; whoever is left then is cancelled."""
+        """Wait for the workers, for `drain_seconds` at most; then cancel those that are still at work."""
         if not at_once:
             await self._wait_for_workers(self._drain_seconds)
         self._cancel_workers()
@@ -175,7 +175,7 @@ class Session(BaseSession):
             task.cancel("the claim that this task works on was revoked")
 
     def _take_back_cancellation(self) -> bool:
-        """Whether a CancelledError that arrives here comes from us alone, be it through gather."""
+        """True if only this session cancelled the task, directly or through a gather of the user's."""
         assert self._task is not None
         if self._has_cancelled_own_task:
             self._task.uncancel()
