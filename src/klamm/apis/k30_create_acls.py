@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, in_steps
 from klamm.apis.switched_off import NO_AUTHORIZER
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
@@ -15,6 +16,6 @@ from klamm.protocol.messages.k30_create_acls import AclCreationResult, CreateAcl
 
 
 @api(ApiKey.CREATE_ACLS)
-def handle(broker: Broker, request: Request[CreateAclsRequest]) -> CreateAclsResponse:
+def handle(broker: Broker, request: Request[CreateAclsRequest]) -> Steps[CreateAclsResponse]:
     refused = AclCreationResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-    return CreateAclsResponse(results=[refused] * len(request.message.creations))
+    return in_steps(CreateAclsResponse(results=[refused] * len(request.message.creations)))

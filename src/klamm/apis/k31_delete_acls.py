@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, in_steps
 from klamm.apis.switched_off import NO_AUTHORIZER
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
@@ -19,6 +20,6 @@ from klamm.protocol.messages.k31_delete_acls import (
 
 
 @api(ApiKey.DELETE_ACLS)
-def handle(broker: Broker, request: Request[DeleteAclsRequest]) -> DeleteAclsResponse:
+def handle(broker: Broker, request: Request[DeleteAclsRequest]) -> Steps[DeleteAclsResponse]:
     refused = DeleteAclsFilterResult(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
-    return DeleteAclsResponse(filter_results=[refused] * len(request.message.filters))
+    return in_steps(DeleteAclsResponse(filter_results=[refused] * len(request.message.filters)))

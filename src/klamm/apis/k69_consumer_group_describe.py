@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, distinct, in_steps, lazily
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k69_consumer_group_describe import (
@@ -18,10 +19,11 @@ from klamm.protocol.messages.k69_consumer_group_describe import (
 
 
 @api(ApiKey.CONSUMER_GROUP_DESCRIBE)
-def handle(broker: Broker, request: Request[ConsumerGroupDescribeRequest]) -> ConsumerGroupDescribeResponse:
-    return ConsumerGroupDescribeResponse(
-        groups=[
-            DescribedGroup(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION)
-            for group_id in dict.fromkeys(request.message.group_ids)
-        ]
-    )
+def handle(
+    broker: Broker, request: Request[ConsumerGroupDescribeRequest]
+) -> Steps[ConsumerGroupDescribeResponse]:
+    def refuse(group_id: str) -> DescribedGroup:
+        return DescribedGroup(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION)
+
+    group_ids = distinct(request.message.group_ids)
+    return in_steps(ConsumerGroupDescribeResponse(groups=lazily(group_ids, refuse)))
