@@ -34,14 +34,14 @@ def several(items: Iterable[Item], what: str) -> list[Item]:
     if isinstance(items, str | bytes):
         raise ClientMisused(f"{items!r} is one {what}", advice=f"Give a list of {what}s")
     if not isinstance(items, Iterable):
-        raise ClientMisused(f"{items!r} is no list of {what}s", advice="Give a list, be it of one")
+        raise ClientMisused(f"{items!r} is not a list of {what}s", advice="Give a list, even of one")
     return list(items)
 
 
 def as_name(item: str, what: str) -> str:
     """The name of a topic, a group or the like."""
     if not isinstance(item, str):
-        raise ClientMisused(f"{item!r} is no name of a {what}", advice="Give a text")
+        raise ClientMisused(f"{item!r} is not a name of a {what}", advice="Give a text")
     try:
         size = len(item.encode())
     except UnicodeEncodeError as error:
@@ -104,7 +104,7 @@ def as_timeout(seconds: float | None, name: str = "timeout") -> float | None:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not is_number or not 0 <= seconds < math.inf:  # which NaN is not, either
         raise ClientMisused(
-            f"{name}={seconds!r} is no time to wait", advice="Give seconds, from 0 on, or leave it out"
+            f"{name}={seconds!r} is not a time to wait", advice="Give seconds, from 0 on, or leave it out"
         )
     return seconds
 
@@ -119,7 +119,8 @@ def time_ms(time: TimeLike) -> int:
         return (time - _EPOCH) // _MILLISECOND
     if not isinstance(time, int) or isinstance(time, bool) or time < 0:
         raise ClientMisused(
-            f"{time!r} is no time", advice="Give milliseconds since 1970, or a datetime with a time zone"
+            f"{time!r} is not a valid time",
+            advice="Give milliseconds since 1970, or a datetime with a time zone",
         )
     return time
 

@@ -95,7 +95,7 @@ class ClientConfig(ConfigValues):
 
     def _take(self, name: str, value: object, origin: str | None) -> None:
         if not isinstance(name, str):
-            raise ConfigError(f"{name!r} is no configuration key: it must be a text", key=str(name))
+            raise ConfigError(f"{name!r} is not a configuration key: keys are texts", key=str(name))
         dotted = name.replace("_", ".") if name not in self._values else name
         if dotted == TOKEN_PROVIDER:
             self._take_token_provider(value)

@@ -90,7 +90,7 @@ def _read_entries(
             problems.append(f"{name} is missing")
         return []
     if len(data) % entry.size:
-        problems.append(f"{name} has {len(data)} bytes, which is no whole number of entries")
+        problems.append(f"{name} has {len(data)} bytes, which is not a whole number of entries")
     return list(entry.iter_unpack(data[: len(data) // entry.size * entry.size]))
 
 

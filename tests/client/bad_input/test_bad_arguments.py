@@ -24,9 +24,9 @@ def topic(bootstrap: str) -> str:
 def test_times_of_a_consumer(face: Face, bootstrap: str, topic: str, timeout: Any) -> None:
     with face.consumer(bootstrap, group="times", topics=[topic]) as consumer:
         for call in (consumer.poll, consumer.poll_arrow):
-            with pytest.raises(klamm.ClientMisused, match=r"^timeout=.* is no time to wait. Give seconds"):
+            with pytest.raises(klamm.ClientMisused, match=r"^timeout=.* is not a time to wait. Give seconds"):
                 call(timeout=timeout)
-        with pytest.raises(klamm.ClientMisused, match=r"^drain_timeout=.* is no time to wait"):
+        with pytest.raises(klamm.ClientMisused, match=r"^drain_timeout=.* is not a time to wait"):
             consumer.sessions(drain_timeout=timeout)
 
 
@@ -51,7 +51,7 @@ def test_a_consumer_goes_on_after_a_wrong_call(face: Face, bootstrap: str) -> No
 def test_times_of_a_producer(face: Face, bootstrap: str, topic: str, timeout: Any) -> None:
     with face.producer(bootstrap) as producer:
         for call in (producer.flush, producer.close, lambda seconds: producer.partitions_for(topic, seconds)):
-            with pytest.raises(klamm.ClientMisused, match=r"^timeout=.* is no time to wait"):
+            with pytest.raises(klamm.ClientMisused, match=r"^timeout=.* is not a time to wait"):
                 call(timeout)
         assert producer.send(topic, b"it was not closed").result().partition == 0
 
@@ -64,7 +64,7 @@ def test_times_of_an_admin(face: Face, bootstrap: str, topic: str, timeout: Any)
             admin.describe_cluster,
             lambda **wait: admin.describe_topic(topic, **wait),
         ):
-            with pytest.raises(klamm.ClientMisused, match=r"^timeout=.* is no time to wait"):
+            with pytest.raises(klamm.ClientMisused, match=r"^timeout=.* is not a time to wait"):
                 call(timeout=timeout)
 
 

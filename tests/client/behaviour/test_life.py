@@ -287,7 +287,7 @@ def test_calls_that_do_not_fit(face: Face, bootstrap: str, new_topic: NewTopic) 
                 read()
     with (
         face.consumer(bootstrap) as consumer,
-        pytest.raises(klamm.ClientMisused, match="5 is no list of topics"),
+        pytest.raises(klamm.ClientMisused, match="5 is not a list of topics"),
     ):
         consumer.subscribe(5)
     with pytest.raises(klamm.ConfigError, match=r"partitioner.*murmur2"):

@@ -87,9 +87,11 @@ async def test_columns_that_are_awaited(is_fed: bool) -> None:
 def test_times_that_are_none(timeout: Any) -> None:
     batch = batch_of_one()
     for delivery in (plain.Delivery(batch, 0), ranges(plain.RangesDelivery, batch)):
-        with pytest.raises(ClientMisused, match=r"^timeout=.* is no time to wait. Give seconds, from 0 on"):
+        with pytest.raises(
+            ClientMisused, match=r"^timeout=.* is not a time to wait. Give seconds, from 0 on"
+        ):
             delivery.result(timeout)
-        with pytest.raises(ClientMisused, match="is no time to wait"):
+        with pytest.raises(ClientMisused, match="is not a time to wait"):
             delivery.exception(timeout)
     assert batch.waiters == []
 

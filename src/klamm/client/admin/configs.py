@@ -50,14 +50,15 @@ def setting_text(name: str, value: SettingValue) -> str:
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         return ",".join(str(item) for item in value)
     raise ClientMisused(
-        f"{name}={value!r} is no setting", advice="Give a text, a number, true or false, or a list of texts"
+        f"{name}={value!r} is not a valid value of a setting",
+        advice="Give a text, a number, true or false, or a list of texts",
     )
 
 
 def as_resource(resource: ConfigResource) -> ConfigResource:
     if not isinstance(resource, ConfigResource):
         raise ClientMisused(
-            f"{resource!r} is no resource with settings",
+            f"{resource!r} is not a resource with settings",
             advice="Give ConfigResource.topic(...), .broker(...), .all_brokers() or .group(...)",
         )
     return resource
@@ -247,4 +248,6 @@ def _broker_of(resource: ConfigResource) -> int | None:
     try:
         return int(resource.name)
     except ValueError:
-        raise ClientMisused(f"{resource.name!r} is no broker", advice="Give its number") from None
+        raise ClientMisused(
+            f"{resource.name!r} is not the id of a broker", advice="Give its number"
+        ) from None

@@ -261,7 +261,7 @@ def _wire_time(spec: OffsetSpec) -> int:
         return time_ms(spec)
     if spec not in SPECIAL_TIMES:
         raise ClientMisused(
-            f"{spec!r} is no place in a partition",
+            f"{spec!r} is not a valid place in a partition",
             advice=f"Give one of {', '.join(SPECIAL_TIMES)}, milliseconds, or a datetime",
         )
     return SPECIAL_TIMES[spec]

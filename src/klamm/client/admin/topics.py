@@ -91,12 +91,14 @@ async def create_topics(
 def _check(topic: NewTopic) -> None:
     """What the request has no place for."""
     if not isinstance(topic, NewTopic):
-        raise ClientMisused(f"{topic!r} is no NewTopic", advice='Give one: NewTopic("orders", partitions=3)')
+        raise ClientMisused(
+            f"{topic!r} is not a NewTopic", advice='Give one: NewTopic("orders", partitions=3)'
+        )
     as_name(topic.name, "topic")
     for what, number in (("partitions", topic.partitions), ("replication_factor", topic.replication_factor)):
         if number is not None and not isinstance(number, int):
             raise ClientMisused(
-                f"{what}={number!r} of topic {topic.name!r} is no number", advice="Give a whole number"
+                f"{what}={number!r} of topic {topic.name!r} is not a number", advice="Give a whole number"
             )
 
 

@@ -62,7 +62,7 @@ def as_timestamp_ms(timestamp: TimeLike) -> int:
     """A timestamp that fits into a batch."""
     milliseconds = time_ms(timestamp)
     if milliseconds >= _TIMESTAMP_LIMIT:
-        raise ClientMisused(f"{timestamp!r} is no time", advice="Give milliseconds since 1970")
+        raise ClientMisused(f"{timestamp!r} is not a valid time", advice="Give milliseconds since 1970")
     return milliseconds
 
 
