@@ -81,11 +81,15 @@ async def test_a_topic_made_anew() -> None:
     async with ScriptedTopic() as topic, producer_of(topic) as producer:
         await send_all(producer, 3)
 
-        def recreate(script: ScriptedTopic, request: Any) -> Any:
-            script.topic_id, script.logs = b"n" * 16, [PartitionLog()]
+        topic.topic_id, topic.logs = b"n" * 16, [PartitionLog()]
+
+        def refuse_old_id(script: ScriptedTopic, request: Any) -> Any:
+            if request.topic_data[0].topic_id == script.topic_id:
+                return script.write(request)
+            script.script.append(refuse_old_id)  # until metadata has told the new one
             return answer_with(ErrorCode.UNKNOWN_TOPIC_ID)(script, request)
 
-        topic.script = [recreate]
+        topic.script = [refuse_old_id]
         async with asyncio.timeout(LIMIT_S):
             assert (await producer.send(TOPIC, b"anew")).offset == 0
         assert topic.brokers[0].requests[-1][2].topic_data[0].topic_id == b"n" * 16  # type: ignore[attr-defined]

@@ -25,7 +25,6 @@ from klamm.client.errors import (
     UnknownTopic,
 )
 from klamm.client.producer.options import ProducerOptions
-from klamm.config.client_keys import PRODUCER_KEYS
 from klamm.records.reader import iter_records
 from klamm.testing import Broker
 from klamm.testing.wire import WireConnection
@@ -56,11 +55,6 @@ def read_values(bootstrap: str, topic: str, partition: int = 0) -> list[bytes | 
 
 
 # ---- arguments
-
-
-def test_options_are_the_rows() -> None:
-    options = {name.replace("_", ".") for name in ProducerOptions.__annotations__}
-    assert options | {"partitioner"} == set(PRODUCER_KEYS)
 
 
 def test_a_partitioner_by_name_or_as_a_function(broker: Broker) -> None:
