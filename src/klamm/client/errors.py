@@ -133,7 +133,7 @@ class AuthorizationFailed(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
 ):
-    """We are known, and not allowed."""
+    """The broker knows who we are, and does not allow this."""
 
 
 class UnsupportedRequest(BrokerError, codes=(ErrorCode.UNSUPPORTED_VERSION,)):
@@ -282,7 +282,7 @@ class ClientForked(ClientError):
 
 
 class ClientMisused(ClientError):
-    """A call that does not fit: `subscribe` after `assign`, `commit` without a group."""
+    """A call, or an argument, that cannot work: `subscribe` after `assign`, `commit` without a group."""
 
 
 class ClaimRevoked(ClientError):

@@ -198,7 +198,7 @@ class Accumulator(Generic[DeliveryT]):
         return batch
 
     def has_room(self, size: int) -> bool:
-        """Whether encoded records of `size` bytes would be taken."""
+        """True if encoded records of `size` bytes would be taken now."""
         used = self.ledger.memory_used
         return used + size <= self._memory or (not used and self._closed is None)
 

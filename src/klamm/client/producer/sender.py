@@ -317,7 +317,7 @@ class Sender:
         return topic, leader[0]
 
     def call_finished(self) -> None:
-        """Call all who waited for what is settled now."""
+        """Call the waiters of all batches that are settled now."""
         ledger = self._accumulator.ledger
         while ledger.finished:
             with self._lock:
@@ -357,7 +357,8 @@ class Sender:
     # ---- brokers
 
     def _may_take(self, node: int) -> bool:
-        """Whether a broker takes a request now; sees to it that it will."""
+        """True if `node` is connected and takes one more request. If it is not connected, or its connection
+        is full, a task starts that makes it ready and then has a turn."""
         broker = self._brokers.get(node)
         if broker is None:
             broker = self._brokers[node] = _Broker(node)
@@ -433,7 +434,7 @@ class Sender:
         self._in_flight += 1
 
     def _ended(self, broker: _Broker) -> None:
-        """It is no more. Under the lock."""
+        """A request was answered, or will never be. Under the lock."""
         broker.in_flight -= 1
         self._in_flight -= 1
 
@@ -464,7 +465,7 @@ class Sender:
         self.wake()
 
     def failed(self, broker: _Broker, batches: list[Batch], error: ClientError) -> None:
-        """There is no answer, and there will be none."""
+        """A request will never be answered: its connection ended, or it could not be sent."""
         now = time.monotonic()
         self._logger.debug("no answer to %d batches: %s", len(batches), error)
         with self._lock:
