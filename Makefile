@@ -10,7 +10,7 @@ WORKERS ?= 3
 PYTEST := .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check bench faults lint setup setup-run clean
+.PHONY: help demo test test-long check bench versions faults lint setup setup-run clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -34,6 +34,9 @@ lint: setup
 
 bench: setup ## measure Klamm beside Apache Kafka
 	@.venv/bin/python -m bench $(ARGS)
+
+versions: setup ## test with the oldest and the newest version of each dependency
+	@.venv/bin/python scripts/versions.py $(ARGS)
 
 faults: setup ## kill -9 under load, many times over
 	@.venv/bin/python -m pytest -m faults -o faulthandler_timeout=0 $(ARGS)

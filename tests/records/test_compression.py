@@ -60,7 +60,8 @@ def test_what_is_opened_says_how_much_it_is(codec: Codec, writer: str, size: int
     packed = compress(codec, data) if writer == "klamm" else bytes(theirs(data))
     likely = _likely_size(codec, memoryview(packed))
     if codec == Codec.LZ4:
-        assert size <= likely < size + 65_536  # in blocks
+        assert size <= likely  # in full blocks; older versions of cramjam, which aiokafka uses, fill none
+        assert writer == "aiokafka" or likely < size + 65_536
     else:
         assert likely == size
 

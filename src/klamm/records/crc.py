@@ -18,7 +18,9 @@ else:
         package = find_spec("crc32c")
         spec = package and PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)
         if not spec:
-            raise ImportError("the package crc32c is missing or has changed its inside; install klamm's pins")
+            from crc32c import crc32c  # a version that is made otherwise: slower to import, and the same
+
+            return crc32c
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
         return module.crc32c

@@ -1,0 +1,66 @@
+"""The ranges of dependencies: each has a lower end, none is a single version, and our pins lie within."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def versions(monkeypatch):
+    monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+    import versions
+
+    yield versions
+    for name in ("versions", "setup"):
+        sys.modules.pop(name, None)
+
+
+def everything_required() -> list[Requirement]:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    lines = [
+        *project["dependencies"],
+        *(each for extra in project["optional-dependencies"].values() for each in extra),
+    ]
+    return [Requirement(line) for line in lines if not line.startswith("klamm")]
+
+
+@pytest.mark.parametrize("required", everything_required(), ids=lambda each: each.name)
+def test_a_dependency_is_a_range_that_holds_our_own_version(required):
+    operators = {specifier.operator for specifier in required.specifier}
+    assert ">=" in operators and not operators & {"==", "===", "~="}
+    pins = dict(
+        line.split("==")
+        for line in (REPOSITORY / "constraints.txt").read_text().splitlines()
+        if "==" in line and not line.startswith("#")
+    )
+    if required.name in pins:
+        assert Version(pins[required.name]) in required.specifier
+
+
+def test_uvloop_is_left_out_where_there_is_none():
+    (uvloop,) = (each for each in everything_required() if each.name == "uvloop")
+    here = {"sys_platform": "linux", "platform_python_implementation": "CPython"}
+    assert uvloop.marker.evaluate(here)
+    assert not uvloop.marker.evaluate({**here, "sys_platform": "win32"})
+    assert not uvloop.marker.evaluate({**here, "platform_python_implementation": "PyPy"})
+
+
+def test_the_oldest_versions_are_the_lower_ends(versions):
+    pins = versions.oldest_versions(["numpy>=1.26.0,<3", "uvloop>=0.21.0; sys_platform != 'win32'"])
+    assert pins == ["numpy==1.26.0", "uvloop==0.21.0"]
+    assert len(versions.oldest_versions(versions.dependencies())) == len(versions.dependencies())
+    with pytest.raises(versions.SetupError, match="no lower bound"):
+        versions.oldest_versions(["numpy<3"])
+
+
+def test_every_tool_of_the_tests_is_pinned_and_every_test_is_there(versions):
+    assert {tool.partition("==")[0] for tool in versions.tools_of_the_tests()} == set(versions.TEST_TOOLS)
+    assert all((REPOSITORY / test).exists() for test in versions.TESTS)
