@@ -157,7 +157,7 @@ def test_letters_of_a_pipeline_that_is_gone_wait_until_they_may_go_to_all(shop: 
     done = redrive(shop.project)
     assert done.total == 3
     ((reason, count),) = done.waiting.items()
-    assert "former is not in the project any more; --for-all" in reason and count == 1
+    assert "former is no longer in the project; --for-all" in reason and count == 1
     assert redrive(shop.project, dry_run=True).total == 0, "the others are done with"
     bury(shop, "table", "decode", b"a new one")
     assert redrive(shop.project, for_all=True).total == 2
