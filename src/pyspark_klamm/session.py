@@ -2,8 +2,9 @@
 
     spark = pyspark_klamm.session("orders")
 
-The caller's settings override those made here; our jar is added to `spark.jars`. If a session runs already,
-it is returned, as Spark does, with its Java and its jars unchanged.
+The caller's settings override those made here; our jar is added to `spark.jars`, and our Java options stand
+before the caller's. If a session runs already, it is returned, as Spark does, with its Java and its jars
+unchanged.
 """
 
 from __future__ import annotations
@@ -39,8 +40,17 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     # Arrow batches for Python that fit into caches, which 10,000 large rows (Spark's other limit) do not, and
     # into one record batch of a topic, which is at most a megabyte with Kafka's overhead.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(960 * 1024),
+    # Spark's own daemon prints a stack trace for every task that is cancelled while its worker answers.
+    "spark.python.daemon.module": "pyspark_klamm.daemon",
 }
-"""Settings that make Spark fast on a local master."""
+"""Settings that make Spark fast and quiet on a local master."""
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+DEEP_STACKS = "-Xss32m"
+"""When a query is stopped during `foreachBatch`, Spark looks for the reason in the text of the error, by a
+regular expression that needs a stack of some megabytes. With Java's one megabyte the query's thread dies of
+a StackOverflowError, and prints a thousand lines of it. Stacks take no more memory than threads have used."""
 
 
 def session(
@@ -98,5 +108,7 @@ def settings_for(master: str, config: Mapping[str, str]) -> dict[str, str]:
             # Over TCP, delayed acknowledgements between JVM and Python worker cost 40 ms per task.
             settings["spark.python.unix.domain.socket.enabled"] = "true"
     settings |= config
+    if master.startswith("local"):
+        settings[JAVA_OPTIONS] = " ".join(filter(None, [DEEP_STACKS, config.get(JAVA_OPTIONS)]))
     settings["spark.jars"] = ",".join(filter(None, [config.get("spark.jars"), str(jar_path())]))
     return settings

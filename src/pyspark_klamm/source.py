@@ -60,9 +60,11 @@ class KlammSource(DataSource):
         return KlammBatchReader(parse_read_options(self.options, is_stream=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from pyspark_klamm.hang_ups import end_quietly
         from pyspark_klamm.options import parse_read_options
         from pyspark_klamm.stream_reader import KlammStreamReader
 
+        end_quietly()
         self._check_schema(schema)
         return KlammStreamReader(parse_read_options(self.options, is_stream=True), schema)
 

@@ -84,9 +84,11 @@ def test_without_any_java_a_session_says_so_before_spark_is_started(without_java
 
 
 def test_settings_of_the_caller_win() -> None:
-    settings = settings_for("local[4]", {"spark.ui.enabled": "true", "spark.jars": "mine.jar"})
+    given = {"spark.ui.enabled": "true", "spark.jars": "mine.jar", "spark.driver.extraJavaOptions": "-Xss2m"}
+    settings = settings_for("local[4]", given)
     assert settings["spark.ui.enabled"] == "true"
     assert settings["spark.jars"] == f"mine.jar,{jar_path()}"
+    assert settings["spark.driver.extraJavaOptions"] == "-Xss32m -Xss2m", "of two the JVM takes the last"
     assert settings["spark.driver.bindAddress"] == "127.0.0.1"
 
 
