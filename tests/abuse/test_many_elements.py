@@ -1,18 +1,201 @@
-"""Requests that are small on the wire and large in memory: arrays of next to nothing, tags without end."""
+"""Requests that name as much as fits into them, of every API in every version, and tags without end.
+
+The broker answers or hangs up. Its loop is never away for long, its memory stays within bounds, and the
+neighbour is served meanwhile.
+"""
 
 from __future__ import annotations
 
 import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
 
 import pytest
 
-from klamm.protocol.apis import ApiKey
+from klamm.apis.registry import load_handlers
+from klamm.protocol.apis import API_VERSIONS, ApiKey
 from klamm.protocol.decoder_source import MAX_REQUEST_ELEMENTS
+from klamm.protocol.messages.k08_offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from klamm.protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from klamm.protocol.messages.k10_find_coordinator import FindCoordinatorRequest
+from klamm.protocol.messages.k15_describe_groups import DescribeGroupsRequest
+from klamm.protocol.messages.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from klamm.protocol.primitives import MAX_TAGGED_FIELDS
+from klamm.testing.wire import WireConnection
+from tests.abuse import watched_broker
+from tests.abuse.broker_process import BrokerProcess, raise_descriptor_limit
+from tests.abuse.calls import create_topic
 from tests.abuse.conftest import Abused
-from tests.abuse.raw import open_socket, read_frame, read_to_end, sized
+from tests.abuse.crowded import arrays_of, crowded
+from tests.abuse.plausible import GROUP, TOPIC
+from tests.abuse.raw import frame_of, open_socket, read_frame, read_to_end, sized
 
-REQUEST_BYTES = 40 * 1024 * 1024
+PARTITIONS = 1_000
+REQUEST_BYTES = 250_000
+OLDER_REQUEST_BYTES = 20_000
+"""Of the versions before the newest: enough for more elements than are handled at once."""
+LONG_REQUEST_BYTES = 1_000_000
+LARGEST_REQUEST_BYTES = 40 * 1024 * 1024
+
+LONGEST_STALL_MS = 100.0
+"""Of CPU time of the loop's thread, between two looks of the loop."""
+
+PEAK_GROWTH_BYTES = 120 * 1024 * 1024
+"""Most of it are the objects of 50,000 elements, and what malloc does not give back."""
+
+
+class Stalls:
+    """What the watched broker wrote down."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._seen = 0
+
+    def longest_ms(self) -> float:
+        """The longest stall since the last call."""
+        lines = self.file.read_text().splitlines()
+        new, self._seen = lines[self._seen :], len(lines)
+        return max(map(float, new), default=0.0)
+
+
+@pytest.fixture(scope="module")
+def stalls(tmp_path_factory: pytest.TempPathFactory) -> Stalls:
+    file = tmp_path_factory.mktemp("stalls") / "stalls"
+    file.touch()
+    return Stalls(file)
+
+
+@pytest.fixture(scope="module")
+def broker_process(tmp_path_factory: pytest.TempPathFactory, stalls: Stalls) -> Iterator[BrokerProcess]:
+    raise_descriptor_limit()
+    directory = tmp_path_factory.mktemp("abused")
+    # A name without end must not make a topic each.
+    settings = {"auto.create.topics.enable": "false"}
+    process = BrokerProcess(directory / "data", directory / "broker.log", settings)
+    with process.started(sys.executable, watched_broker.__file__, str(stalls.file)):
+        yield process
+
+
+@pytest.fixture(scope="module")
+def topic_id(broker_process: BrokerProcess) -> bytes:
+    """A topic of many partitions, and a group with an offset for each: there is something to be told."""
+    with WireConnection(broker_process.bootstrap, client_id="abuser") as connection:
+        topic_id = create_topic(connection, TOPIC, partitions=PARTITIONS)
+        commit_everywhere(connection, GROUP)
+    return topic_id
+
+
+def commit_everywhere(connection: WireConnection, group_id: str) -> None:
+    found = connection.call(FindCoordinatorRequest(coordinator_keys=[group_id]))
+    assert found.coordinators[0].error_code == 0
+    partitions = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata="x" * 50)
+        for index in range(PARTITIONS)
+    ]
+    topics = [OffsetCommitRequestTopic(name=TOPIC, partitions=partitions)]
+    answer = connection.call(OffsetCommitRequest(group_id=group_id, topics=topics), 9)
+    assert {each.error_code for each in answer.topics[0].partitions} == {0}
+
+
+@pytest.fixture
+def watched(topic_id: bytes, abused: Abused, stalls: Stalls) -> Iterator[Abused]:
+    stalls.longest_ms()
+    abused.allowed_growth_bytes = PEAK_GROWTH_BYTES
+    yield abused
+    longest_ms = stalls.longest_ms()
+    assert longest_ms < LONGEST_STALL_MS, f"the loop was away for {longest_ms:.0f} ms"
+
+
+def ask(abused: Abused, frame: bytes) -> int:
+    """The size of the answer; 0 when the broker hangs up."""
+    with open_socket(abused.bootstrap) as sock:
+        sock.sendall(frame)
+        try:
+            answer = read_frame(sock)
+        except ConnectionError:
+            return 0
+    assert struct.unpack_from(">i", answer) == (1,)
+    return len(answer)
+
+
+class Crowd:
+    """Asks with as many elements as fit, for each array of a request."""
+
+    def __init__(self, abused: Abused, topic_id: bytes, stalls: Stalls) -> None:
+        self._abused = abused
+        self._topic_id = topic_id
+        self._stalls = stalls
+        self._random = Random(7)
+
+    def ask(self, key: ApiKey, version: int, max_bytes: int, is_distinct: bool) -> None:
+        request_class = API_VERSIONS[key].request
+        for path in arrays_of(request_class, version):
+            request = crowded(
+                request_class,
+                version,
+                path,
+                max_bytes,
+                topic_id=self._topic_id,
+                is_distinct=is_distinct,
+                random=self._random,
+            )
+            ask(self._abused, frame_of(request, version))
+            where = f"{key.title} v{version}, {[field.name for field in path]}"
+            longest_ms = self._stalls.longest_ms()
+            assert longest_ms < LONGEST_STALL_MS, f"{where}: the loop was away for {longest_ms:.0f} ms"
+
+
+@pytest.fixture
+def crowd(watched: Abused, topic_id: bytes, stalls: Stalls) -> Crowd:
+    return Crowd(watched, topic_id, stalls)
+
+
+every_api = pytest.mark.parametrize("key", sorted(load_handlers()), ids=lambda key: key.title)
+in_both_ways = pytest.mark.parametrize("is_distinct", [False, True], ids=["repeated", "distinct"])
+
+
+@in_both_ways
+@every_api
+def test_as_many_elements_as_fit(crowd: Crowd, key: ApiKey, is_distinct: bool) -> None:
+    accepted = API_VERSIONS[key].accepted
+    for version in range(accepted.first, accepted.last + 1):
+        crowd.ask(
+            key, version, REQUEST_BYTES if version == accepted.last else OLDER_REQUEST_BYTES, is_distinct
+        )
+
+
+@pytest.mark.long
+@in_both_ways
+@every_api
+def test_as_many_elements_as_fit_into_a_large_request(crowd: Crowd, key: ApiKey, is_distinct: bool) -> None:
+    accepted = API_VERSIONS[key].accepted
+    for version in range(accepted.first, accepted.last + 1):
+        crowd.ask(key, version, LONG_REQUEST_BYTES, is_distinct)
+
+
+def test_one_resource_named_again_and_again_is_described_once(watched: Abused) -> None:
+    resource = DescribeConfigsResource(resource_type=2, resource_name=TOPIC, configuration_keys=None)
+    once = ask(watched, frame_of(DescribeConfigsRequest(resources=[resource], include_synonyms=True)))
+    often = ask(
+        watched, frame_of(DescribeConfigsRequest(resources=[resource] * 40_000, include_synonyms=True))
+    )
+    assert 1000 < once == often
+
+
+def test_one_group_named_again_and_again_is_told_once(watched: Abused) -> None:
+    with watched.connect() as connection:
+        commit_everywhere(connection, "told")
+    group = OffsetFetchRequestGroup(group_id="told", topics=None)
+    once = ask(watched, frame_of(OffsetFetchRequest(groups=[group])))
+    assert PARTITIONS * 50 < once == ask(watched, frame_of(OffsetFetchRequest(groups=[group] * 40_000)))
+    once = ask(watched, frame_of(DescribeGroupsRequest(groups=["told"])))
+    assert 10 < once == ask(watched, frame_of(DescribeGroupsRequest(groups=["told"] * 40_000)))
 
 
 def header(key: ApiKey, version: int) -> bytes:
@@ -45,21 +228,18 @@ every_kind = pytest.mark.parametrize("make", list(MAKERS), ids=lambda make: make
 
 
 @every_kind
-def test_too_many_elements_are_refused_at_once(abused: Abused, make: object) -> None:
+def test_too_many_elements_are_refused_at_once(watched: Abused, make: object) -> None:
     assert callable(make)
-    abused.allowed_growth_bytes = 120 * 1024 * 1024
-    for count in (MAX_REQUEST_ELEMENTS + 1, REQUEST_BYTES // MAKERS[make]):
-        with open_socket(abused.bootstrap) as sock:
+    for count in (MAX_REQUEST_ELEMENTS + 1, LARGEST_REQUEST_BYTES // MAKERS[make]):
+        with open_socket(watched.bootstrap) as sock:
             sock.sendall(sized(make(count)))
             assert read_to_end(sock) == b""
 
 
 @every_kind
-def test_as_many_as_are_allowed_are_answered(abused: Abused, make: object) -> None:
+def test_as_many_as_are_allowed_are_answered(watched: Abused, make: object) -> None:
     assert callable(make)
-    with open_socket(abused.bootstrap) as sock:
-        sock.sendall(sized(make(MAX_REQUEST_ELEMENTS - 1)))
-        assert struct.unpack_from(">i", read_frame(sock)) == (1,)
+    assert ask(watched, sized(make(MAX_REQUEST_ELEMENTS - 1)))
 
 
 def varint(number: int) -> bytes:
@@ -75,20 +255,20 @@ def tags(count: int) -> bytes:
     return varint(count) + b"".join(varint(100 + tag) + b"\0" for tag in range(count))
 
 
-def test_tags_nobody_knows_are_passed_over(abused: Abused) -> None:
-    with open_socket(abused.bootstrap) as sock:
+def test_tags_nobody_knows_are_passed_over(watched: Abused) -> None:
+    with open_socket(watched.bootstrap) as sock:
         nobodys = tags(MAX_TAGGED_FIELDS)
         sock.sendall(sized(header(ApiKey.METADATA, 12) + nobodys + b"\x01\0\0" + nobodys))
         assert struct.unpack_from(">i", read_frame(sock)) == (1,)
 
 
-def test_tags_without_end_are_refused_at_once(abused: Abused) -> None:
+def test_tags_without_end_are_refused_at_once(watched: Abused) -> None:
     without_end = tags(1_000_000)
     for request in (
         header(ApiKey.METADATA, 12) + without_end,
         header(ApiKey.METADATA, 12) + b"\0\x01\0\0" + without_end,
         header(ApiKey.FETCH, 18) + b"\0" + bytes(21) + b"\x01\x01\x01" + without_end,
     ):
-        with open_socket(abused.bootstrap) as sock:
+        with open_socket(watched.bootstrap) as sock:
             sock.sendall(sized(request))
             assert read_to_end(sock) == b""

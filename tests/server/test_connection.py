@@ -14,9 +14,11 @@ import uvloop
 
 from klamm.server import connection as connection_module
 from klamm.server import sending
+from klamm.server import unsent as unsent_module
 from klamm.server import work as work_module
 from klamm.server.connection import MAX_REQUESTS_IN_FLIGHT, MAX_UNSENT_BYTES
 from klamm.server.receiving import LARGE_FRAME_BYTES, SHARED_BUFFER_BYTES
+from klamm.server.unsent import UnsentAnswers
 from klamm.storage.segments.open_files import FileHandle
 from klamm.storage.segments.segment import FileSlice
 from tests.server.fakes import MAX_REQUEST_BYTES, eventually, fake_server, frame
@@ -480,3 +482,25 @@ async def test_progress_is_what_the_client_takes() -> None:
         await eventually(lambda: asyncio.get_running_loop().time() > seen_s)
         server.client.recv(1 << 20)
         assert server.connection.last_progress_s() > seen_s
+
+
+async def test_at_the_bound_a_client_that_does_not_read_is_closed_and_the_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(unsent_module, "STUCK_S", 0.05)
+    monkeypatch.setattr(unsent_module, "CHECK_INTERVAL_S", 0.01)
+    async with fake_server() as stuck:
+        stuck.unsent = UnsentAnswers(max_bytes=4_000_000, max_files=10)
+        async with fake_server() as reading:
+            reading.unsent = stuck.unsent
+            await stuck.send(frame(1, "z", b"3900000"))
+            await eventually(lambda: stuck.unsent.byte_count > 3_000_000)
+            await stuck.send(frame(2, "e", b"never handled"))
+            for number in range(3):
+                await reading.send(frame(number, "z", b"2000000"))
+                assert len((await reading.receive())[1]) == 2_000_000
+            await reading.send(frame(9, "z", b"2000000"))
+            await eventually(lambda: stuck.connection.is_closed)
+            assert len(stuck.dispatcher.handled) == 1, "nothing more was read from it"
+            assert len((await reading.receive())[1]) == 2_000_000
+            assert not reading.connection.is_closed

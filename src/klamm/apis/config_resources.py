@@ -32,7 +32,7 @@ async def alter_each(
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this resource more than once")
             await alter(resource)
         except KafkaError as error:
-            outcomes.append((resource, error))
+            outcomes.append((resource, error.as_result()))
         else:
             outcomes.append((resource, None))
     return outcomes

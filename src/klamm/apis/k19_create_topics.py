@@ -9,6 +9,7 @@ not used: creating takes milliseconds.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
@@ -27,6 +28,8 @@ from klamm.protocol.messages.k19_create_topics import (
     CreateTopicsResponse,
 )
 
+_FIRST_VERSION_WITH_CONFIGS = 5
+
 
 @api(ApiKey.CREATE_TOPICS)
 async def handle(broker: Broker, request: Request[CreateTopicsRequest]) -> Steps[CreateTopicsResponse]:
@@ -44,14 +47,42 @@ async def handle(broker: Broker, request: Request[CreateTopicsRequest]) -> Steps
                 )
             wanted.append(_new_topic(topic))
         except KafkaError as error:
-            results[topic.name] = error
+            results[topic.name] = error.as_result()
     created = await broker.cluster.create_topics(wanted, validate_only=validate_only)
     results.update(zip((topic.name for topic in wanted), created, strict=True))
+    described = _DescribedConfigs(broker, request.version)
     return in_steps(
         CreateTopicsResponse(
-            topics=lazily(list(times_named), lambda name: _result(broker, name, results[name], validate_only))
+            topics=lazily(
+                list(times_named), lambda name: _result(name, results[name], described, validate_only)
+            )
         )
     )
+
+
+class _DescribedConfigs:
+    """The settings of new topics, described once for all topics in a row that set the same."""
+
+    def __init__(self, broker: Broker, version: int) -> None:
+        self._broker = broker
+        self._are_told = version >= _FIRST_VERSION_WITH_CONFIGS
+        self._last: Mapping[str, str] | None = None
+        self._last_described: list[CreatableTopicConfigs] = []
+
+    def of(self, config: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        if self._are_told and config != self._last:
+            self._last = config
+            self._last_described = [
+                CreatableTopicConfigs(
+                    name=key.row.name,
+                    value=key.text,
+                    read_only=key.read_only,
+                    config_source=key.source,
+                    is_sensitive=key.row.sensitive,
+                )
+                for key in describe_topic(self._broker.config, config)
+            ]
+        return self._last_described
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:
@@ -70,7 +101,7 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 
 
 def _result(
-    broker: Broker, name: str, result: TopicImage | KafkaError, validate_only: bool
+    name: str, result: TopicImage | KafkaError, described: _DescribedConfigs, validate_only: bool
 ) -> CreatableTopicResult:
     if isinstance(result, KafkaError):
         return CreatableTopicResult(name=name, error_code=result.code, error_message=result.message)
@@ -80,14 +111,5 @@ def _result(
         error_message=None,
         num_partitions=len(result.partitions),
         replication_factor=result.replication_factor,
-        configs=[
-            CreatableTopicConfigs(
-                name=key.row.name,
-                value=key.text,
-                read_only=key.read_only,
-                config_source=key.source,
-                is_sensitive=key.row.sensitive,
-            )
-            for key in describe_topic(broker.config, result.config)
-        ],
+        configs=described.of(result.config),
     )

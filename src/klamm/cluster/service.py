@@ -293,8 +293,8 @@ class ClusterService:
         """Work out each command on the image that the ones before it make; commit many in one transaction."""
         results: list[TopicImage | KafkaError] = []
         image = self.image
-        pending: list[Change] = []
-        operation_count = 0
+        # Not the changes themselves: each has an image of its own, and thousands of images are gigabytes.
+        operations: list[Operation] = []
         first_pending = 0
         for position, command in enumerate(commands):
             if position % COMMANDS_BETWEEN_PAUSES == COMMANDS_BETWEEN_PAUSES - 1:
@@ -302,15 +302,16 @@ class ClusterService:
             try:
                 made, topic = change(image, command)
                 results.append(topic)
-                pending.append(made)
                 image = made.image
-                operation_count += len(made.operations)
+                if not validate_only:
+                    operations += made.operations
             except KafkaError as error:
-                results.append(error)
+                results.append(error.as_result())
             is_last = position == len(commands) - 1
-            if pending and not validate_only and (is_last or operation_count >= MAX_SHARED_OPERATIONS):
-                results[first_pending:] = await self._commit(pending, results[first_pending:])
-                image, pending, operation_count, first_pending = self.image, [], 0, position + 1
+            if operations and (is_last or len(operations) >= MAX_SHARED_OPERATIONS):
+                together = Change(tuple(operations), image)
+                results[first_pending:] = await self._commit([together], results[first_pending:])
+                image, operations, first_pending = self.image, [], position + 1
         return results
 
     async def _commit(

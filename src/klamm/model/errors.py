@@ -206,6 +206,15 @@ class KafkaError(Exception):
         self.code = code
         self.message = message or None
 
+    def as_result(self) -> KafkaError:
+        """This error without its traceback, to be kept as the outcome of one of many things that were asked.
+
+        A traceback holds on to all the frames that it names, and these to the traceback: thousands of kept
+        errors would be megabytes that only the garbage collector frees, in one long pause.
+        """
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
+
 
 class ClientError(Exception):
     """Everything that the client raises. The text says what happened, to what, and what to do.

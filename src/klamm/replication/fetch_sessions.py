@@ -122,7 +122,7 @@ class TargetSet:
                 target.error = None
             except KafkaError as error:
                 target.point_to(None)
-                target.error = error
+                target.error = error.as_result()
 
     def watch(self) -> None:
         """Be told of the progress of every partition from now on."""

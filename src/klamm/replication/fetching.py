@@ -102,7 +102,7 @@ def _collect_one(
                 may_block=may_block,
             )
     except KafkaError as error:
-        return PartitionAnswer(target, error, -1, -1, None)
+        return PartitionAnswer(target, error.as_result(), -1, -1, None)
     except OSError as error:
         return PartitionAnswer(target, _unreadable(partition, error), -1, -1, None)
     return PartitionAnswer(
