@@ -24,7 +24,7 @@ from klamm.client.errors import (
     TimedOut,
     UnknownTopic,
 )
-from klamm.client.producer.options import ProducerOptions
+from klamm.client.producer.settings import ProducerOptions
 from klamm.records.reader import iter_records
 from klamm.testing import Broker
 from klamm.testing.wire import WireConnection

@@ -18,7 +18,6 @@ from klamm.client.admin import groups as groups_module
 from klamm.client.admin import offsets as offsets_module
 from klamm.client.admin import topics as topics_module
 from klamm.client.admin.calls import AdminCalls, alone
-from klamm.client.admin.options import AdminOptions
 from klamm.client.admin.types import (
     ActiveProducer,
     BrokerVersions,
@@ -48,6 +47,7 @@ from klamm.client.arguments import (
 )
 from klamm.client.guard import ClientGuard
 from klamm.client.network.network import Network
+from klamm.client.options import ClientOptions
 from klamm.client.results import CommittedOffset, OffsetAndTime, TopicPartition
 from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
 
@@ -73,7 +73,7 @@ class Admin:
         *,
         config: ConfigGiven = None,
         ssl_context: ssl.SSLContext | None = None,
-        **options: Unpack[AdminOptions],
+        **options: Unpack[ClientOptions],
     ) -> None:
         settings = ClientConfig(KIND, bootstrap, config, options)
         self._network = Network(settings, ssl_context=ssl_context)

@@ -32,9 +32,8 @@ from klamm.client.errors import (
 )
 from klamm.client.network.addresses import BrokerAddress
 from klamm.client.network.endings import broken, stranger, why_lost
-from klamm.client.network.pending import AnswerWaiter, PendingRequest, PreparedRequest
 from klamm.client.network.receiving import FrameReceiver
-from klamm.client.network.versions import CommonVersions
+from klamm.client.network.requests import AnswerWaiter, CommonVersions, PendingRequest, PreparedRequest
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import API_VERSIONS, ApiKey
 from klamm.protocol.codec import decode

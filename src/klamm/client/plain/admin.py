@@ -7,8 +7,8 @@ from functools import partial
 from typing import Unpack
 
 from klamm.client.admin.admin import Admin as AsyncAdmin
-from klamm.client.admin.options import AdminOptions
 from klamm.client.arguments import as_timeout
+from klamm.client.options import ClientOptions
 from klamm.client.plain.face import PlainFace, blocking, documented_by
 from klamm.config.client_config import Bootstrap, ConfigGiven
 
@@ -35,7 +35,7 @@ class Admin(PlainFace):
         *,
         config: ConfigGiven = None,
         ssl_context: ssl.SSLContext | None = None,
-        **options: Unpack[AdminOptions],
+        **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(AsyncAdmin(bootstrap, config=config, ssl_context=ssl_context, **options))
 

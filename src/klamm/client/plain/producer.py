@@ -24,11 +24,10 @@ from klamm.client.producer.batches import Outcome
 from klamm.client.producer.delivery import BatchDelivery, SentRange
 from klamm.client.producer.delivery import RangesDelivery as BaseRangesDelivery
 from klamm.client.producer.engine import Engine
-from klamm.client.producer.options import ProducerOptions
 from klamm.client.producer.partitioners import Partitioner
 from klamm.client.producer.producer import Producer as AsyncProducer
 from klamm.client.producer.producer import column_feed
-from klamm.client.producer.settings import producer_config
+from klamm.client.producer.settings import ProducerOptions, producer_config
 from klamm.client.results import SentRecord
 from klamm.config.client_config import Bootstrap, ConfigGiven
 

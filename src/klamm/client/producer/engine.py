@@ -32,7 +32,6 @@ from klamm.client.producer.sender import Sender
 from klamm.client.producer.settings import ProducerSettings
 from klamm.client.producer.settling import Settling
 from klamm.client.producer.unseen import UnseenFailures
-from klamm.client.producer.waking import Wakeable
 from klamm.config.client_config import ClientConfig
 
 if TYPE_CHECKING:  # they need klamm[arrow]
@@ -48,6 +47,22 @@ MOST_FEEDS = 8
 
 
 MakeFeed: TypeAlias = "Callable[[], ColumnFeed]"
+
+
+class Wakeable:
+    """A waiter for a coroutine, which awaits `future`. Calling the waiter, on the loop, ends the future.
+
+    A call after the coroutine was cancelled does nothing.
+    """
+
+    __slots__ = ("future",)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[None] = loop.create_future()
+
+    def __call__(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
 
 
 class Engine(ForkAware, Generic[DeliveryT]):

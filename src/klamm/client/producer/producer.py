@@ -17,11 +17,9 @@ from klamm.client.errors import ClientError, ClientMisused
 from klamm.client.producer.arguments import BytesLike, HeadersGiven
 from klamm.client.producer.delivery import BatchDelivery, SentRange
 from klamm.client.producer.delivery import RangesDelivery as BaseRangesDelivery
-from klamm.client.producer.engine import Engine
-from klamm.client.producer.options import ProducerOptions
+from klamm.client.producer.engine import Engine, Wakeable
 from klamm.client.producer.partitioners import Partitioner
-from klamm.client.producer.settings import producer_config
-from klamm.client.producer.waking import Wakeable
+from klamm.client.producer.settings import ProducerOptions, producer_config
 from klamm.client.results import SentRecord
 from klamm.config.client_config import Bootstrap, ConfigGiven
 

@@ -1,4 +1,4 @@
-"""A producer's configuration in the units that its parts compute with: seconds, bytes, counts."""
+"""A producer's configuration: its keyword arguments, and the values in the units that its parts use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from klamm.client.network.backoff import Backoff
+from klamm.client.options import ClientOptions
 from klamm.client.producer.partitioners import Partitioner
 from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
 from klamm.records.compression import CODEC_NAMES
 
 MAX_COLUMN_BATCH_BYTES = 1_048_576
 """What topics take by default; nothing is won by larger batches either."""
+
+
+class ProducerOptions(ClientOptions, total=False):
+    """The keyword arguments of a Producer besides those of every client: docs/CLIENT_CONFIGURATION.md
+    describes each. `partitioner` is an argument of its own, because it also takes a function."""
+
+    acks: str | int
+    batch_size: int
+    buffer_memory: int
+    compression_level: int
+    compression_type: str
+    delivery_timeout_ms: int
+    enable_idempotence: bool
+    linger_ms: float
+    max_block_ms: int
+    max_in_flight_requests_per_connection: int
+    max_request_size: int
+    metadata_max_idle_ms: int
+    retries: int
 
 
 @dataclass(frozen=True, slots=True)
