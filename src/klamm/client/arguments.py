@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from time import monotonic
 from typing import Any, TypeAlias, TypeVar
 
 from klamm.client.errors import ClientMisused
@@ -107,6 +108,11 @@ def as_timeout(seconds: float | None, name: str = "timeout") -> float | None:
             f"{name}={seconds!r} is not a time to wait", advice="Give seconds, from 0 on, or leave it out"
         )
     return seconds
+
+
+def seconds_left(deadline: float) -> float:
+    """How long it is until the monotonic clock says `deadline`; 0 if it has said so already."""
+    return max(deadline - monotonic(), 0.0)
 
 
 def time_ms(time: TimeLike) -> int:

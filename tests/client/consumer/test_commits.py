@@ -53,6 +53,15 @@ def commits_of(group: SlowGroup, positions: Positions, **more: Any) -> Commits:
     )
 
 
+def engine_of(group: SlowGroup) -> tuple[ConsumerEngine, Commits]:
+    """An engine that is never started, and commits nothing by itself."""
+    config = ClientConfig("consumer", "localhost:9092", None, {"group_id": "g", "enable_auto_commit": False})
+    engine = ConsumerEngine(config, None)
+    engine.commits = commits_of(group, engine.positions)
+    engine.group = cast("GroupCoordinator", group)
+    return engine, engine.commits
+
+
 def at(offset: int) -> dict[TopicPartition, CommittedOffset]:
     return {PARTITION: CommittedOffset(offset)}
 
@@ -74,7 +83,7 @@ async def test_a_commit_is_not_overtaken_by_older_ones_that_nobody_waits_for() -
     group.answer.set()
     async with asyncio.timeout(LIMIT_S):
         await last
-        await commits.close()
+        await commits.close(time.monotonic() + LIMIT_S)
     assert group.begun[0] == 10 and group.begun[-1] == 30
 
 
@@ -112,16 +121,13 @@ async def test_commits_that_nobody_waits_for_are_waited_for_before_partitions_ar
 
 
 async def test_a_consumer_that_closes_leaves_after_all_its_commits() -> None:
-    config = ClientConfig("consumer", "localhost:9092", None, {"group_id": "g", "enable_auto_commit": False})
-    engine = ConsumerEngine(config, None)
     group = SlowGroup()
-    commits = commits_of(group, engine.positions)
-    engine.group, engine.commits = cast("GroupCoordinator", group), commits
+    engine, commits = engine_of(group)
     engine.subscribe("t", Listeners())
     commits.commit_later(at(10))
     await turns()
     commits.commit_later(at(20))
-    farewell = asyncio.create_task(engine.farewell())
+    farewell = asyncio.create_task(engine.farewell(time.monotonic() + LIMIT_S))
     await turns()
     group.answer.set()
     async with asyncio.timeout(LIMIT_S):

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from contextvars import Context
+from time import monotonic
 from typing import Any
 
+from klamm.client.arguments import seconds_left
 from klamm.client.consumer.group.coordinator import GroupCoordinator
 from klamm.client.consumer.positions import Positions
 from klamm.client.errors import ClientError
@@ -21,6 +23,9 @@ LEAST_INTERVAL_SECONDS = 0.01
 """An interval of 0 asks for commits as often as possible, and not for a busy loop."""
 
 Offsets = Mapping[TopicPartition, CommittedOffset]
+
+MOST_NAMED = 8
+"""Partitions in a text; with more it would be no help."""
 
 
 class Commits:
@@ -43,6 +48,8 @@ class Commits:
         self._logger = client_logger("commits", client_id)
         self._one_at_a_time = asyncio.Lock()
         self._later: dict[TopicPartition, CommittedOffset] = {}
+        self._sent: dict[TopicPartition, CommittedOffset] = {}
+        """What was taken out of `_later` last, and is being committed or was."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.is_polled = False
         """True after the first poll. Before it nothing is finished, and the position at which reading would
@@ -56,13 +63,20 @@ class Commits:
         if self._interval_seconds is not None:
             self._spawn("automatic", self._commit_for_ever(self._interval_seconds))
 
-    async def close(self) -> None:
-        """Wait for what is under way, and end."""
+    async def close(self, deadline: float) -> None:
+        """Wait for the commits of `commit_later` until the monotonic clock says `deadline`, and end all."""
         if task := self._tasks.pop("automatic", None):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         if task := self._tasks.get("later"):
-            await asyncio.gather(task, return_exceptions=True)
+            await self.wait_for_later(seconds_left(deadline))
+            if not task.done():
+                self._logger.warning(
+                    "the consumer is closed before its commits were answered; perhaps not committed: %s",
+                    described({**self._sent, **self._later}),
+                )
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def commit(self, offsets: Offsets, timeout: float | None = None) -> None:
         """Commit, after whatever is under way."""
@@ -78,17 +92,24 @@ class Commits:
             self._spawn("later", self._commit_gathered())
 
     async def commit_finished(self, timeout: float | None = None) -> None:
-        """Commit what is finished, if commits are automatic; if that fails the log says so."""
+        """Commit what is finished, if commits are automatic; if that fails the log says so. `timeout` also
+        bounds the wait for commits that are under way."""
         if not self.is_automatic or not self.is_polled:
             return
+        began = monotonic()
         try:
-            async with self._one_at_a_time:
+            async with asyncio.timeout(timeout), self._one_at_a_time:
                 # Looked for only now: what was committed by hand meanwhile may be further on.
                 offsets = self._positions.committable()
                 if offsets:
                     await self._commit(offsets, timeout)
-        except ClientError as error:
-            self._logger.warning("finished positions were not committed: %s", error)
+        except (ClientError, TimeoutError) as error:
+            if offsets := self._positions.committable():
+                self._logger.warning(
+                    "not committed: %s; %s",
+                    described(offsets),
+                    error if isinstance(error, ClientError) else f"no answer for {monotonic() - began:.1f} s",
+                )
 
     async def wait_for_later(self, timeout: float | None = None) -> None:
         """Wait for the commits of `commit_later`, before partitions are given up: afterwards they would be
@@ -115,11 +136,18 @@ class Commits:
     async def _commit_gathered(self) -> None:
         try:
             while self._later:
-                offsets, self._later = self._later, {}
+                self._sent, self._later = self._later, {}
                 try:
                     async with self._one_at_a_time:
-                        await self._commit(offsets, None)
+                        await self._commit(self._sent, None)
                 except ClientError as error:
                     self._logger.warning("a commit that nobody waited for failed: %s", error)
         finally:
             self._tasks.pop("later", None)
+
+
+def described(offsets: Offsets) -> str:
+    """The first few partitions with their offsets, for texts."""
+    shown = ", ".join(f"{each} at {offsets[each].offset}" for each in sorted(offsets)[:MOST_NAMED])
+    more = len(offsets) - MOST_NAMED
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -30,7 +31,7 @@ from klamm.client.arguments import (
     given_partitions,
     time_ms,
 )
-from klamm.client.consumer.engine import ConsumerEngine
+from klamm.client.consumer.engine import CLOSE_SECONDS, ConsumerEngine
 from klamm.client.consumer.group.base_session import DRAIN
 from klamm.client.consumer.group.sessions import Sessions
 from klamm.client.consumer.lease import Lease
@@ -134,9 +135,10 @@ class Consumer:
             await self._engine.start()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Commit what is finished (with automatic commits), leave the group, and end all connections. What
-        takes longer than `timeout` seconds (5 by default) is left undone: the next owner of the partitions
-        reads again what is not committed, and the group notices after `session_timeout_ms` that we are gone.
+        """Wait for the workers of a session, commit what is finished (with automatic commits), leave the
+        group, and end all connections: in `timeout` seconds altogether (5 by default). What is not done by
+        then is left undone, and the log says so: the next owner of the partitions reads again what is not
+        committed, and the group notices after `session_timeout_ms` that this member is gone.
 
         Idempotent; every other call raises ClientClosed afterwards.
         """
@@ -148,12 +150,13 @@ class Consumer:
         async with self._closing:
             if self._guard.unusable:
                 return
+            deadline = monotonic() + (CLOSE_SECONDS if seconds is None else seconds)
             try:
                 if self._guard.started:
-                    await self._engine.farewell(seconds)
+                    await self._engine.farewell(deadline)
             finally:
                 self._guard.begin_close()
-                await self._engine.close(seconds)
+                await self._engine.close(deadline)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -16,12 +16,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from time import monotonic
 from typing import TypeAlias
 
+from klamm.client.arguments import seconds_left
 from klamm.client.consumer.commits import Commits
 from klamm.client.consumer.fetch_planner import FetchPlanner
 from klamm.client.consumer.fetch_requests import FetchSettings
 from klamm.client.consumer.fetcher import Fetcher
 from klamm.client.consumer.group.base_session import BaseSession
 from klamm.client.consumer.group.coordinator import GroupCoordinator
+from klamm.client.consumer.group.offsets import listed
 from klamm.client.consumer.hand_out import HandOut
 from klamm.client.consumer.offsets import OffsetLookup
 from klamm.client.consumer.outages import Absences, Outage
@@ -40,8 +42,8 @@ from klamm.config.client_config import ClientConfig
 from klamm.model.errors import ErrorCode
 from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
 
-FAREWELL_SECONDS = 5.0
-"""How long `close` tries to commit what is finished. The next owner reads again what is not committed."""
+CLOSE_SECONDS = 5.0
+"""How long `close` may take as a whole, by default. The next owner reads again what is not committed."""
 
 CallListener: TypeAlias = Callable[[Listener, set[TopicPartition]], Awaitable[None]]
 """Calls a listener where the user expects it: in the thread that polls."""
@@ -123,26 +125,28 @@ class ConsumerEngine:
             self.commits.start()
             self._watcher = self._loop.create_task(self._watch(self.group), name="klamm-rebalances")
 
-    async def farewell(self, timeout: float | None = None) -> None:
-        """Before the end: commit what is finished, tell the listener, leave the group."""
+    async def farewell(self, deadline: float) -> None:
+        """Before the end, until the monotonic clock says `deadline`: wait for the workers of a session,
+        commit what is finished, tell the listener, leave the group."""
         self.is_leaving = True
         if self.session is not None:
-            await self.session._close(timeout)
+            await self.session._close(seconds_left(deadline))
         self.positions.interrupt()
         await self._fetcher.close()
-        await self._give_up(FAREWELL_SECONDS if timeout is None else timeout)
+        await self._give_up(deadline)
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, deadline: float) -> None:
+        """End every task and connection; what is not done at the `deadline` is given up."""
         self.is_leaving = True
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
         await self._fetcher.close()
         if self.commits is not None:
-            await self.commits.close()
+            await self.commits.close(deadline)
         if self.group is not None:
-            await self.group.close()
-        await self.network.close(timeout)
+            await self.group.close(deadline)
+        await self.network.close(seconds_left(deadline))
         self._tell_news()
 
     # ---- which partitions
@@ -170,7 +174,7 @@ class ConsumerEngine:
     async def unsubscribe(self) -> None:
         if self.session is not None:
             await self.session._close()
-        await self._give_up(self.timeout_seconds)
+        await self._give_up(monotonic() + self.timeout_seconds)
         self.network.want_all_topics(False)
         self.network.drop_topics(self.subscription.topics(self.network.metadata.topics))
         self.subscription.clear()
@@ -226,19 +230,29 @@ class ConsumerEngine:
             if set(partitions) != self.positions.assignment():
                 self.positions.assign(partitions)
 
-    async def _give_up(self, seconds: float) -> None:
-        """Give up what is assigned, for good."""
+    async def _give_up(self, deadline: float) -> None:
+        """Give up what is assigned, for good. At the `deadline` a step that still waits is left undone."""
         if self.group is None or self.commits is None:
             return
-        deadline = monotonic() + seconds
-        await self.commits.wait_for_later(seconds)
-        await self.commits.commit_finished(max(0.0, deadline - monotonic()))
+        await self.commits.wait_for_later(seconds_left(deadline))
+        await self.commits.commit_finished(seconds_left(deadline))
         if self.subscription.is_by_topic:
             owned = self.positions.assignment()
             listener = self.subscription.listeners.on_revoked
             if owned and listener is not None:
-                await self.call_listener(listener, owned)
-            await self.group.leave(max(0.0, deadline - monotonic()))
+                await self._tell_until(deadline, listener, owned)
+            await self.group.leave(seconds_left(deadline))
+
+    async def _tell_until(self, deadline: float, listener: Listener, partitions: set[TopicPartition]) -> None:
+        """Call a listener. A coroutine is cancelled at the `deadline`; a function cannot be."""
+        limit = asyncio.timeout(seconds_left(deadline))
+        try:
+            async with limit:
+                await self.call_listener(listener, partitions)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the listener's own
+            self._logger.warning("on_revoked did not end in time, and was cancelled: %s", listed(partitions))
 
     # ---- the group's owner: inside `join` only
 

@@ -10,14 +10,22 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
-from klamm.client.arguments import PartitionLike, PartitionsLike, PartitionT, TimeLike, as_timeout
+from klamm.client.arguments import (
+    PartitionLike,
+    PartitionsLike,
+    PartitionT,
+    TimeLike,
+    as_timeout,
+    seconds_left,
+)
 from klamm.client.consumer.consumer import Consumer as AsyncConsumer
 from klamm.client.consumer.consumer import ConsumerOptions
-from klamm.client.consumer.engine import ConsumerEngine
-from klamm.client.consumer.group.base_session import DRAIN
+from klamm.client.consumer.engine import CLOSE_SECONDS, ConsumerEngine
+from klamm.client.consumer.group.base_session import DRAIN, DRAIN_SHARE
 from klamm.client.consumer.lease import Lease
 from klamm.client.consumer.polling import Columns, Polling, make_columns, run_now
 from klamm.client.consumer.start import Start
@@ -133,16 +141,18 @@ class Consumer(PlainFace):
         self._polling = Polling(self._engine, self._guard, self._waits)
 
     def close(self, timeout: float | None = None) -> None:
-        as_timeout(timeout)
+        seconds = as_timeout(timeout)
         if self._guard.forked:
             return
         self._thread.check_not_current()
         with self._closing:
             if self._guard.unusable:
                 return
+            whole = CLOSE_SECONDS if seconds is None else seconds
+            deadline = monotonic() + whole
             try:
-                self._leave_session(timeout)
-                self._callbacks.run(self._thread, self._client.close(timeout))
+                self._leave_session(whole * DRAIN_SHARE)
+                self._callbacks.run(self._thread, self._client.close(seconds_left(deadline)))
             finally:
                 self._thread.close()
 

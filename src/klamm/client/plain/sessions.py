@@ -26,6 +26,7 @@ from klamm.client.consumer.group.base_session import (
     next_round,
 )
 from klamm.client.consumer.group.claim_reader import ClaimReader
+from klamm.client.consumer.group.offsets import listed
 from klamm.client.consumer.polling import run_now
 from klamm.client.errors import ClaimRevoked, ClientClosed
 from klamm.client.results import Record
@@ -159,8 +160,13 @@ class Session(BaseSession):
             with contextlib.suppress(ClientClosed):
                 self._consumer._run(self._end_on_loop())
         with self._returned:
-            self._returned.wait_for(
+            is_drained = self._returned.wait_for(
                 lambda: not any(claim._is_busy_elsewhere() for claim in self.claims), seconds
+            )
+        if not is_drained:
+            busy = listed([claim.topic_partition for claim in self.claims if claim._is_busy_elsewhere()])
+            self._logger.warning(
+                "workers had not finished after %g s, and their records come again: %s", seconds, busy
             )
         for claim in self.claims:
             claim._put_back()

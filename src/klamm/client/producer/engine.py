@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from weakref import WeakSet
 
+from klamm.client.arguments import seconds_left
 from klamm.client.errors import BufferFull, ClientClosed, ClientError, TimedOut
 from klamm.client.guard import ClientGuard, ForkAware
 from klamm.client.logs import client_logger
@@ -131,9 +132,11 @@ class Engine(ForkAware, Generic[DeliveryT]):
             await self._network.start()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is here, for at most `timeout` seconds; what is left then has failed."""
+        """Send what is here; what is left after `timeout` seconds has failed. Connections are ended in the
+        rest of that time."""
         if not self._guard.begin_close():
             return
+        deadline = None if timeout is None else time.monotonic() + timeout
         closed = ClientClosed(f"producer {self._network.client_id} was closed before the record was sent")
         try:
             if self._guard.started:
@@ -146,7 +149,7 @@ class Engine(ForkAware, Generic[DeliveryT]):
                 self._settling.fail_all(closed)
             await self._errands.close()
             self.sender.end()
-            await self._network.close()
+            await self._network.close(None if deadline is None else seconds_left(deadline))
             self.sender.call_finished()  # what was under way has failed only now, and made room
             self._unseen.close()
 

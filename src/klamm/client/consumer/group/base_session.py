@@ -12,6 +12,7 @@ max.poll.interval.ms is for here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Collection
 from contextvars import Context
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from klamm.client.arguments import as_count, as_timeout
 from klamm.client.consumer.group.claim_reader import ClaimReader
+from klamm.client.consumer.group.offsets import listed
 from klamm.client.consumer.polling import MAX_COLUMNS_BYTES, Waiting, lease_as_columns
 from klamm.client.errors import ClientMisused
 from klamm.client.logs import client_logger
@@ -35,7 +37,7 @@ CANCEL = "cancel"
 
 DRAIN_SHARE = 0.8
 """How much of the time that a rebalance waits for a member may go into finishing records, by default. The
-rest is for commits and the join."""
+rest is for commits and the join. When the consumer is closed, the same share of its time-out."""
 
 LOOKS_PER_POLL_INTERVAL = 10
 MOST_SECONDS_BETWEEN_LOOKS = 1.0
@@ -264,8 +266,10 @@ class BaseSession:
         """The consumer is being closed: wait for the workers, and put back what they have not finished."""
         self._end()
         if timeout is not None:
-            self._drain_seconds = min(self._drain_seconds, timeout)
-        await self._drain()
+            self._drain_seconds = min(self._drain_seconds, timeout * DRAIN_SHARE)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._drain()
         await self._exit()
 
     async def _exit(self) -> None:
@@ -325,11 +329,15 @@ class BaseSession:
                 pass
         await asyncio.sleep(self._drain_seconds)
         if any(reader.is_busy for reader in self._readers):
-            if self._drain_seconds:
-                self._logger.warning(
-                    "claims were not drained within %g s, and are cancelled", self._drain_seconds
-                )
+            self._tell_undrained()
             self._stop_overdue()
+
+    def _tell_undrained(self) -> None:
+        if self._drain_seconds:
+            names = listed([reader.partition for reader in self._readers if reader.is_busy])
+            self._logger.warning(
+                "claims were not drained within %g s, and are cancelled: %s", self._drain_seconds, names
+            )
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:

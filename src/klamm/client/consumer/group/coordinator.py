@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping
 from contextvars import Context
 from typing import Any, Protocol
 
+from klamm.client.arguments import seconds_left
 from klamm.client.consumer.group.actions import (
     Assign,
     FindCoordinator,
@@ -201,7 +202,7 @@ class GroupCoordinator:
         """Wake the poll that waits in `ensure_active`, which then calls `raise_trouble` of the owner."""
         self._changed.set()
 
-    async def leave(self, timeout: float = LEAVE_SECONDS) -> None:
+    async def leave(self, timeout: float) -> None:
         """End the membership, if there is one. What was owned is given up without a word to the owner. The
         coordinator is told, if it answers within `timeout` seconds and LEAVE_SECONDS."""
         self._departures += 1
@@ -211,11 +212,13 @@ class GroupCoordinator:
         if request is not None:
             await self._say_goodbye(request, min(timeout, LEAVE_SECONDS))
 
-    async def close(self) -> None:
-        await self.leave()
+    async def close(self, deadline: float) -> None:
+        """Leave, and end all tasks, until the monotonic clock says `deadline`."""
+        await self.leave(seconds_left(deadline))
         if self._stepping is not None:
             self._stepping.cancel()
-            await asyncio.gather(self._stepping, return_exceptions=True)
+            # It may be in a callback of the user's, which may refuse to be cancelled.
+            await asyncio.wait([self._stepping], timeout=seconds_left(deadline))
 
     # ---- offsets
 
@@ -388,7 +391,13 @@ class GroupCoordinator:
                 # Not over the lane of the joins: one may be waiting for an answer there.
                 await self._network.call(node_id, Versioned(LeaveGroupRequest, build), timeout=seconds)
         except (ClientError, TimeoutError) as error:
-            self._logger.info("leaving group %r failed: %s", self.group_id, error)
+            self._logger.warning(
+                "the coordinator was not told that this member leaves group %r, and counts it as one for "
+                "%g s more (session_timeout_ms): %s",
+                self.group_id,
+                self._session_seconds,
+                error if isinstance(error, ClientError) else "there was no time left",
+            )
 
     async def _end_task(self) -> None:
         task, self._task = self._task, None

@@ -152,6 +152,8 @@ class Session(BaseSession):
         """Wait for the workers, for `drain_seconds` at most; then cancel those that are still at work."""
         if not at_once:
             await self._wait_for_workers(self._drain_seconds)
+            if self._workers():
+                self._tell_undrained()
         self._cancel_workers()
         await self._wait_for_workers(CANCEL_SECONDS)
 
