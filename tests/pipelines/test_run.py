@@ -85,15 +85,15 @@ def test_batches_are_never_taken_for_others_with_the_same_number(
     shutil.rmtree(shop.project.checkpoints)
     shop.send(60)
     (status,) = run(shop.project, once=True, spark=spark)
-    assert status.state == "failed" and "about to write batch 0" in status.error
+    assert status.state == "failed" and "is at batch 0" in status.error
     shutil.rmtree(shop.project.state)
     (status,) = run(shop.project, once=True, spark=spark)
-    assert status.state == "failed" and "the project's state is gone" in status.error
+    assert status.state == "failed" and "the project's state was deleted" in status.error
     shop.assert_each_once("orders", range(60))
     for place in ("orders", "orders/more"):
         shop.write(TABLE + f"\n@pipeline(to=parquet('{place}'))\ndef second(orders):\n    return orders\n")
         with pytest.raises(
-            DefinitionError, match="the tables of table and second are the same, or one lies in"
+            DefinitionError, match="table and second write to the same table, or to one inside"
         ):
             run(shop.project, once=True, spark=spark)
     shop.write(TABLE.replace('parquet("orders")', 'parquet("others")'))
