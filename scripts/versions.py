@@ -1,10 +1,12 @@
-"""Tests Klamm with the oldest and with the newest version of each dependency that pyproject.toml allows.
+"""Runs a part of the tests with the oldest and with the newest versions that pyproject.toml allows.
 
     .venv/bin/python scripts/versions.py            both
-    .venv/bin/python scripts/versions.py oldest     one of them
+    .venv/bin/python scripts/versions.py oldest     only the oldest versions
+    .venv/bin/python scripts/versions.py newest     only the newest versions
 
-Each end of the ranges gets an environment of its own in .cache/versions, which is made anew when
-pyproject.toml changes. The tools of the tests are the same in both, as requirements-dev.txt pins them.
+The script creates one environment for the oldest versions and one for the newest, in .cache/versions. It
+creates an environment again when pyproject.toml or this script changes. Both environments hold the same test
+tools, in the versions of requirements-dev.txt.
 """
 
 from __future__ import annotations
@@ -19,9 +21,7 @@ from pathlib import Path
 from setup import CACHE, REPOSITORY, SetupError, Stamp, run, say
 
 ENVIRONMENTS = CACHE / "versions"
-EXTRAS = ("arrow", "spark")
-"""The extras that code uses. Nothing imports what the others bring."""
-
+ENDS = ("oldest", "newest")
 TEST_TOOLS = (
     "aiokafka",
     "confluent-kafka",
@@ -43,22 +43,22 @@ TESTS = (
     "tests/pipelines/decoding",
     "tests/pipelines/test_writing.py",
 )
-"""A part of the tests that touches every dependency."""
+"""A part of the tests in which every dependency is used."""
 
 _LOWER_BOUND = re.compile(r"([A-Za-z0-9_.-]+)>=([^,;\s]+)")
 
 
 def dependencies(pyproject: Path = REPOSITORY / "pyproject.toml") -> list[str]:
-    """What Klamm and the extras of `EXTRAS` require, without Klamm itself."""
+    """The requirements of Klamm and of all its extras, without those that name Klamm itself."""
     project = tomllib.loads(pyproject.read_text())["project"]
     required = [*project["dependencies"]]
-    for extra in EXTRAS:
-        required += project["optional-dependencies"][extra]
+    for extra in project["optional-dependencies"].values():
+        required += extra
     return [each for each in required if not each.startswith("klamm")]
 
 
 def oldest_versions(required: list[str]) -> list[str]:
-    """The lower bound of each requirement as an exact version."""
+    """Each requirement with its lower bound as the exact version."""
     pins = []
     for each in required:
         bound = _LOWER_BOUND.match(each)
@@ -68,14 +68,14 @@ def oldest_versions(required: list[str]) -> list[str]:
     return pins
 
 
-def tools_of_the_tests() -> list[str]:
-    """The lines of requirements-dev.txt that `TEST_TOOLS` names."""
+def test_tool_versions() -> list[str]:
+    """The lines of requirements-dev.txt for the packages in `TEST_TOOLS`."""
     lines = (REPOSITORY / "requirements-dev.txt").read_text().splitlines()
     return [line for line in lines if line.partition("==")[0] in TEST_TOOLS]
 
 
 def make_environment(end: str) -> Path:
-    """An environment with the `oldest` or the `newest` versions; returns its Python."""
+    """Create the environment with the `oldest` or the `newest` versions, and return the path of its Python."""
     folder = ENVIRONMENTS / end
     python = folder / "bin/python"
     stamp = Stamp(folder / "klamm.stamp", REPOSITORY / "pyproject.toml", Path(__file__))
@@ -86,17 +86,20 @@ def make_environment(end: str) -> Path:
     required = dependencies()
     versions = oldest_versions(required) if end == "oldest" else ["--upgrade", *required]
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    # Spark hands out pandas; which one suits is a question of numpy's version.
-    run([*install, *versions, "pandas", *tools_of_the_tests()])
+    # The tests of Spark's results need pandas. No version is named: pip picks one that fits numpy's version.
+    run([*install, *versions, "pandas", *test_tool_versions()])
     run([*install, "--no-deps", "-e", REPOSITORY])
     stamp.set()
     return python
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Test Klamm with both ends of its dependencies' ranges.")
-    parser.add_argument("ends", nargs="*", metavar="END", help="oldest, newest, or both when left out")
-    ends = parser.parse_args().ends or ["oldest", "newest"]
+    parser = argparse.ArgumentParser(description="Test Klamm with the oldest and the newest dependencies.")
+    parser.add_argument("ends", nargs="*", metavar="END", help="oldest or newest; both if left out")
+    ends = parser.parse_args().ends or list(ENDS)
+    for end in ends:
+        if end not in ENDS:
+            parser.error(f"{end!r} is not known: expected oldest or newest")
     failed = []
     for end in ends:
         try:
@@ -105,10 +108,8 @@ def main() -> int:
             say(str(error))
             return 1
         say(f"testing with the {end} versions")
-        if (
-            subprocess.run([python, "-m", "pytest", "-q", *TESTS], cwd=REPOSITORY, check=False).returncode
-            != 0
-        ):
+        tests = subprocess.run([python, "-m", "pytest", "-q", *TESTS], cwd=REPOSITORY, check=False)
+        if tests.returncode != 0:
             failed.append(end)
     for end in failed:
         say(f"the tests failed with the {end} versions that pyproject.toml allows")

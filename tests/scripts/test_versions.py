@@ -62,5 +62,5 @@ def test_the_oldest_versions_are_the_lower_ends(versions):
 
 
 def test_every_tool_of_the_tests_is_pinned_and_every_test_is_there(versions):
-    assert {tool.partition("==")[0] for tool in versions.tools_of_the_tests()} == set(versions.TEST_TOOLS)
+    assert {tool.partition("==")[0] for tool in versions.test_tool_versions()} == set(versions.TEST_TOOLS)
     assert all((REPOSITORY / test).exists() for test in versions.TESTS)
