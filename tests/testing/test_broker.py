@@ -20,7 +20,7 @@ from klamm.testing.broker import MOST_OPEN_FILES
 
 pytest_plugins = ["pytester"]
 
-START_LIMIT_S = 0.1
+START_CPU_LIMIT_S = 0.1
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
@@ -49,16 +49,16 @@ def test_serves_a_real_client() -> None:
         assert consume(broker.bootstrap, "greetings", 2) == [b"hello", b"again"]
 
 
-def test_starts_in_under_a_tenth_of_a_second() -> None:
-    """The best of a few: the machine may be busy with other things."""
+def test_starts_with_under_a_tenth_of_a_second_of_processor_time() -> None:
+    """The least of five starts, because threads of other tests count too. A busy machine changes little."""
 
-    def start_s() -> float:
+    def start_cpu_s() -> float:
         broker = Broker()
-        started = time.perf_counter()
+        before = time.process_time()
         with broker:
-            return time.perf_counter() - started
+            return time.process_time() - before
 
-    assert min(start_s() for _ in range(5)) < START_LIMIT_S
+    assert min(start_cpu_s() for _ in range(5)) < START_CPU_LIMIT_S
 
 
 def test_leaves_nothing_behind() -> None:
