@@ -75,7 +75,7 @@ def test_tool_versions() -> list[str]:
 
 
 def make_environment(end: str) -> Path:
-    """Create the environment with the `oldest` or the `newest` versions, and return the path of its Python."""
+    """Create the environment with the `oldest` or `newest` versions, and return the path of its Python."""
     folder = ENVIRONMENTS / end
     python = folder / "bin/python"
     stamp = Stamp(folder / "klamm.stamp", REPOSITORY / "pyproject.toml", Path(__file__))
