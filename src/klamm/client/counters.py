@@ -44,7 +44,7 @@ class ClientCounters:
     fetches: int = _counter("Fetches that were answered.")
     fetch_errors: int = _counter("Partitions in fetches that were answered with an error.")
     prefetched_bytes: int = _counter("Fetched bytes that wait to be polled; may fall.")
-    polls: int = _counter("Calls of poll and poll_arrow, and turns of an iteration that had to fetch.")
+    polls: int = _counter("Calls of poll and poll_arrow, and steps of an iteration that had to fetch.")
     commits: int = _counter("Commits that succeeded.")
     commit_errors: int = _counter("Commits that failed.")
     rebalances: int = _counter("Rebalances of the group that this member took part in.")

@@ -405,26 +405,26 @@ async def test_a_retired_connection_answers_what_is_under_way() -> None:
         assert connection.closed
 
 
-async def test_held_requests_leave_in_order_when_they_are_released() -> None:
+async def test_delayed_requests_leave_in_order() -> None:
     async with FakeBroker() as broker:
         broker.answers[ApiKey.LIST_GROUPS] = lambda request, version: ListGroupsResponse()
         connection = await connect(broker)
         before = ask(connection)
-        connection.hold()
-        held = [ask(connection) for _ in range(3)]
+        connection.delay_requests()
+        delayed = [ask(connection) for _ in range(3)]
         first = connection.send_first(MetadataRequest(), connection.version(ApiKey.METADATA), 5.0)
         await asyncio.gather(before, first)
         assert connection.in_flight == 3
         assert [each[0] for each in broker.requests[1:]] == [ApiKey.LIST_GROUPS, ApiKey.METADATA]
-        connection.release()
-        await asyncio.gather(*held)
+        connection.send_delayed()
+        await asyncio.gather(*delayed)
         await close(connection)
 
 
-async def test_held_requests_time_out_like_others() -> None:
+async def test_delayed_requests_time_out_like_others() -> None:
     async with FakeBroker() as broker:
         connection = await connect(broker)
-        connection.hold()
+        connection.delay_requests()
         with pytest.raises(TimedOut):
             await ask(connection, timeout=0.02)
         await close(connection)
@@ -489,9 +489,9 @@ async def test_no_other_thread_writes_while_something_stands_against_it() -> Non
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         assert not write_here(connection, waiter, 1)  # nobody has opened the shortcut
         connection.open_shortcut()
-        connection.hold()
+        connection.delay_requests()
         assert not write_here(connection, waiter, 1)
-        connection.release()
+        connection.send_delayed()
         assert write_here(connection, waiter, 1)
         connection.close()
         assert not write_here(connection, waiter, 1)

@@ -11,7 +11,7 @@ import pytest
 from klamm.client.errors import ConnectionFailed, TlsFailed
 from klamm.client.network.addresses import BrokerAddress, parse_bootstrap
 from klamm.client.network.backoff import JITTER, Backoff, Health
-from klamm.client.network.endings import describe_stranger, why_lost
+from klamm.client.network.connection_errors import error_for_lost_connection, guess_protocol
 from klamm.client.network.receiving import SCRATCH_BYTES, FrameReceiver
 from klamm.config.rows import ConfigError
 from klamm.protocol.errors import MalformedMessage
@@ -149,7 +149,7 @@ def test_what_strangers_speak(said: bytes, guess: str) -> None:
     receiver = FrameReceiver(1 << 20)
     with pytest.raises(MalformedMessage):
         receive(receiver, said)
-    assert guess in describe_stranger(receiver.first_bytes)[0]
+    assert guess in guess_protocol(receiver.first_bytes)[0]
 
 
 # ---- why connections end
@@ -163,8 +163,8 @@ def test_a_tls_error_on_a_connection_that_has_answered_is_a_lost_connection() ->
     refused = ssl.SSLError(1, "certificate required")
     refused.reason = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
     for error in (damaged, refused):
-        lost = why_lost(address, error, is_trusted=True, has_answered=True)
+        lost = error_for_lost_connection(address, error, is_trusted=True, has_answered=True)
         assert type(lost) is ConnectionFailed and lost.retriable
-    new = why_lost(address, refused, is_trusted=False, has_answered=False)
+    new = error_for_lost_connection(address, refused, is_trusted=False, has_answered=False)
     assert isinstance(new, TlsFailed) and not new.retriable
-    assert why_lost(address, damaged, is_trusted=False, has_answered=False).retriable
+    assert error_for_lost_connection(address, damaged, is_trusted=False, has_answered=False).retriable

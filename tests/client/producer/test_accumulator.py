@@ -328,7 +328,7 @@ def test_records_of_an_unknown_topic_wait_in_order() -> None:
     assert cores.ledger.memory_used == 0
 
 
-def test_waiters_move_along_with_held_records() -> None:
+def test_waiters_move_along_with_unplaced_records() -> None:
     cores = Cores(0)
     told: list[int] = []
     deliveries = [cores.send(b"%d" % number) for number in range(3)]
@@ -341,7 +341,7 @@ def test_waiters_move_along_with_held_records() -> None:
     assert told == [0, 1, 2]
 
 
-def test_a_flush_waits_for_held_records() -> None:
+def test_a_flush_waits_for_unplaced_records() -> None:
     cores = Cores(0, linger=10.0)
     cores.send()
     ticket = cores.accumulator.flush()
@@ -357,7 +357,7 @@ def test_a_topic_that_cannot_be_had_fails_its_records() -> None:
     delivery = cores.send()
     cores.accumulator.topic_failed("t", TimedOut("looking", 1.0))
     assert isinstance(delivery.error(), TimedOut)
-    assert cores.ledger.memory_used == 0 and not cores.accumulator.holding
+    assert cores.ledger.memory_used == 0 and not cores.accumulator.unplaced_topics
 
 
 def test_only_what_waited_long_enough_fails_with_a_topic() -> None:
@@ -370,7 +370,7 @@ def test_only_what_waited_long_enough_fails_with_a_topic() -> None:
 
 
 @pytest.mark.parametrize(("max_block", "delivery_timeout"), [(5.0, 100.0), (100.0, 5.0)])
-def test_held_records_run_out_of_time(max_block: float, delivery_timeout: float) -> None:
+def test_unplaced_records_run_out_of_time(max_block: float, delivery_timeout: float) -> None:
     cores = Cores(0, max_block=max_block, delivery_timeout=delivery_timeout)
     delivery = cores.send()
     assert cores.settling.next_deadline() == cores.now + 5.0
@@ -396,7 +396,7 @@ def test_a_partition_beyond_the_known_ones_waits_for_a_look() -> None:
     assert {batch.partition for batch in cores.drain()} == {1, 2} and not grown.done()
 
 
-def test_a_bad_partitioner_fails_a_held_record_alone() -> None:
+def test_a_bad_partitioner_fails_an_unplaced_record_alone() -> None:
     cores = Cores(0, chooser=lambda topic, key, count: 0 if key == b"good" else -5)
     good, bad = cores.send(key=b"good"), cores.send(key=b"bad")
     cores.know(1)
@@ -422,7 +422,7 @@ def test_new_partitions_get_records() -> None:
     assert {batch.partition for batch in cores.drain_all()} == {0, 1, 2, 3}
 
 
-def test_what_has_a_partition_is_not_held_with_what_has_none() -> None:
+def test_what_has_a_partition_does_not_wait_with_what_has_none() -> None:
     cores = Cores(0, max_in_flight=100)
     first = [cores.send(b"1", partition=0), cores.send(b"beyond", partition=3)]
     cores.now += 5.0
@@ -438,7 +438,7 @@ def test_what_has_a_partition_is_not_held_with_what_has_none() -> None:
     assert all(one.done() for one in [first[0], *second, *third]) and not first[1].done()
     cores.know(1, looked_up=True)
     assert isinstance(first[1].error(), UnknownTopic)
-    assert cores.ledger.memory_used == 0 and not cores.accumulator.holding
+    assert cores.ledger.memory_used == 0 and not cores.accumulator.unplaced_topics
 
 
 def test_one_delivery_is_asked_by_several_threads() -> None:

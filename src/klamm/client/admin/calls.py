@@ -1,6 +1,6 @@
 """How the admin asks: whom, how often, for how long, and what becomes of answers that differ by item.
 
-Every call goes through `settle`. It asks about all items at once; those whose error will pass (a leader, a
+Every call goes through `ask_about`. It asks about all items at once; those whose error will pass (a leader, a
 controller or a coordinator that moved, a connection that broke) are asked about again, with pauses, until the
 time is over. An error that concerns the whole call, such as a wrong password, is raised as it is.
 
@@ -89,7 +89,7 @@ class AdminCalls:
 
     # ---- asking about several items
 
-    async def settle(
+    async def ask_about(
         self,
         what: str,
         items: Iterable[Item],
@@ -97,16 +97,16 @@ class AdminCalls:
         timeout: float | None,
     ) -> dict[Item, Value]:
         """The results by item, or BatchFailed if any item failed for good."""
-        settling = _Settling(what, items, ask)
-        if settling.pending:
+        open_items = _OpenItems(what, items, ask)
+        if open_items.pending:
             seconds = self.limit(timeout)
             try:
-                await self.network.retrying(what, seconds, settling.attempt)
+                await self.network.retrying(what, seconds, open_items.attempt)
             except TimedOut as late:
-                settling.give_up(late)
-        return settling.outcome()
+                open_items.give_up(late)
+        return open_items.outcome()
 
-    async def settle_partly(
+    async def ask_about_partly(
         self,
         what: str,
         items: Iterable[Item],
@@ -115,11 +115,11 @@ class AdminCalls:
     ) -> tuple[dict[Item, Value], BatchFailed | None]:
         """The results there are, and the error for the others: for calls with more to do before they fail."""
         try:
-            return await self.settle(what, items, ask, timeout), None
+            return await self.ask_about(what, items, ask, timeout), None
         except BatchFailed as failed:
             return failed.results, failed
 
-    async def settle_one(
+    async def ask_about_one(
         self,
         what: str,
         item: Item,
@@ -128,7 +128,7 @@ class AdminCalls:
     ) -> Value:
         """The result of one item, or its error."""
         with alone(item):
-            return (await self.settle(what, [item], ask, timeout))[item]
+            return (await self.ask_about(what, [item], ask, timeout))[item]
 
     # ---- asking the right broker
 
@@ -272,7 +272,7 @@ class AdminCalls:
         return outcome
 
 
-class _Settling(Generic[Item, Value]):
+class _OpenItems(Generic[Item, Value]):
     """The items of one call: which have their result, which their error, and which are still open."""
 
     def __init__(

@@ -64,7 +64,7 @@ async def broker_versions(calls: AdminCalls, broker_id: int, timeout: float | No
             return {broker_id: calls.failure(answer.error_code, what)}
         return {broker_id: _versions(broker_id, answer)}
 
-    return await calls.settle_one(what, broker_id, ask, timeout)
+    return await calls.ask_about_one(what, broker_id, ask, timeout)
 
 
 def _versions(broker_id: int, answer: ApiVersionsResponse) -> BrokerVersions:

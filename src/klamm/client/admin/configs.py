@@ -99,7 +99,7 @@ async def describe_configs(
                 outcomes[resource] = {entry.name: _entry(entry) for entry in one.configs}
         return outcomes
 
-    return await calls.settle(
+    return await calls.ask_about(
         "describing settings",
         [as_resource(one) for one in resources],
         lambda pending: _by_broker(calls, pending, ask),
@@ -169,7 +169,9 @@ async def alter_configs(
                 outcomes[resource] = calls.failure(one.error_code, what, one.error_message)
         return outcomes
 
-    await calls.settle("altering settings", wanted, lambda pending: _by_broker(calls, pending, ask), timeout)
+    await calls.ask_about(
+        "altering settings", wanted, lambda pending: _by_broker(calls, pending, ask), timeout
+    )
 
 
 def _alterations(change: ConfigChange) -> list[AlterableConfig]:

@@ -40,7 +40,7 @@ async def list_groups(
         ]
 
     brokers = await calls.network.retrying(what, calls.limit(timeout), calls.brokers)
-    found = await calls.settle(what, brokers, lambda pending: calls.ask_brokers(pending, ask), timeout)
+    found = await calls.ask_about(what, brokers, lambda pending: calls.ask_brokers(pending, ask), timeout)
     listings = {one.group: one for groups in found.values() for one in groups}
     return [listings[group] for group in sorted(listings)]
 
@@ -52,7 +52,7 @@ async def describe_groups(
         response = await calls.call(broker, DescribeGroupsRequest(groups=chosen))
         return {one.group_id: _described(calls, one, broker) for one in response.groups}
 
-    return await calls.settle(
+    return await calls.ask_about(
         "describing groups", groups, lambda pending: calls.ask_coordinators(pending, ask), timeout
     )
 
@@ -113,7 +113,7 @@ async def delete_groups(calls: AdminCalls, groups: Sequence[str], timeout: float
                 outcomes[one.group_id] = calls.failure(one.error_code, f"deleting group {one.group_id!r}")
         return outcomes
 
-    await calls.settle(
+    await calls.ask_about(
         "deleting groups", groups, lambda pending: calls.ask_coordinators(pending, ask), timeout
     )
 
@@ -154,4 +154,4 @@ async def remove_members(
     async def ask_coordinator(pending: list[str]) -> Mapping[str, Outcome[str]]:
         return await calls.ask_coordinator(group, pending, ask)
 
-    await calls.settle(f"removing members of group {group!r}", identities, ask_coordinator, timeout)
+    await calls.ask_about(f"removing members of group {group!r}", identities, ask_coordinator, timeout)

@@ -75,7 +75,9 @@ async def list_group_offsets(
                     )
         return {group: dict(sorted(found.items()))}
 
-    return await calls.settle_one(what, group, lambda pending: calls.ask_coordinators(pending, ask), timeout)
+    return await calls.ask_about_one(
+        what, group, lambda pending: calls.ask_coordinators(pending, ask), timeout
+    )
 
 
 def _fetch(group: str, partitions: Sequence[TopicPartition] | None) -> Versioned:
@@ -130,7 +132,7 @@ async def alter_group_offsets(
     ) -> Mapping[TopicPartition, Outcome[bool]]:
         return await calls.ask_coordinator(group, pending, ask)
 
-    await calls.settle(what, offsets, ask_coordinator, timeout)
+    await calls.ask_about(what, offsets, ask_coordinator, timeout)
 
 
 def _commit(partition: int, offset: CommittedOffset) -> OffsetCommitRequestPartition:
@@ -185,7 +187,7 @@ async def delete_group_offsets(
     ) -> Mapping[TopicPartition, Outcome[bool]]:
         return await calls.ask_coordinator(group, pending, ask)
 
-    await calls.settle(what, partitions, ask_coordinator, timeout)
+    await calls.ask_about(what, partitions, ask_coordinator, timeout)
 
 
 async def group_lag(
@@ -246,7 +248,7 @@ async def list_offsets(
                     outcomes[partition] = calls.failure(one.error_code, what)
         return outcomes
 
-    found, failed = await calls.settle_partly(
+    found, failed = await calls.ask_about_partly(
         "listing offsets", times, lambda pending: calls.ask_leaders(pending, ask), timeout
     )
     results = {partition: one if one.offset >= 0 else None for partition, one in found.items()}

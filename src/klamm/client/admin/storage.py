@@ -55,7 +55,7 @@ async def delete_records(
                     outcomes[partition] = calls.failure(one.error_code, what)
         return outcomes
 
-    return await calls.settle(
+    return await calls.ask_about(
         "deleting records", before, lambda pending: calls.ask_leaders(pending, ask), timeout
     )
 
@@ -91,7 +91,7 @@ async def describe_log_dirs(
         there = [broker for broker in pending if broker not in missing]
         return {**missing, **await calls.ask_brokers(there, ask)}
 
-    return await calls.settle(what, known if brokers is None else brokers, ask_all, timeout)
+    return await calls.ask_about(what, known if brokers is None else brokers, ask_all, timeout)
 
 
 def _directory(calls: AdminCalls, one: DescribeLogDirsResult) -> LogDirectory:
@@ -136,7 +136,7 @@ async def describe_producers(
                     outcomes[partition] = calls.failure(one.error_code, what, one.error_message)
         return outcomes
 
-    return await calls.settle(
+    return await calls.ask_about(
         "describing producers", partitions, lambda pending: calls.ask_leaders(pending, ask), timeout
     )
 

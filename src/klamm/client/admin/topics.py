@@ -80,7 +80,7 @@ async def create_topics(
             for one in response.topics
         }
 
-    created, failed = await calls.settle_partly("creating topics", wanted, ask, timeout)
+    created, failed = await calls.ask_about_partly("creating topics", wanted, ask, timeout)
     if not validate_only:
         await _wait(calls, "waiting for new topics", created, lambda _, one: _has_leaders(one), timeout)
     if failed is not None:
@@ -165,7 +165,7 @@ async def create_partitions(
             for one in (await calls.call_controller(request)).results
         }
 
-    await calls.settle_one(what, topic, ask, timeout)
+    await calls.ask_about_one(what, topic, ask, timeout)
     if not validate_only:
         await _wait(
             calls,
@@ -202,7 +202,7 @@ async def delete_topics(calls: AdminCalls, topics: Sequence[str], timeout: float
                 outcomes[one.name] = calls.failure(one.error_code, what, one.error_message)
         return outcomes
 
-    deleted, failed = await calls.settle_partly("deleting topics", topics, ask, timeout)
+    deleted, failed = await calls.ask_about_partly("deleting topics", topics, ask, timeout)
     await _wait(
         calls,
         "waiting until deleted topics are gone",
@@ -241,7 +241,7 @@ async def describe_topics(
         return await calls.network.retrying(
             "describing all topics", calls.limit(timeout), lambda: _describe_all(calls)
         )
-    return await calls.settle("describing topics", topics, lambda names: _describe(calls, names), timeout)
+    return await calls.ask_about("describing topics", topics, lambda names: _describe(calls, names), timeout)
 
 
 async def _describe_all(calls: AdminCalls) -> dict[str, TopicDescription]:
@@ -347,4 +347,4 @@ async def _wait(
             outcomes[name] = name if is_done(name, topic) else Again(calls.failure(code, f"{what}: {name!r}"))
         return outcomes
 
-    await calls.settle(what, topics, ask, timeout)
+    await calls.ask_about(what, topics, ask, timeout)

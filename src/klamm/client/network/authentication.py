@@ -1,7 +1,7 @@
 """The login on a connection, and its renewal before it runs out (KIP-368).
 
 A broker that limits how long a login lasts says so in its answer. The login is then renewed on the living
-connection: requests of others are held back meanwhile, those under way are answered first.
+connection: further requests are delayed meanwhile, and requests under way are answered first.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ async def keep_authenticated(
         await asyncio.sleep(lifetime * random.uniform(RENEW_FROM, RENEW_TO))
         if connection.closed:
             return
-        connection.hold()
+        connection.delay_requests()
         try:
             lifetime = await authenticate(connection, credentials, timeout)
         except ClientError as error:
             connection.close(error)
             return
-        connection.release()
+        connection.send_delayed()

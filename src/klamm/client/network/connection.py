@@ -7,7 +7,7 @@ What always holds:
   request. One timer per connection looks after all deadlines.
 * A waiter that gave up early does not end the connection, which still owes the answer. One that is owed for
   longer than request.timeout.ms does: a broker that silent counts as gone.
-* While the login is renewed, requests are held back, and then sent in their order.
+* While the login is renewed, requests are delayed, and then sent in their order.
 * All runs on the loop, but for one shortcut: other threads may write prepared requests (`send_here`). So what
   is under way, and what is written, changes only under `lock`, and no waiter is called under it.
 """
@@ -31,7 +31,11 @@ from klamm.client.errors import (
     TimedOut,
 )
 from klamm.client.network.addresses import BrokerAddress
-from klamm.client.network.endings import broken, stranger, why_lost
+from klamm.client.network.connection_errors import (
+    error_for_broken_protocol,
+    error_for_lost_connection,
+    error_for_other_protocol,
+)
 from klamm.client.network.receiving import FrameReceiver
 from klamm.client.network.requests import AnswerWaiter, CommonVersions, PendingRequest, PreparedRequest
 from klamm.model.errors import ErrorCode
@@ -86,7 +90,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """What the socket did not take of a request that another thread wrote; goes before all else."""
         self._receiver = FrameReceiver(MAX_LOGIN_FRAME_BYTES)
         self._in_flight: deque[PendingRequest] = deque()
-        self._held: deque[tuple[PendingRequest | None, Sequence[Any]]] | None = None
+        self._delayed: deque[tuple[PendingRequest | None, Sequence[Any]]] | None = None
         """Requests that wait until the login is renewed; None while it stands."""
         self._correlation_id = 0
         self._versions = CommonVersions()
@@ -112,7 +116,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     @property
     def in_flight(self) -> int:
         """Requests without an answer yet."""
-        return len(self._in_flight) + (len(self._held) if self._held else 0)
+        return len(self._in_flight) + (len(self._delayed) if self._delayed else 0)
 
     @property
     def writable(self) -> bool:
@@ -159,7 +163,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def send_to(
         self, waiter: AnswerWaiter, request: Message, version: int, timeout: float | None = None
     ) -> None:
-        """As `send`. `waiter` is told at once, where a future calls back a turn of the loop later."""
+        """As `send`. `waiter` is told at once, where a future calls back in the next iteration of the
+        loop."""
         with self.lock:
             pending, chunks = self._prepare(waiter, request, version, timeout)
             self._begin(pending, chunks)
@@ -224,20 +229,20 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """The login is done: this is a broker."""
         self._receiver.max_frame_bytes = MAX_FRAME_BYTES
 
-    def hold(self) -> None:
-        """Hold back requests until `release`; those under way are still answered."""
+    def delay_requests(self) -> None:
+        """Delay all further requests until `send_delayed`. Requests under way are still answered."""
         with self.lock:
-            if self._held is None:
-                self._held = deque()
+            if self._delayed is None:
+                self._delayed = deque()
 
-    def release(self) -> None:
+    def send_delayed(self) -> None:
         with self.lock:
-            held, self._held = self._held, None
-            for pending, chunks in held or ():
+            delayed, self._delayed = self._delayed, None
+            for pending, chunks in delayed or ():
                 self._begin(pending, chunks)
 
     def send_first(self, request: Message, version: int, timeout: float) -> asyncio.Future[Any]:
-        """Write a request past those that are held back."""
+        """Write a request ahead of those that are delayed."""
         future: asyncio.Future[Any] = self._loop.create_future()
         with self.lock:
             pending, chunks = self._prepare(future, request, version, timeout)
@@ -258,14 +263,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._shortcut = socket.socket(own.family, own.type, own.proto, fileno=os.dup(own.fileno()))
 
     def may_send_here(self, now: float) -> bool:
-        """Whether `send_here` can be done, under the lock: nothing waits to be written, or holds requests
-        back, and the timer that looks after deadlines, which only the loop can set, rings early enough."""
+        """Whether `send_here` can be done, under the lock: nothing waits to be written, or is delayed, and
+        the timer that looks after deadlines, which only the loop can set, rings early enough."""
         return (
             self._shortcut is not None
             and self._transport is not None
             and self._timer is not None
             and self._timer_at <= now + self._request_timeout
-            and self._held is None
+            and self._delayed is None
             and not self.is_retired
             and not self._unwritten
             and not self._transport.get_write_buffer_size()
@@ -300,8 +305,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
     # ---- sending
 
     def _begin(self, pending: PendingRequest | None, chunks: Sequence[Any]) -> None:
-        if self._held is not None:
-            self._held.append((pending, chunks))
+        if self._delayed is not None:
+            self._delayed.append((pending, chunks))
             return
         if pending is not None:
             self._in_flight.append(pending)
@@ -407,7 +412,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
             if self.in_flight:
                 self._counters.connections_lost += 1
             self._end(
-                why_lost(self.address, exc, is_trusted=self._is_trusted, has_answered=self._has_answered)
+                error_for_lost_connection(
+                    self.address, exc, is_trusted=self._is_trusted, has_answered=self._has_answered
+                )
             )
         if self.renewal is not None:
             self.renewal.cancel()
@@ -462,9 +469,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _stranger(self, problem: str) -> None:
         """The bytes that came are not Kafka's."""
         if self._has_answered:
-            self._end(broken(self.address, problem))
+            self._end(error_for_broken_protocol(self.address, problem))
         else:
-            self._end(stranger(self.address, self._receiver.first_bytes))
+            self._end(error_for_other_protocol(self.address, self._receiver.first_bytes))
         if self._transport is not None:
             self._transport.abort()
 
@@ -536,7 +543,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 self._shortcut = None
             waiting = self._waiting()
             self._in_flight.clear()
-            self._held = None
+            self._delayed = None
         for pending in waiting:
             if not pending.waiter.done():
                 self._counters.requests_failed += 1
@@ -547,7 +554,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def _waiting(self) -> list[PendingRequest]:
         """All requests without an answer, under the lock."""
-        return [*self._in_flight, *(pending for pending, _ in self._held or () if pending is not None)]
+        return [*self._in_flight, *(pending for pending, _ in self._delayed or () if pending is not None)]
 
     def _ended(self, what: str) -> ClientError:
         """What a waiter gets: an exception of its own, naming its request."""

@@ -147,7 +147,7 @@ class Producer(PlainFace):
         **options: Unpack[ProducerOptions],
     ) -> None:
         settings, chooser = producer_config(bootstrap, config, partitioner, options)
-        # Reentrant, because a partitioner of the user's, or a finalizer, may send while it is held.
+        # Reentrant, because a user's partitioner, or a finalizer, may send in a thread that has the lock.
         self._lock = threading.RLock()
         engine = Engine(settings, Delivery, lock=self._lock, partitioner=chooser, ssl_context=ssl_context)
         self._accumulator = engine.accumulator

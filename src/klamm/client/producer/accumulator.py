@@ -1,15 +1,16 @@
-"""Taking records: choosing their partitions and gathering them into batches, within bounds. A core.
+"""The records that wait to be sent: chooses a partition for each, and fills batches. A core.
 
 What always holds:
-- Memory never goes above buffer.memory, counted as ledger.py says (a single run of encoded records may exceed
-  it, when nothing else is there).
+- Records use at most buffer.memory bytes, counted as ledger.py says. One exception: a single batch of encoded
+  columns may exceed it while no other record waits.
 - The records of one partition are queued in the order in which they were appended.
 
-Records of a topic that is not known yet are held until `topic_known` or `topic_failed`; so are those for a
-partition that the topic does not seem to have, until metadata was looked at again.
+A record is unplaced while its partition cannot be chosen: its topic is not known yet (until `topic_known` or
+`topic_failed`), or the topic does not have the partition that the user named (until metadata is fetched
+again).
 
-Nothing here waits or calls out. The clocks are given: `clock` for spans of time, `now_ms` for the timestamps
-of records. What happens to batches afterwards is in settling.py.
+Nothing here waits or does IO. The caller gives the clocks: `clock` for spans of time, `now_ms` for the
+timestamps of records. settling.py decides what happens to batches after they were sent.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from klamm.client.producer.batches import (
 from klamm.client.producer.delivery import BatchDelivery
 from klamm.client.producer.ledger import Ledger
 from klamm.client.producer.partitioners import KEY_PARTITIONERS, Partitioner, ask_user
-from klamm.client.producer.queues import HeldBatch, HeldRecord, PartitionQueue, TopicBuffer
+from klamm.client.producer.queues import PartitionQueue, TopicBuffer, UnplacedBatch, UnplacedRecord
 from klamm.client.producer.schedule import Schedule
 from klamm.client.producer.sequences import PartitionSequences, ProducerIdentity
 from klamm.client.producer.settings import ProducerSettings
@@ -48,8 +49,8 @@ from klamm.model.errors import ErrorCode
 from klamm.records.batch import HEADER_SIZE
 from klamm.records.decoding import Headers
 
-HELD_SPAN_S = 1.0
-"""Held records that came within this time share a deadline, that of the first."""
+UNPLACED_SPAN_S = 1.0
+"""Unplaced records that came within this time share a deadline, that of the first."""
 
 DeliveryT = TypeVar("DeliveryT", bound=BatchDelivery)
 
@@ -68,22 +69,25 @@ class Accumulator(Generic[DeliveryT]):
         partitioner: Partitioner | None = None,
         counters: ClientCounters | None = None,
     ) -> None:
-        """`first_partition` chooses by chance where the records without a key of a topic go first."""
+        """`first_partition(count)` chooses at random the partition that gets the first records without a
+        key."""
         self.settings = settings
         self.counters = counters if counters is not None else ClientCounters()
         self.ledger = Ledger(self.counters)
         self.schedule = Schedule(settings.linger, settings.max_in_flight)
         self.identity = ProducerIdentity()
         self.wake_wanted = False
-        """Whether the sender should look: a batch was begun or closed. The shell clears it."""
+        """True if the sender should make a pass, because a batch was begun or closed. The sender clears
+        it."""
         self.lookups: set[str] = set()
-        """Topics to be looked up. The shell clears it."""
+        """Topics to be looked up. The sender clears it."""
         self.topics: dict[str, TopicBuffer] = {}
-        """Those whose partitions are known."""
-        self.holding: dict[str, TopicBuffer] = {}
-        """Those, known or not, that records are held for."""
+        """Topics whose partitions are known."""
+        self.unplaced_topics: dict[str, TopicBuffer] = {}
+        """Topics, known or not, with unplaced records."""
         self._retired: dict[str, TopicBuffer] = {}
-        """Those that nobody has sent to for long. They are kept because brokers go on counting sequences."""
+        """Topics that nobody has sent to for long. They are kept because sequence numbers must go on from
+        where they were."""
         self._delivery = delivery_class
         self._clock = clock
         self._now_ms = now_ms
@@ -91,7 +95,8 @@ class Accumulator(Generic[DeliveryT]):
         self._user_partitioner = partitioner
         self._key_partitioner = KEY_PARTITIONERS[settings.partitioner]
         self.largest_refused = 0
-        """The most bytes that a record needed which found no room, so that the next wait is for as many."""
+        """The size of the largest record that found no room: the next wait for room waits for as many
+        bytes."""
         self._closed: ClientError | None = None
         self._batch_bytes = settings.batch_bytes
         self._memory = settings.buffer_bytes
@@ -110,9 +115,10 @@ class Accumulator(Generic[DeliveryT]):
         partition: int | None = None,
         timestamp: TimeLike | None = None,
     ) -> DeliveryT:
-        """Take a record as a user gives it. This is the way of every record, and laid out for speed.
+        """Take a record as the user gives it. Every record goes through here, so the code is laid out for
+        speed.
 
-        Raises NotSerializable, LocalRecordTooLarge or BufferFull; then nothing has changed.
+        Raises NotSerializable, LocalRecordTooLarge or BufferFull, and then changes nothing.
         """
         size = RECORD_OVERHEAD_BYTES
         if value is not None:
@@ -135,11 +141,11 @@ class Accumulator(Generic[DeliveryT]):
         if partition is not None:
             as_partition(partition, topic)
         if buffer is None or (partition is not None and partition >= len(buffer.queues)):
-            held = self._held_batch(topic)
-            held.wanted.append(partition)
-            index = held.add(key, value, time_ms, pairs, size)
+            unplaced = self._unplaced_batch(topic)
+            unplaced.wanted.append(partition)
+            index = unplaced.add(key, value, time_ms, pairs, size)
             ledger.memory_used += size + RECORD_MEMORY_BYTES
-            return self._delivery(held, index)
+            return self._delivery(unplaced, index)
         if partition is None and (key is not None or self._user_partitioner is not None):
             partition = self._choose(topic, key, len(buffer.queues))
         if partition is None:
@@ -174,10 +180,10 @@ class Accumulator(Generic[DeliveryT]):
         base_timestamp: int,
         max_timestamp: int,
     ) -> Batch:
-        """Take records that are encoded already, behind room for a header, as a batch of their own. The topic
-        is known.
+        """Take encoded records as a batch of their own. `encoded` begins with room for the batch's header.
+        The topic must be known.
 
-        Raises BufferFull when there is no room, unless nothing else is there.
+        Raises BufferFull when there is no room, unless no other record waits.
         """
         memory = len(encoded)
         if not self.has_room(memory):
@@ -203,10 +209,10 @@ class Accumulator(Generic[DeliveryT]):
         return used + size <= self._memory or (not used and self._closed is None)
 
     def flush(self) -> int:
-        """Let nothing that is here linger. The ticket is for the ledger's `is_flushed`."""
+        """End the linger time of all batches. Returns a ticket for the ledger's `is_flushed`."""
         ticket = self.ledger.begin_flush()
         for batch in self.ledger.unsettled():
-            if batch.is_open and not isinstance(batch, HeldBatch):
+            if batch.is_open and not isinstance(batch, UnplacedBatch):
                 self._close_open(batch.in_queue)
         return ticket
 
@@ -217,7 +223,7 @@ class Accumulator(Generic[DeliveryT]):
     def close(self, error: ClientError) -> None:
         """Take nothing more: every append raises `error`."""
         self._closed = error
-        self._memory = -1  # so that the way of a record need not ask
+        self._memory = -1  # so that `append` finds no room, and need not check `_closed` for each record
 
     def _no_room(self, topic: str, size: int) -> ClientError:
         if self._closed is not None:
@@ -248,8 +254,8 @@ class Accumulator(Generic[DeliveryT]):
             return ask_user(self._user_partitioner, topic, key, partitions)
         return self._key_partitioner(key, partitions) if key is not None else None
 
-    def _sticky_batch(self, buffer: TopicBuffer, size: int, held: Batch | None = None) -> Batch:
-        """A batch with room for a record without a key, in another partition if it is time for one."""
+    def _sticky_batch(self, buffer: TopicBuffer, size: int, origin: Batch | None = None) -> Batch:
+        """A batch with room for a record without a key; switches to another partition if it is time to."""
         queue = buffer.queues[buffer.sticky.current]
         batch = queue.open_batch
         if batch is None or batch.size + size > self._batch_bytes:
@@ -258,19 +264,20 @@ class Accumulator(Generic[DeliveryT]):
             if buffer.sticky.batch_closed():
                 buffer.switch_sticky()
                 queue = buffer.queues[buffer.sticky.current]
-        return self._batch_with_room(queue, size, held)
+        return self._batch_with_room(queue, size, origin)
 
-    def _batch_with_room(self, queue: PartitionQueue, size: int, held: Batch | None = None) -> Batch:
-        """The open batch, or a new one; a new one for records that were held is as old as they are."""
+    def _batch_with_room(self, queue: PartitionQueue, size: int, origin: Batch | None = None) -> Batch:
+        """The open batch if the record fits, or a new one. `origin` is the batch of a record that was
+        unplaced: a new batch takes over its age and number."""
         batch = queue.open_batch
         if batch is not None:
             if batch.size + size <= self._batch_bytes:
                 return batch
             self._close_open(queue)
-        if held is None:
+        if origin is None:
             batch = self._new_batch(queue, self._clock(), self.ledger.new_number())
         else:
-            batch = self._new_batch(queue, held.created, held.number)
+            batch = self._new_batch(queue, origin.created, origin.number)
         queue.add(batch)
         if len(queue.waiting) == 1:
             self.reconsider(queue)
@@ -293,12 +300,12 @@ class Accumulator(Generic[DeliveryT]):
     def topic_known(
         self, topic: str, has_leader: Sequence[bool], *, looked_up: bool = False, is_wanted: bool = False
     ) -> None:
-        """Metadata says which partitions a topic has, and which of them have a leader.
+        """Take over from metadata which partitions a topic has, and which of them have a leader.
 
-        `looked_up` says that it was asked for because of records that are held: those for a partition that
-        is not there even so have failed. A topic that nobody sent to is passed over unless it `is_wanted`.
+        `looked_up`: the metadata were fetched for the unplaced records, so records for a partition that still
+        does not exist fail now. A topic that nobody has sent to is ignored unless `is_wanted`.
         """
-        buffer = self.topics.get(topic) or self.holding.get(topic)
+        buffer = self.topics.get(topic) or self.unplaced_topics.get(topic)
         if buffer is None and is_wanted:
             buffer = self._retired.pop(topic, None) or TopicBuffer(topic, self._batch_bytes)
         if buffer is None or not has_leader:
@@ -311,13 +318,14 @@ class Accumulator(Generic[DeliveryT]):
             if not has_leader[buffer.sticky.current]:
                 buffer.switch_sticky()
         self.topics[topic] = buffer
-        if buffer.held:
-            self._place_held(buffer, looked_up)
+        if buffer.unplaced:
+            self._place_all(buffer, looked_up)
         self.wake_wanted = True
 
     def retire_unused_topics(self, deleted: Set[str]) -> list[str]:
         """Take topics out of use that were deleted while nothing waits for them, or that nobody has sent to
-        for metadata.max.idle.ms; returns their names. The next record to one is held until it is looked up.
+        for metadata.max.idle.ms; returns their names. The next record to one of them makes it be looked up
+        again.
         """
         now = self._clock()
         unused = [
@@ -330,16 +338,17 @@ class Accumulator(Generic[DeliveryT]):
         return unused
 
     def topic_failed(self, topic: str, error: ClientError, until: float = inf) -> None:
-        """The topic cannot be had: what has been held for it since `until` or longer has failed."""
-        buffer = self.holding.get(topic)
-        while buffer is not None and buffer.held and buffer.held[0].created <= until:
-            self.ledger.settle(buffer.held.popleft(), Outcome(error=error))
-        if buffer is not None and not buffer.held:
-            self.stop_holding(buffer)
+        """The topic could not be looked up: fail its records that have been unplaced since `until` or
+        longer."""
+        buffer = self.unplaced_topics.get(topic)
+        while buffer is not None and buffer.unplaced and buffer.unplaced[0].created <= until:
+            self.ledger.settle(buffer.unplaced.popleft(), Outcome(error=error))
+        if buffer is not None and not buffer.unplaced:
+            self.all_placed(buffer)
 
-    def stop_holding(self, buffer: TopicBuffer) -> None:
-        """No record is held for a topic any more."""
-        del self.holding[buffer.name]
+    def all_placed(self, buffer: TopicBuffer) -> None:
+        """A topic has no unplaced records any more."""
+        del self.unplaced_topics[buffer.name]
         if buffer.queues and buffer.name not in self.topics:
             self._retired[buffer.name] = buffer
 
@@ -348,7 +357,7 @@ class Accumulator(Generic[DeliveryT]):
         while len(queues) < count:
             sequences = PartitionSequences(self.identity) if self.settings.idempotent else None
             queues.append(PartitionQueue(buffer.name, len(queues), sequences))
-        while len(queues) > count:  # made anew with fewer partitions
+        while len(queues) > count:  # the topic was deleted, and created again with fewer partitions
             queue = queues.pop()
             error = _no_partition(buffer.name, queue.index, count)
             for batch in list(queue.waiting):
@@ -356,59 +365,63 @@ class Accumulator(Generic[DeliveryT]):
                 self.ledger.settle(batch, Outcome(error=error))
             self.schedule.forget(queue)
 
-    def _held_batch(self, topic: str) -> HeldBatch:
-        """Where to keep a record until its partition can be told."""
-        buffer = self.holding.get(topic) or self.topics.get(topic)
+    def _unplaced_batch(self, topic: str) -> UnplacedBatch:
+        """The batch that keeps a record until its partition is chosen."""
+        buffer = self.unplaced_topics.get(topic) or self.topics.get(topic)
         if buffer is None:
             name = as_name(topic, "topic")
             buffer = self._retired.pop(name, None) or TopicBuffer(name, self._batch_bytes)
-        self.holding[topic] = buffer
+        self.unplaced_topics[topic] = buffer
         now = self._clock()
-        last = buffer.held[-1] if buffer.held else None
-        span = min(HELD_SPAN_S, self.settings.max_block / 10)
+        last = buffer.unplaced[-1] if buffer.unplaced else None
+        span = min(UNPLACED_SPAN_S, self.settings.max_block / 10)
         if last is not None and now - last.created <= span and last.number >= self.ledger.flushed_before:
             return last
         patience = min(self.settings.max_block, self.settings.delivery_timeout)
-        held = HeldBatch(topic, self.ledger.new_number(), now, now + patience)
-        self.ledger.enter(held)
-        buffer.held.append(held)
+        unplaced = UnplacedBatch(topic, self.ledger.new_number(), now, now + patience)
+        self.ledger.enter(unplaced)
+        buffer.unplaced.append(unplaced)
         self.lookups.add(topic)
         self.wake_wanted = True
-        return held
+        return unplaced
 
-    def _place_held(self, buffer: TopicBuffer, looked_up: bool) -> None:
-        """Bring held records into the batches of their partitions."""
-        waiting, buffer.held = buffer.held, deque()
-        for held in waiting:
-            # Those for a partition that is not there wait for the look-up. The others must not wait with
-            # them: what is sent from now on would come before them.
-            rest = None if looked_up else self._beyond(buffer, held)
-            if rest is held:
-                buffer.held.append(held)
+    def _place_all(self, buffer: TopicBuffer, looked_up: bool) -> None:
+        """Move the unplaced records of a topic into the batches of their partitions."""
+        waiting, buffer.unplaced = buffer.unplaced, deque()
+        for unplaced in waiting:
+            # Records for a partition that does not exist wait for the look-up. The other records must not
+            # wait with them: records sent from now on would come before them.
+            rest = None if looked_up else self._beyond(buffer, unplaced)
+            if rest is unplaced:
+                buffer.unplaced.append(unplaced)
                 continue
-            places = [self._place(buffer, held, record, rest) for record in held.records()]
+            places = [self._place(buffer, unplaced, record, rest) for record in unplaced.records()]
             if rest is not None:
                 self.ledger.enter(rest)
-                buffer.held.append(rest)
-            self.ledger.moved(held, places)
+                buffer.unplaced.append(rest)
+            self.ledger.moved(unplaced, places)
             for batch in dict.fromkeys(batch for batch, _ in places):
                 if batch.is_open and batch.number < self.ledger.flushed_before:
                     self._close_open(batch.in_queue)
-        if not buffer.held:
-            self.holding.pop(buffer.name, None)
+        if not buffer.unplaced:
+            self.unplaced_topics.pop(buffer.name, None)
 
-    def _beyond(self, buffer: TopicBuffer, held: HeldBatch) -> HeldBatch | None:
-        """Where to hold records on for partitions that are not known: `held` itself if all are such."""
+    def _beyond(self, buffer: TopicBuffer, unplaced: UnplacedBatch) -> UnplacedBatch | None:
+        """The batch for the records whose partition is still unknown: `unplaced` itself if that is all of
+        them, None if that is none of them."""
         count = len(buffer.queues)
-        beyond = [one is not None and one >= count for one in held.wanted]
+        beyond = [one is not None and one >= count for one in unplaced.wanted]
         if all(beyond):
-            return held
-        return HeldBatch(held.topic, held.number, held.created, held.deadline) if any(beyond) else None
+            return unplaced
+        if not any(beyond):
+            return None
+        return UnplacedBatch(unplaced.topic, unplaced.number, unplaced.created, unplaced.deadline)
 
     def _place(
-        self, buffer: TopicBuffer, held: HeldBatch, record: HeldRecord, rest: HeldBatch | None
+        self, buffer: TopicBuffer, unplaced: UnplacedBatch, record: UnplacedRecord, rest: UnplacedBatch | None
     ) -> tuple[Batch, int]:
-        """Bring a held record into a batch: of its partition, or `rest` if that is not there."""
+        """Move a record of `unplaced` into a batch of its partition, or into `rest` if the partition is still
+        unknown. Returns the batch and the record's index in it."""
         key, value, timestamp, headers, partition = record
         size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
         size += headers_size(headers) if headers else 0
@@ -427,10 +440,10 @@ class Accumulator(Generic[DeliveryT]):
             self.ledger.refuse(refused, Outcome(error=error))
             return refused, 0
         if partition is None:
-            batch = self._sticky_batch(buffer, size, held)
+            batch = self._sticky_batch(buffer, size, unplaced)
             buffer.sticky.sent_bytes += size
         else:
-            batch = self._batch_with_room(buffer.queues[partition], size, held)
+            batch = self._batch_with_room(buffer.queues[partition], size, unplaced)
         self.ledger.memory_used += size + RECORD_MEMORY_BYTES
         return batch, batch.add(key, value, timestamp, headers, size)
 

@@ -255,7 +255,7 @@ class RangesWaiter:
 
 
 class DoneCallback:
-    """A user's callback, held off the client: what it raises is logged."""
+    """A user's callback. An exception that it raises is logged, and does not reach the client."""
 
     __slots__ = ("_callback", "_delivery")
 

@@ -1,8 +1,8 @@
-"""A producer without a face: what both faces have in common.
+"""The producer that both faces, plain and asyncio, are built on.
 
-It brings the parts together (network, cores, sender) and ends them. The faces differ in how their users wait,
-and in the lock: the plain face's user threads append while the loop's thread sends; with asyncio there is but
-one thread, and nothing to lock.
+The engine makes and closes the parts: network, cores, sender. The faces differ in how their users wait, and
+in the lock: with the plain face user threads append while the client's thread sends; with asyncio there is
+only one thread, and nothing to lock.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from klamm.client.guard import ClientGuard, ForkAware
 from klamm.client.logs import client_logger
 from klamm.client.network.network import Network
 from klamm.client.producer.accumulator import Accumulator, DeliveryT
+from klamm.client.producer.background import BackgroundTasks
 from klamm.client.producer.batches import RECORD_MEMORY_BYTES, Batch, Outcome, Waiter
 from klamm.client.producer.delivery import RangesDelivery
-from klamm.client.producer.errands import Errands
 from klamm.client.producer.lookups import FEED
 from klamm.client.producer.partitioners import Partitioner
 from klamm.client.producer.sender import Sender
@@ -40,11 +40,11 @@ if TYPE_CHECKING:  # they need klamm[arrow]
     from klamm.records.arrow_encoding import EncodedRecords
 
 ROOM_SHARE = 8
-"""A sender that found the memory full waits until one part in so many is free: senders wait once in a while
-and not for every record."""
+"""A caller that found the memory full waits until one part in so many is free. So callers wait once in a
+while, and not for every record."""
 
 MOST_FEEDS = 8
-"""How many sets of columns may wait for their turn: the rows of all of them are in memory."""
+"""How many calls of `send_arrow` may wait to be queued: the rows of all of them are in memory."""
 
 
 MakeFeed: TypeAlias = "Callable[[], ColumnFeed]"
@@ -67,7 +67,7 @@ class Wakeable:
 
 
 class Engine(ForkAware, Generic[DeliveryT]):
-    """See the module. Everything but `counters` and what says so runs on the client's loop."""
+    """See the module. All methods run on the client's loop, except `counters` and those that say so."""
 
     def __init__(
         self,
@@ -95,26 +95,26 @@ class Engine(ForkAware, Generic[DeliveryT]):
         )
         self._settling = Settling(self.accumulator)
         self._logger = client_logger("producer", self._network.client_id)
-        self._errands = Errands(self._logger)
+        self._background = BackgroundTasks(self._logger)
         self._unseen = UnseenFailures(self._logger)
         self.accumulator.ledger.on_unseen = self._unseen.add
-        self.sender = Sender(self._network, self._settling, lock, self._errands, self._logger)
+        self.sender = Sender(self._network, self._settling, lock, self._background, self._logger)
         memory = self.settings.buffer_bytes
         self._record_room = min(self.settings.max_request_bytes + RECORD_MEMORY_BYTES, memory // 2)
-        """Bytes that are kept for one record of a sender that waited for room."""
+        """Bytes that must be free for one record before a caller that waits for room goes on."""
         self._room_queue: deque[tuple[int, Wakeable]] = deque()
-        """Coroutines that wait for room, first come first served, with the bytes that each needs."""
+        """The waiters of coroutines that wait for room, in the order they came, with the bytes each needs."""
         self._awaits_room = False
-        """Whether the ledger will call `_room_came` for the first of them."""
+        """True if the ledger will call `_room_came` for the first of them."""
         self._feeding = asyncio.Lock()
-        """Columns are fed one after the other, so that their rows stay in order."""
+        """One set of columns is fed at a time, so that rows stay in the order of the calls."""
         self._feeds = 0
         self._fed_deliveries: WeakSet[RangesDelivery] = WeakSet()
 
     # ---- life
 
     def after_fork(self) -> None:
-        """In a forked child: nothing that was on its way will ever be answered here."""
+        """In a forked child: fail all records that were on their way, because no answer will come here."""
         super().after_fork()
         self._unseen.is_forked = True
         error = self._guard.forked_error()
@@ -124,7 +124,7 @@ class Engine(ForkAware, Generic[DeliveryT]):
             delivery.end_feed(error)
 
     async def start(self) -> None:
-        """Begin. Nothing is connected before it is needed."""
+        """Start. Connections are made when they are needed first."""
         self._guard.check()
         self._unseen.loop = asyncio.get_running_loop()
         if not self._guard.started:
@@ -132,12 +132,14 @@ class Engine(ForkAware, Generic[DeliveryT]):
             await self._network.start()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is here; what is left after `timeout` seconds has failed. Connections are ended in the
-        rest of that time."""
+        """Send all records, for at most `timeout` seconds; records that are left then fail. Connections are
+        closed in the rest of that time."""
         if not self._guard.begin_close():
             return
         deadline = None if timeout is None else time.monotonic() + timeout
-        closed = ClientClosed(f"producer {self._network.client_id} was closed before the record was sent")
+        closed = ClientClosed(
+            f"producer {self._network.client_id} was closed before the record was acknowledged"
+        )
         try:
             if self._guard.started:
                 await self.flush(timeout)
@@ -147,33 +149,33 @@ class Engine(ForkAware, Generic[DeliveryT]):
             with self._lock:
                 self.accumulator.close(closed)
                 self._settling.fail_all(closed)
-            await self._errands.close()
+            await self._background.close()
             self.sender.end()
             await self._network.close(None if deadline is None else seconds_left(deadline))
-            self.sender.call_finished()  # what was under way has failed only now, and made room
+            self.sender.call_finished()  # requests that were under way have failed only now, and made room
             self._unseen.close()
 
     def counters(self) -> dict[str, float]:
-        """What was counted so far, by name. From any thread."""
+        """The counters so far, by name. From any thread."""
         with self._lock:
             self.accumulator.ledger.count_waiting()
         return self._network.counters.as_dict()
 
     async def partitions_for(self, topic: str, timeout: float | None) -> list[int]:
-        """The partitions of a topic, which is waited for."""
+        """The partitions of a topic. Waits until the topic is known."""
         self._guard.started = True
         known = await self.sender.lookups.topic(topic, timeout)
         return [each.index for each in known.partitions]
 
     async def producer_id(self) -> int:
-        """The id under which this producer's batches are numbered; waits for it. Not without idempotence."""
+        """The producer id of this idempotent producer. Waits until a broker has given one."""
         self._guard.started = True
         return await self.sender.lookups.producer_id()
 
     # ---- waiting
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send all that is here without lingering, and wait until it is settled."""
+        """Send all records without linger time, and wait until their batches are settled."""
         ledger = self.accumulator.ledger
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -200,28 +202,29 @@ class Engine(ForkAware, Generic[DeliveryT]):
                 ledger.drop_flush_waiter(waiter)
 
     def has_room(self) -> bool:
-        """True if a record of any size would be taken now: of `max_request_size`, or of half the memory if
-        that is less, or as large as the largest that found no room so far."""
+        """True if `append` would take a large record now: of `max_request_size` (or half the memory if that
+        is less), or as large as the largest record that found no room so far."""
         return self.accumulator.ledger.memory_used + self._room_for(0) <= self.settings.buffer_bytes
 
     def make_room(self, waiter: Waiter, size: int = 0) -> None:
-        """Have `waiter` called when there is room for a record, and for `size` bytes if so many fit at all.
+        """Have `waiter` called when there is room for a record and for `size` bytes (at most the whole
+        memory).
 
-        Under the lock; a turn must follow.
+        Under the lock; the caller must then make the sender pass.
         """
-        self.accumulator.flush()  # nothing may linger while others wait for its place
+        self.accumulator.flush()  # no batch may linger while callers wait for its memory
         memory = self.settings.buffer_bytes
         most_used = max(memory - max(self._room_for(size), memory // ROOM_SHARE), 0)
         self.accumulator.ledger.add_room_waiter(most_used, waiter)
 
     async def drain(self) -> None:
-        """Wait until there is room for a record, behind all who wait already."""
+        """Wait until there is room for a record, after all coroutines that wait already."""
         if self._room_queue or not self.has_room():
             await self.room()
 
     async def room(self, size: int = 0) -> None:
         """Wait until there is room, as `make_room` says. Coroutines go on in the order in which they came,
-        and only as many at once as have room for a record each. So whoever goes on can send."""
+        and only as many at once as there is room for one record of each. So each of them can send."""
         loop = asyncio.get_running_loop()
         place = (size, Wakeable(loop))
         self._room_queue.append(place)
@@ -231,11 +234,12 @@ class Engine(ForkAware, Generic[DeliveryT]):
         finally:
             if place in self._room_queue:  # cancelled
                 self._room_queue.remove(place)
-            # The caller sends before the loop takes its next turn; then there may be room for others.
+            # The caller sends before the loop's next iteration; after that there may be room for others.
             loop.call_soon(self._serve_room_queue)
 
     def _serve_room_queue(self) -> None:
-        """Let those go on for whom there is room now; the next one waits for the ledger to tell of more."""
+        """Let the coroutines go on for which there is room now. For the next one, ask the ledger to call
+        `_room_came`."""
         if self._awaits_room:
             return
         free = self.settings.buffer_bytes - self.accumulator.ledger.memory_used
@@ -256,37 +260,38 @@ class Engine(ForkAware, Generic[DeliveryT]):
         self._serve_room_queue()
 
     def _room_for(self, size: int) -> int:
-        """The bytes that are free before a record is let in, or `size` bytes of encoded records."""
+        """The bytes that must be free before a record, or `size` bytes of encoded records, may be
+        appended."""
         wanted = max(self._record_room, self.accumulator.largest_refused, size)
         return min(wanted, self.settings.buffer_bytes)
 
     # ---- columns
 
     def feed_soon(self, feed: ColumnFeed | MakeFeed, delivery: RangesDelivery) -> None:
-        """Feed in a task. When MOST_FEEDS wait already, BufferFull."""
+        """Feed in a task. Raises BufferFull if MOST_FEEDS wait already."""
         if callable(feed) and any(find_spec(package) is None for package in ("numba", "numpy", "pyarrow")):
-            feed()  # says which is missing
-        if len(self._errands.under_way(FEED)) >= MOST_FEEDS:
+            feed()  # raises an error that names the missing package
+        if len(self._background.under_way(FEED)) >= MOST_FEEDS:
             raise BufferFull(
-                f"{MOST_FEEDS} sets of columns wait to be sent already",
+                f"{MOST_FEEDS} calls of send_arrow wait to be queued already",
                 advice="Wait with `await producer.drain()`",
             )
         self._feeds += 1
         self._guard.started = True
-        self._errands.start(f"{FEED} {self._feeds}", self.feed(feed, delivery))
+        self._background.start(f"{FEED} {self._feeds}", self.feed(feed, delivery))
 
     async def fed(self) -> None:
-        """Wait until all columns that were given so far are in batches."""
-        feeds = self._errands.under_way(FEED)
+        """Wait until the rows of all `send_arrow` calls so far are in batches."""
+        feeds = self._background.under_way(FEED)
         if feeds:
             await asyncio.wait(feeds)
 
     async def feed(self, feed: ColumnFeed | MakeFeed, delivery: RangesDelivery) -> None:
-        """Bring the rows of a feed into batches, as room allows. What goes wrong is in the delivery.
+        """Put the rows of a feed into batches, as room allows. Errors end up in the delivery.
 
-        A feed that is yet to be made is made in a thread, because that loads numba.
+        If `feed` is a function that makes the feed, it is called in a thread, because it loads numba.
         """
-        failure: ClientError | None = ClientClosed("the rest of the rows was given up")
+        failure: ClientError | None = ClientClosed("the producer was closed before all rows were queued")
         self._fed_deliveries.add(delivery)
         try:
             async with self._feeding:

@@ -1,12 +1,12 @@
-"""Which batches are not settled yet, the memory they hold, and who waits for them. A core.
+"""Which batches are not settled yet, the memory they use, and who waits for them. A core.
 
 - Every batch is entered once and settled once: by an answer, by its deadline, or because the producer ends.
 - `memory_used` counts a record from the moment it is taken until its batch is settled and off the wire.
-- Batches are numbered as they are begun. The parts of a batch, and batches of records that were held, keep
-  the number they came from: so a flush waits for all numbers below its own, and the first number is the one
-  whose deadline is next.
+- Batches are numbered as they are begun. The parts of a split batch, and the batches that unplaced records
+  move into, keep the number of the batch they came from. So a flush waits for all numbers below its own, and
+  the lowest number has the next deadline.
 
-Who waits is not called from here but put into `finished`: the shell calls it when it holds no lock.
+Waiters are not called from here but put into `finished`: the sender calls them when it has released the lock.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ class Ledger:
         self.flushed_before = 0
         """Batches with a lower number do not linger."""
         self.finished: list[Waiter] = []
-        """What the shell must call, and then clear."""
+        """Waiters that the sender must call, and then clear."""
         self.on_unseen: Callable[[FailureNotice], None] = _nothing
-        """Called wherever the last reference to a failed batch is dropped that nobody has looked at."""
+        """Called when the last reference to a failed batch is dropped and nobody has asked for its outcome,
+        on whatever thread that happens."""
         self._counters = counters
         self._unsettled: dict[int, list[Batch]] = {}
         self._flush_waiters: list[tuple[int, Waiter]] = []
@@ -67,7 +68,7 @@ class Ledger:
             batch.drop_records()
 
     def refuse(self, batch: Batch, outcome: Outcome) -> None:
-        """Give an outcome to a batch that was never entered: that of one record that has no place."""
+        """Settle a batch that was never entered: it stands for one record whose partition does not exist."""
         batch.close()
         batch.count = 1
         if outcome.error is not None:
@@ -76,14 +77,14 @@ class Ledger:
         self._counters.send_errors += 1
 
     def replace(self, batch: Batch, parts: list[Batch]) -> None:
-        """The records of a batch went into `parts`, in order."""
+        """A batch was split into `parts`, which have its records in order."""
         for part in parts:
             self.enter(part)
             self.memory_used += part.memory
         self.moved(batch, [(part, index) for part in parts for index in range(part.count)])
 
     def moved(self, batch: Batch, places: list[tuple[Batch, int]]) -> None:
-        """Each record of a batch has another place now, which is entered already."""
+        """The records of a batch moved: record i to `places[i]`, whose batch is entered already."""
         batch.close()
         self._remove(batch)
         self._give_back(batch)
@@ -92,12 +93,12 @@ class Ledger:
         self._check_flushes()
 
     def unsettled(self) -> Iterator[Batch]:
-        """All batches that are not settled, the oldest first; they may be settled while this goes on."""
+        """All batches that are not settled, the oldest first. They may be settled during the iteration."""
         for number in list(self._unsettled):
             yield from tuple(self._unsettled.get(number, ()))
 
     def oldest_queued(self) -> Batch | None:
-        """The oldest batch that is in a queue or was taken from one: the next to run out of time."""
+        """The oldest batch that is in a queue or was taken from one: it has the first deadline."""
         for batches in self._unsettled.values():
             for batch in batches:
                 if batch.queue is not None:
@@ -107,37 +108,38 @@ class Ledger:
     # ---- room
 
     def add_room_waiter(self, most_used: int, waiter: Waiter) -> None:
-        """Have `waiter` put into `finished` once no more than `most_used` bytes are in use."""
+        """Put `waiter` into `finished` once at most `most_used` bytes are in use."""
         self._room_waiters.append((most_used, waiter))
         self._check_room()
 
     def drop_room_waiter(self, waiter: Waiter) -> None:
-        """Nobody waits there any more."""
+        """Take a waiter back that was not called yet."""
         self._room_waiters = [one for one in self._room_waiters if one[1] is not waiter]
 
     # ---- flushing
 
     def begin_flush(self) -> int:
-        """Nothing that is here may linger. The ticket says which batches `is_flushed` asks about."""
+        """End the linger time of all batches. `is_flushed` asks about the batches below the ticket."""
         self.flushed_before = self.next_number
         return self.next_number
 
     def is_flushed(self, ticket: int) -> bool:
-        """Whether all that was here when the ticket was given is settled."""
+        """True if all batches are settled that were begun before the ticket was given."""
         oldest = next(iter(self._unsettled), None)
         return oldest is None or oldest >= ticket
 
     def add_flush_waiter(self, ticket: int, waiter: Waiter) -> None:
-        """Have `waiter` put into `finished` when all is settled; at once if it is."""
+        """Put `waiter` into `finished` when all batches before the ticket are settled; at once if they
+        are."""
         self._flush_waiters.append((ticket, waiter))
         self._check_flushes()
 
     def drop_flush_waiter(self, waiter: Waiter) -> None:
-        """Nobody waits there any more."""
+        """Take a waiter back that was not called yet."""
         self._flush_waiters = [one for one in self._flush_waiters if one[1] is not waiter]
 
     def count_waiting(self) -> None:
-        """Bring the counters that may fall up to date."""
+        """Update the counters of waiting records and used memory."""
         self._counters.buffer_bytes = self.memory_used
         self._counters.records_waiting = sum(
             len(batch.values) if batch.is_open else batch.count for batch in self.unsettled()

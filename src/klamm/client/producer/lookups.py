@@ -1,8 +1,8 @@
-"""Finding out what the sender must know: topics that records wait for, and the producer's id.
+"""Asks the cluster what the sender must know: topics that records wait for, and the producer id.
 
-A look-up that fails settles the records that waited for it. Metadata that comes for other reasons is taken
-over, too: partitions that were added, leaders that moved. A topic that nobody has sent to for
-metadata.max.idle.ms, or that was deleted, is not asked for any more until somebody sends to it again.
+If the look-up of a topic fails, the records that waited for it fail. Metadata that were fetched for other
+reasons are taken over, too: new partitions, new leaders. A topic that was deleted, or that nobody has sent to
+for metadata.max.idle.ms, is left out of the metadata requests until somebody sends to it again.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from klamm.client.logs import ClientLogger
 from klamm.client.network.metadata import MetadataChange, TopicMetadata
 from klamm.client.network.network import Network
 from klamm.client.producer.accumulator import Accumulator
-from klamm.client.producer.errands import Errands
+from klamm.client.producer.background import BackgroundTasks
 from klamm.client.producer.settling import Settling
 from klamm.model.errors import ErrorCode
 from klamm.protocol.messages.k22_init_producer_id import InitProducerIdRequest
 
 LOOKUP_MARGIN = 0.05
-"""A look-up of a topic gives up by this share of the time earlier than the records that wait for it, because
-its error says more than theirs."""
+"""The look-up of a topic times out earlier than the records that wait for it, by this share of max.block.ms:
+the error of the look-up says more than the time-out of a record."""
 
 LEAST_MARGIN_S = 0.25
-"""And by so much at least: the network itself takes a bit longer than it was told."""
+"""At least this much earlier, because the network ends a request slightly after its time-out."""
 
 FEED = "feed columns"
-"""How the names of tasks begin that feed columns."""
+"""The names of tasks that feed columns begin with this."""
 
 _TRANSACTION_TIMEOUT_MS = 2**31 - 1
-"""Brokers want one even of producers without transactions, and take no notice of it."""
+"""The request must have one. Brokers ignore it for producers without transactions."""
 
 
 class Lookups:
-    """What a producer asks the cluster about. `wake` has the sender look at what is new."""
+    """The look-ups of one producer. `wake` makes the sender pass, after something became known."""
 
     def __init__(
         self,
         network: Network,
         settling: Settling,
         lock: AbstractContextManager[Any],
-        errands: Errands,
+        background: BackgroundTasks,
         logger: ClientLogger,
         wake: Callable[[], None],
     ) -> None:
@@ -56,21 +56,21 @@ class Lookups:
         self._accumulator: Accumulator[Any] = settling.accumulator
         self._settings = settling.accumulator.settings
         self._lock = lock
-        self._errands = errands
+        self._background = background
         self._logger = logger
         self._wake = wake
         self._id_failures = 0
-        """Times in a row that there was no producer id to be had."""
+        """How many times in a row getting a producer id failed."""
         network.on_metadata(self._metadata_changed)
 
     # ---- topics
 
     def look_up(self, topic: str) -> None:
-        """Find out about a topic that records are held for."""
-        self._errands.start(f"look up {topic}", self._look_up(topic))
+        """Look up a topic that has unplaced records."""
+        self._background.start(f"look up {topic}", self._look_up(topic))
 
     async def topic(self, name: str, timeout: float | None = None) -> TopicMetadata:
-        """A topic as soon as it is known; UnknownTopic when it was not there in time."""
+        """A topic, as soon as it is known. Raises UnknownTopic if it does not exist when the time is over."""
         patience = self._settings.max_block if timeout is None else timeout
         try:
             return await self._network.topic(name, patience)
@@ -78,7 +78,7 @@ class Lookups:
             raise _named(error, name) from error
 
     async def want_topic(self, topic: str) -> None:
-        """See to it that the accumulator knows a topic, be it without all its leaders."""
+        """Make a topic known to the accumulator, even if not all of its partitions have a leader."""
         if topic in self._accumulator.topics:
             return
         try:
@@ -91,13 +91,14 @@ class Lookups:
             self._take_topic(topic, is_wanted=True)
 
     def _metadata_changed(self, change: MetadataChange) -> None:
-        """After every refresh: partitions may have come, leaders may have moved, topics may be out of use."""
+        """Called after every refresh: partitions may be new, leaders may have changed, topics may be
+        unused."""
         names = change.added | change.grown | change.recreated | {each.topic for each in change.leaders}
         with self._lock:
             for name in names:
                 self._take_topic(name)
             unused: list[str] = []
-            if not self._errands.under_way(FEED):  # which relies on its topic
+            if not self._background.under_way(FEED):  # a feed needs its topic to stay known
                 unused = self._accumulator.retire_unused_topics(change.removed)
         self._network.drop_topics(unused)
         if names or self._accumulator.schedule.leaderless:
@@ -110,15 +111,16 @@ class Lookups:
             self._accumulator.topic_known(name, has_leader, looked_up=looked_up, is_wanted=is_wanted)
 
     async def _look_up(self, topic: str) -> None:
-        is_held = True
-        while is_held:
+        has_unplaced = True
+        while has_unplaced:
             started = time.monotonic()
             error = await self._ask_about(topic)
             with self._lock:
                 self._take_topic(topic, looked_up=error is None)
                 if error is not None:
                     self._accumulator.topic_failed(topic, error, started if error.retriable else math.inf)
-                is_held = topic in self._accumulator.holding  # what came meanwhile has its own time
+                # Records that came meanwhile have a later deadline.
+                has_unplaced = topic in self._accumulator.unplaced_topics
             self._wake()
         if error is not None and topic not in self._accumulator.topics:
             self._network.drop_topics([topic])
@@ -128,7 +130,7 @@ class Lookups:
         patience = max_block - max(max_block * LOOKUP_MARGIN, min(LEAST_MARGIN_S, max_block / 2))
         try:
             if topic in self._accumulator.topics:
-                # A partition is wanted that it did not have when we last looked.
+                # A record names a partition that the topic did not have in the latest metadata.
                 async with asyncio.timeout(patience):
                     await self._network.request_refresh()
             else:
@@ -144,7 +146,7 @@ class Lookups:
     # ---- the producer's id
 
     async def producer_id(self) -> int:
-        """The producer's id; asked for if there is none, for `max_block_ms` at most."""
+        """The producer id. If there is none, asks a broker for one, for at most `max_block_ms`."""
         identity = self._accumulator.identity
         if identity.is_wanted:
             producer_id = await self._network.retrying(
@@ -158,7 +160,7 @@ class Lookups:
         return identity.producer_id
 
     def get_producer_id(self) -> None:
-        self._errands.start("get a producer id", self._get_producer_id())
+        self._background.start("get a producer id", self._get_producer_id())
 
     async def _get_producer_id(self) -> None:
         try:
@@ -169,7 +171,7 @@ class Lookups:
             self._logger.warning("no producer id: %s", error)
             with self._lock:
                 self._settling.no_producer_id(error)
-            self._wake()  # those who are told need not wait
+            self._wake()  # the waiters of failed records are called before the pause
             self._id_failures += 1
             await asyncio.sleep(self._settings.backoff.pause(self._id_failures, random.random()))
         else:

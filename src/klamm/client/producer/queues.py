@@ -10,9 +10,9 @@ from collections import deque
 from typing import TypeAlias
 
 from klamm.client.producer.batches import Batch
-from klamm.client.producer.lane import ProduceLane
 from klamm.client.producer.partitioners import StickyPartition
 from klamm.client.producer.sequences import PartitionSequences
+from klamm.client.producer.template import ProduceTemplate
 from klamm.records.decoding import Headers
 
 
@@ -21,11 +21,11 @@ class PartitionQueue:
 
     __slots__ = (
         "index",
-        "lane",
         "next_order",
         "on_wire",
         "open_batch",
         "sequences",
+        "template",
         "topic",
         "waiting",
     )
@@ -40,7 +40,7 @@ class PartitionQueue:
         self.next_order = 0
         self.sequences = sequences
         """None without idempotence."""
-        self.lane: ProduceLane | None = None
+        self.template: ProduceTemplate | None = None
         """How its requests are made while they carry one small batch; None until there was such a one."""
 
     def add(self, batch: Batch) -> None:
@@ -78,11 +78,11 @@ class PartitionQueue:
         self.waiting.remove(batch)
 
 
-HeldRecord: TypeAlias = tuple[bytes | None, bytes | None, int, Headers | None, int | None]
+UnplacedRecord: TypeAlias = tuple[bytes | None, bytes | None, int, Headers | None, int | None]
 """Key, value, timestamp, headers, and the partition that the sender named."""
 
 
-class HeldBatch(Batch):
+class UnplacedBatch(Batch):
     """Records whose partition cannot be chosen yet; `wanted` are the partitions their sender named."""
 
     __slots__ = ("wanted",)
@@ -91,7 +91,7 @@ class HeldBatch(Batch):
         super().__init__(topic, -1, (), number, created, deadline)
         self.wanted: list[int | None] = []
 
-    def records(self) -> list[HeldRecord]:
+    def records(self) -> list[UnplacedRecord]:
         count = len(self.values)
         keys = self.keys or [None] * count
         headers: list[Headers] | list[None] = self.headers or [None] * count
@@ -101,13 +101,13 @@ class HeldBatch(Batch):
 class TopicBuffer:
     """The partitions of one topic. It has none until they are known."""
 
-    __slots__ = ("batches_seen", "has_leader", "held", "name", "queues", "sticky", "used_at")
+    __slots__ = ("batches_seen", "has_leader", "name", "queues", "sticky", "unplaced", "used_at")
 
     def __init__(self, name: str, switch_bytes: int) -> None:
         self.name = name
         self.queues: list[PartitionQueue] = []
         self.has_leader: list[bool] = []
-        self.held: deque[HeldBatch] = deque()
+        self.unplaced: deque[UnplacedBatch] = deque()
         self.sticky = StickyPartition(switch_bytes, 0)
         self.batches_seen = -1
         """How many batches had been begun when `is_unused` last looked."""
@@ -117,7 +117,7 @@ class TopicBuffer:
         """True if nothing waits or is under way, and no batch was begun for `idle_seconds`, as far as earlier
         calls could see."""
         batches = sum(queue.next_order for queue in self.queues)
-        is_busy = bool(self.held) or any(queue.waiting or queue.on_wire for queue in self.queues)
+        is_busy = bool(self.unplaced) or any(queue.waiting or queue.on_wire for queue in self.queues)
         if is_busy or batches != self.batches_seen:
             self.batches_seen = batches
             self.used_at = now

@@ -1,8 +1,8 @@
 """Which partitions have a batch that may be sent now, and when others will. A core.
 
-A queue is considered whenever something happened to it: a batch was begun or closed, one came back, time went
-by. It is then ready, or due at a time, or waits for something that will have it considered again. So a turn
-of the sender looks at what is ready and not at every partition there is.
+A queue is considered whenever something happened to it: a batch was begun, closed or put back, or a time
+came. It is then ready, or due at a time, or waits for an answer or a producer id, after which it is
+considered again. So a pass of the sender looks only at the queues that are ready, not at every partition.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Schedule:
         self.leaderless: set[str] = set()
         """Topics for which the latest `drain` found ready batches of partitions without a known leader."""
         self._without_id: set[PartitionQueue] = set()
-        """Those that wait for a producer id."""
+        """Queues that wait for a producer id."""
 
     @property
     def has_ready(self) -> bool:
@@ -39,7 +39,7 @@ class Schedule:
 
     @property
     def lacks_id(self) -> bool:
-        """Whether some queue waits for a producer id."""
+        """True if some queue waits for a producer id."""
         return bool(self._without_id)
 
     def id_arrived(self, now: float) -> None:
@@ -58,11 +58,11 @@ class Schedule:
         return heads
 
     def next_due(self) -> float:
-        """When `tick` will have something to do; never is infinite."""
+        """The time at which `tick` is to be called; infinite if no queue is due."""
         return self._due[0][0] if self._due else inf
 
     def consider(self, queue: PartitionQueue, now: float) -> None:
-        """Something happened to the queue."""
+        """Find out whether a queue is ready or due, after something happened to it."""
         if not queue.waiting:
             self._ready.pop(queue, None)
             return
@@ -80,7 +80,7 @@ class Schedule:
             self._ready.pop(queue, None)  # considered again when an answer, or an id, comes
 
     def tick(self, now: float) -> None:
-        """Consider what is due by now."""
+        """Consider the queues that are due by now."""
         due = self._due
         while due and due[0][0] <= now:
             self.consider(heappop(due)[2], now)
@@ -111,9 +111,9 @@ class Schedule:
         may_take: Callable[[int], bool],
         max_request_bytes: int,
     ) -> dict[int, list[Batch]]:
-        """One request's worth of batches for each broker that may take one: one batch per partition.
+        """Take the batches of one request for each broker that may take one: one batch per partition.
 
-        They are numbered and count as under way.
+        They get sequence numbers, and count as under way.
         """
         self.leaderless = set()
         taken: dict[int, list[Batch]] = {}

@@ -1,9 +1,9 @@
-"""Sends what the accumulator gathers: one request per broker with one batch per partition, several under way.
+"""Sends the accumulator's batches: one request per broker with one batch per partition, several under way.
 
-Everything here runs on the client's event loop, in callbacks rather than a task: a turn (`pump`) takes all
-that may be sent now, and the answer to a request starts the next turn at once. The cores are used under
-`lock`, because with the plain face other threads append at the same time; nothing is encoded, sent or called
-back under it.
+Everything here runs on the client's event loop, in callbacks rather than in a task. A pass (`pump`) sends all
+batches that may be sent now, and the answer to a request starts the next pass at once. The cores are used
+under `lock`, because with the plain face other threads append at the same time; no batch is encoded or sent,
+and no callback called, under it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from klamm.client.network.connection import BrokerConnection
 from klamm.client.network.metadata import TopicMetadata
 from klamm.client.network.network import Network
 from klamm.client.producer.accumulator import Accumulator
+from klamm.client.producer.background import BackgroundTasks
 from klamm.client.producer.batches import Batch, Outcome
-from klamm.client.producer.errands import Errands
-from klamm.client.producer.lane import FIRST_LANE_VERSION, MOST_LANE_BYTES, ProduceLane
 from klamm.client.producer.lookups import Lookups
 from klamm.client.producer.queues import PartitionQueue
 from klamm.client.producer.requests import ProduceCall, call_for, check_version
 from klamm.client.producer.settling import Settling
+from klamm.client.producer.template import MOST_TEMPLATE_BYTES, TEMPLATE_VERSION, ProduceTemplate
 from klamm.model.ids import ZERO_TOPIC_ID
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k00_produce import ProduceResponse
@@ -39,24 +39,25 @@ _log = logging.getLogger("klamm.client.producer")
 
 
 class _Broker:
-    """How things stand with one broker."""
+    """The sender's state for one broker."""
 
-    __slots__ = ("connection", "failures", "in_flight", "is_busy", "node_id", "not_before", "takes_lanes")
+    __slots__ = ("connection", "failures", "in_flight", "is_busy", "node_id", "not_before", "takes_templates")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.connection: BrokerConnection | None = None
-        self.takes_lanes = False
-        """Whether it takes, by this connection, the version that lanes are made in."""
+        self.takes_templates = False
+        """True if the broker accepts, on this connection, the version that templates are made in."""
         self.in_flight = 0
         self.is_busy = False
-        """A task waits until it can be written to."""
+        """A task waits until the connection is open and writable."""
         self.failures = 0
         self.not_before = 0.0
 
 
 class _AnswerWaiter:
-    """Hands the answer to one request to the sender. What goes wrong there must not end the connection."""
+    """Passes the answer to one request to the sender. An exception there is logged, not raised: the
+    connection must go on."""
 
     __slots__ = ("_address", "_broker", "_call", "_is_done", "_sender", "_version")
 
@@ -78,7 +79,7 @@ class _AnswerWaiter:
         try:
             self._sender.answered(self._broker, self._call, self._version, self._address, response)
         except Exception:
-            _log.exception("the answer of %s to a Produce could not be taken", self._address)
+            _log.exception("handling the answer of %s to a Produce request failed", self._address)
 
     def set_exception(self, error: Exception, /) -> None:
         self._is_done = True
@@ -87,17 +88,17 @@ class _AnswerWaiter:
         self._sender.failed(self._broker, self._call.batches, error)
 
 
-class _LaneWaiter:
-    """As `_AnswerWaiter`, for a request in a lane: its answer hardly ever says more than "written"."""
+class _TemplateWaiter:
+    """As `_AnswerWaiter`, for a request made from a template: its answer is nearly always "written"."""
 
-    __slots__ = ("_address", "_batch", "_broker", "_is_done", "_lane", "_sender")
+    __slots__ = ("_address", "_batch", "_broker", "_is_done", "_sender", "_template")
 
     def __init__(
-        self, sender: Sender, broker: _Broker, lane: ProduceLane, batch: Batch, address: BrokerAddress
+        self, sender: Sender, broker: _Broker, template: ProduceTemplate, batch: Batch, address: BrokerAddress
     ) -> None:
         self._sender = sender
         self._broker = broker
-        self._lane = lane
+        self._template = template
         self._batch = batch
         self._address = address
         self._is_done = False
@@ -113,27 +114,27 @@ class _LaneWaiter:
         try:
             self._sender.written(self._broker, self._batch, response)
         except Exception:
-            _log.exception("the answer of %s to a Produce could not be taken", self._address)
+            _log.exception("handling the answer of %s to a Produce request failed", self._address)
 
     def set_exception(self, error: Exception, /) -> None:
         self._is_done = True
         self._in_general().set_exception(error)
 
     def _in_general(self) -> _AnswerWaiter:
-        batch, lane = self._batch, self._lane
-        call = ProduceCall([batch], {batch.topic: lane.topic_id})
-        return _AnswerWaiter(self._sender, self._broker, call, lane.version, self._address)
+        batch, template = self._batch, self._template
+        call = ProduceCall([batch], {batch.topic: template.topic_id})
+        return _AnswerWaiter(self._sender, self._broker, call, template.version, self._address)
 
 
 class Sender:
-    """The turns of one producer."""
+    """Sends the batches of one producer."""
 
     def __init__(
         self,
         network: Network,
         settling: Settling,
         lock: AbstractContextManager[Any],
-        errands: Errands,
+        background: BackgroundTasks,
         logger: ClientLogger,
     ) -> None:
         self._network = network
@@ -141,48 +142,51 @@ class Sender:
         self._accumulator: Accumulator[Any] = settling.accumulator
         self._settings = settling.accumulator.settings
         self._lock = lock
-        self._errands = errands
+        self._background = background
         self._logger = logger
-        self.lookups = Lookups(network, settling, lock, errands, logger, self.wake)
+        self.lookups = Lookups(network, settling, lock, background, logger, self.wake)
         self._is_calling = False
-        """Whether those are being called who waited for what is settled."""
+        """True while `call_finished` calls the waiters of settled batches."""
         self.thread_loop: asyncio.AbstractEventLoop | None = None
-        """The loop, where threads send that are not its own: they write to sockets themselves if they can."""
+        """With the plain face: the loop of the client's thread. User threads write to sockets themselves if
+        they can. None with asyncio."""
         self.wake_pending = False
-        """Whether `pump` was asked for and has not begun yet. Used under the lock."""
+        """True if a pass was asked for and has not begun yet. Used under the lock."""
         self._brokers: dict[int, _Broker] = {}
         self._in_flight = 0
         """Requests without an answer yet, to all brokers."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._expiry_at = math.inf
-        """When the first batch runs out of time."""
+        """The first deadline of a batch."""
         self._next_try_at = math.inf
-        """When a broker may be tried again that batches wait for, as the latest turn found it."""
+        """When the first unreachable broker that batches wait for may be tried again, as of the latest
+        pass."""
 
-    # ---- turns
+    # ---- passes
 
     def wake(self) -> None:
-        """Have a turn soon. On the loop."""
+        """Make a pass in the next iteration of the loop. On the loop."""
         if not self.wake_pending:
             self.wake_pending = True
             asyncio.get_running_loop().call_soon(self.pump)
 
     def wake_or_pump(self) -> None:
-        """Have a turn now if nothing is under way, so that a single record goes at once; else soon.
+        """Make a pass now if no request is under way, so that a single record leaves at once; else soon.
 
-        What comes while it is under way gathers in the next batch.
+        Records that come while a request is under way gather in the next batch.
         """
         settings = self._settings
-        # What is done at once (acks=0) has its callback called at once: one that sends would call itself.
+        # With acks=0 a record is done at once, and its callback is called at once. A callback that sends
+        # would call itself.
         if self._in_flight or settings.linger or self._is_calling or settings.acks == 0:
             self.wake()
         elif not self._send_single():
             self.pump()
 
     def pump(self) -> None:
-        """One turn: send all that may be sent now, and see to it that the next turn comes in time."""
-        if self._errands.is_closed:
+        """Make one pass: send all batches that may be sent now, and set the timer for the next pass."""
+        if self._background.is_closed:
             self.wake_pending = False
             self.call_finished()
             return
@@ -209,7 +213,7 @@ class Sender:
                     calls.append((broker, batches))
             lookups, accumulator.lookups = accumulator.lookups, set()
             if lookups or not now < self._expiry_at < math.inf:
-                # Else nothing that came since runs out of time earlier.
+                # Otherwise no batch that came since has an earlier deadline.
                 self._expiry_at = self._settling.next_deadline()
             next_at = min(schedule.next_due(), self._expiry_at, self._next_try_at)
         for broker, batches in calls:
@@ -217,7 +221,7 @@ class Sender:
         for topic in lookups:
             self.lookups.look_up(topic)
         if schedule.has_ready and schedule.leaderless:
-            # Records wait for these topics, so one that was deleted is created again.
+            # Records wait for these topics, so a topic that was deleted is created again.
             self._network.request_refresh(create=schedule.leaderless)
         if self._settings.idempotent and accumulator.identity.is_wanted and accumulator.ledger.has_unsettled:
             self.lookups.get_producer_id()
@@ -227,15 +231,15 @@ class Sender:
     # ---- one batch, when there is nothing else to do
 
     def _send_single(self) -> bool:
-        """Send the only batch there is, in its lane, on the loop. False, and nothing done, if a whole turn is
-        needed: there is more to do, or no lane yet."""
+        """Send the only batch there is, by its partition's template, on the loop. Returns False, and does
+        nothing, if a whole pass is needed: there is more to do, or no template yet."""
         now = time.monotonic()
         queue = self._sole_queue(now)
-        broker = self._lane_broker(queue) if queue is not None else None
+        broker = self._template_broker(queue) if queue is not None else None
         if queue is None or broker is None:
             return False
-        connection, lane = broker.connection, queue.lane
-        assert connection is not None and lane is not None
+        connection, template = broker.connection, queue.template
+        assert connection is not None and template is not None
         batch = self._accumulator.schedule.take_ready(queue, now)
         if batch is None:
             return False
@@ -243,24 +247,26 @@ class Sender:
         self._begun(broker)
         try:
             data = batch.encode(self._settings.codec, self._settings.level)
-            connection.send_prepared(_LaneWaiter(self, broker, lane, batch, connection.address), lane, data)
+            connection.send_prepared(
+                _TemplateWaiter(self, broker, template, batch, connection.address), template, data
+            )
         except Exception as error:
             self._could_not_send(broker, [batch], error)
         return True
 
     def send_single_here(self) -> bool:
-        """As `_send_single`, in the thread of a user and under the lock: the thread writes to the socket
-        itself, and the loop, which would have to be woken for it, has only the answer to wait for."""
+        """As `_send_single`, in a user's thread and under the lock: the thread writes to the socket itself.
+        So the loop need not be woken to write, and only waits for the answer."""
         settings = self._settings
-        if self._in_flight or settings.linger or settings.acks == 0 or self._errands.is_closed:
+        if self._in_flight or settings.linger or settings.acks == 0 or self._background.is_closed:
             return False
         now = time.monotonic()
         queue = self._sole_queue(now)
-        broker = self._lane_broker(queue) if queue is not None else None
+        broker = self._template_broker(queue) if queue is not None else None
         if queue is None or broker is None or broker.connection is None:
             return False
-        connection, lane = broker.connection, queue.lane
-        assert lane is not None and self.thread_loop is not None
+        connection, template = broker.connection, queue.template
+        assert template is not None and self.thread_loop is not None
         with connection.lock:
             if connection.closed or not connection.may_send_here(now):
                 return False
@@ -271,17 +277,17 @@ class Sender:
             self._begun(broker)
             try:
                 data = batch.encode(settings.codec, settings.level)
-                waiter = _LaneWaiter(self, broker, lane, batch, connection.address)
-                connection.send_here(waiter, lane, data, now)
+                waiter = _TemplateWaiter(self, broker, template, batch, connection.address)
+                connection.send_here(waiter, template, data, now)
             except Exception as error:
-                failure = ClientError(f"a request could not be made: {error!r}")
+                failure = ClientError(f"a Produce request could not be encoded or written: {error!r}")
                 self.thread_loop.call_soon_threadsafe(self.failed, broker, [batch], failure)
         return True
 
     def _sole_queue(self, now: float) -> PartitionQueue | None:
-        """The queue whose first batch is all there is to do now, if so."""
+        """The queue whose first batch is all there is to do now; None if there is more to do, or nothing."""
         accumulator, schedule = self._accumulator, self._accumulator.schedule
-        # Whatever falls due later has a timer already.
+        # What is due later has a timer already.
         if (
             accumulator.lookups
             or not now < self._expiry_at < math.inf
@@ -290,34 +296,37 @@ class Sender:
             return None
         return schedule.sole_ready()
 
-    def _lane_broker(self, queue: PartitionQueue) -> _Broker | None:
-        """The broker that a queue's lane leads to, if it is still the right one and takes a request now."""
-        lane = queue.lane
-        if lane is None or queue.waiting[0].size > MOST_LANE_BYTES:
+    def _template_broker(self, queue: PartitionQueue) -> _Broker | None:
+        """The leader that a queue's template remembers, if it still leads and can be sent a request now."""
+        template = queue.template
+        if template is None or queue.waiting[0].size > MOST_TEMPLATE_BYTES:
             return None
-        led_by = lane.led_by
+        led_by = template.led_by
         if led_by is None or led_by[0] is not self._network.metadata.topics.get(queue.topic):
-            led_by = lane.led_by = self._leader_of_lane(queue, lane)
+            led_by = template.led_by = self._leader_by_template(queue, template)
             if led_by is None:
                 return None
         broker = self._brokers.get(led_by[1])
-        if broker is None or broker.is_busy or not broker.takes_lanes:
+        if broker is None or broker.is_busy or not broker.takes_templates:
             return None
         connection = broker.connection
         if connection is None or connection.is_retired or not connection.writable:
             return None
         return broker
 
-    def _leader_of_lane(self, queue: PartitionQueue, lane: ProduceLane) -> tuple[TopicMetadata, int] | None:
-        """Who leads a lane's partition, and who says so; None if nobody does, or the topic was made anew."""
+    def _leader_by_template(
+        self, queue: PartitionQueue, template: ProduceTemplate
+    ) -> tuple[TopicMetadata, int] | None:
+        """The leader of a template's partition, and the metadata that name it. None if there is no leader, or
+        if the topic was deleted and created again."""
         metadata = self._network.metadata
         topic, leader = metadata.topics.get(queue.topic), metadata.leader(queue.topic, queue.index)
-        if topic is None or leader is None or topic.topic_id != lane.topic_id:
+        if topic is None or leader is None or topic.topic_id != template.topic_id:
             return None
         return topic, leader[0]
 
     def call_finished(self) -> None:
-        """Call the waiters of all batches that are settled now."""
+        """Call the waiters of all settled batches."""
         ledger = self._accumulator.ledger
         while ledger.finished:
             with self._lock:
@@ -330,17 +339,17 @@ class Sender:
                 self._is_calling = False
 
     def _arm(self, at: float, now: float) -> None:
-        """Have a turn at a time. One that is due earlier will see to it then."""
+        """Make a pass at a time. If one is due earlier, that pass will set the timer again."""
         if at >= self._timer_at:
             return
         self._disarm()
-        # uvloop counts in milliseconds and rounds; a turn that comes too early would come in vain.
+        # uvloop counts in milliseconds and rounds; a pass that comes too early would find nothing due.
         delay = math.ceil(max(at - now, 0.0) * 1000) / 1000
         self._timer_at = at
         self._timer = asyncio.get_running_loop().call_later(delay, self._timer_rang)
 
     def end(self) -> None:
-        """No more turns; the errands are closed already."""
+        """Make no more passes. The background tasks are closed already."""
         self._disarm()
         self.call_finished()
 
@@ -358,7 +367,7 @@ class Sender:
 
     def _may_take(self, node: int) -> bool:
         """True if `node` is connected and takes one more request. If it is not connected, or its connection
-        is full, a task starts that makes it ready and then has a turn."""
+        is full, starts a task that waits until it is ready and then makes a pass."""
         broker = self._brokers.get(node)
         if broker is None:
             broker = self._brokers[node] = _Broker(node)
@@ -368,17 +377,17 @@ class Sender:
         if connection is not None and connection.writable:
             if connection is not broker.connection:
                 broker.connection = connection
-                broker.takes_lanes = connection.takes(ApiKey.PRODUCE, FIRST_LANE_VERSION)
+                broker.takes_templates = connection.takes(ApiKey.PRODUCE, TEMPLATE_VERSION)
             return True
         if time.monotonic() < broker.not_before:
             self._next_try_at = min(self._next_try_at, broker.not_before)
         else:
             broker.is_busy = True
-            self._errands.start(f"connect to {node}", self._make_ready(broker))
+            self._background.start(f"connect to {node}", self._make_ready(broker))
         return False
 
     async def _make_ready(self, broker: _Broker) -> None:
-        """Connect, or wait until the connection takes more; then a turn."""
+        """Connect, or wait until the connection takes more requests; then make a pass."""
         try:
             connection = await self._network.connection(broker.node_id)
             await connection.drained()
@@ -406,7 +415,7 @@ class Sender:
         assert connection is not None
         settings = self._settings
         try:
-            if len(batches) == 1 and settings.acks and self._send_in_lane(broker, connection, batches[0]):
+            if len(batches) == 1 and settings.acks and self._send_by_template(broker, connection, batches[0]):
                 return
             call = call_for(batches, self._network.metadata)
             version = connection.version(ApiKey.PRODUCE, call.max_version)
@@ -424,40 +433,43 @@ class Sender:
 
     def _could_not_send(self, broker: _Broker, batches: list[Batch], error: Exception) -> None:
         if not isinstance(error, ClientError):
-            self._logger.exception("a request could not be made")
-            error = ClientError(f"a request could not be made: {error!r}")
+            self._logger.exception("a Produce request could not be encoded or written")
+            error = ClientError(f"a Produce request could not be encoded or written: {error!r}")
         self.failed(broker, batches, error)
 
     def _begun(self, broker: _Broker) -> None:
-        """A request is under way. Under the lock."""
+        """Count a request that is under way. Under the lock."""
         broker.in_flight += 1
         self._in_flight += 1
 
     def _ended(self, broker: _Broker) -> None:
-        """A request was answered, or will never be. Under the lock."""
+        """Count a request that was answered, or never will be. Under the lock."""
         broker.in_flight -= 1
         self._in_flight -= 1
 
-    def _send_in_lane(self, broker: _Broker, connection: BrokerConnection, batch: Batch) -> bool:
-        """Send a small batch in the lane of its partition, which is made if need be; whether it could be."""
+    def _send_by_template(self, broker: _Broker, connection: BrokerConnection, batch: Batch) -> bool:
+        """Send a small batch by the template of its partition, which is made if there is none. Returns False,
+        and does nothing, if the batch is too large, or the broker or the topic cannot have a template."""
         data = batch.encode(self._settings.codec, self._settings.level)
         topic = self._network.metadata.topics.get(batch.topic)
-        if not broker.takes_lanes or len(data) > MOST_LANE_BYTES:
+        if not broker.takes_templates or len(data) > MOST_TEMPLATE_BYTES:
             return False
         if topic is None or topic.topic_id == ZERO_TOPIC_ID:
             return False
         queue = batch.in_queue
-        lane = queue.lane
-        if lane is None or lane.topic_id != topic.topic_id:
-            lane = ProduceLane(topic.topic_id, queue.index, self._network.client_id, self._settings)
-            queue.lane = lane
+        template = queue.template
+        if template is None or template.topic_id != topic.topic_id:
+            template = ProduceTemplate(topic.topic_id, queue.index, self._network.client_id, self._settings)
+            queue.template = template
         if self.thread_loop is not None:
             connection.open_shortcut()
-        connection.send_prepared(_LaneWaiter(self, broker, lane, batch, connection.address), lane, data)
+        connection.send_prepared(
+            _TemplateWaiter(self, broker, template, batch, connection.address), template, data
+        )
         return True
 
     def _written(self, broker: _Broker, batches: list[Batch]) -> None:
-        """Nobody answers with acks=0."""
+        """With acks=0 the broker does not answer: a batch counts as written once it was sent."""
         with self._lock:
             self._ended(broker)
             for batch in batches:
@@ -472,12 +484,12 @@ class Sender:
             self._ended(broker)
             for batch in batches:
                 self._settling.lost(batch, error, now, chance=random.random())
-        if not self._errands.is_closed:
+        if not self._background.is_closed:
             self._network.request_refresh()
         self.wake()
 
     def written(self, broker: _Broker, batch: Batch, outcome: Outcome) -> None:
-        """The answer to a request in a lane, which says no more than that."""
+        """The answer to a request made from a template said that the batch is written."""
         schedule = self._accumulator.schedule
         with self._lock:
             self._ended(broker)
@@ -498,7 +510,8 @@ class Sender:
         address: BrokerAddress,
         response: ProduceResponse,
     ) -> None:
-        """Settle what was answered, and send what could not be sent before."""
+        """A broker answered: settle the batches or send them again, and send what could not be sent
+        before."""
         now = time.monotonic()
         schedule = self._accumulator.schedule
         unnamed = dict.fromkeys(call.batches)
@@ -514,7 +527,9 @@ class Sender:
                         batch, answer, address, now, chance=random.random(), moved=has_moved
                     )
                 for batch in unnamed:
-                    missing = ConnectionFailed(f"an answer does not speak of {batch.topic}-{batch.partition}")
+                    missing = ConnectionFailed(
+                        f"the answer of {address} does not name {batch.topic}-{batch.partition}"
+                    )
                     self._settling.lost(batch, missing, now, chance=random.random())
             except Exception as error:
                 self._spoiled(call.batches, address, error)
@@ -526,10 +541,11 @@ class Sender:
             self.call_finished()
 
     def _spoiled(self, batches: Iterable[Batch], address: object, error: Exception) -> None:
-        """An answer could not be taken, which is a bug of ours: nobody shall wait for it. Under the lock."""
-        self._logger.exception("the answer of %s to a Produce could not be taken", address)
+        """Handling an answer raised, which is a bug of ours: fail its batches, so that nobody waits for them.
+        Under the lock."""
+        self._logger.exception("handling the answer of %s to a Produce request failed", address)
         failure = ClientError(
-            f"the answer of {address} to a Produce could not be taken: {error!r}",
-            advice="The records may have been written. This is a bug of Klamm's; its log says where",
+            f"handling the answer of {address} to a Produce request failed: {error!r}",
+            advice="The records may have been written. This is a bug in Klamm; the log has the traceback",
         )
         self._settling.spoiled(batches, failure, time.monotonic())

@@ -1,16 +1,17 @@
-"""What becomes of batches that were sent: written, sent again, split, or given up. A core.
+"""Decides what happens to a batch after it was sent: settled (it has its outcome), sent again or split. A
+core.
 
 Rules, as in Kafka's own producer:
-- An error that may pass has the batch sent again after a pause, in its old place, until delivery.timeout.ms
-  is over or `retries` are used up. Where the answer names the new leader there is no pause.
-- No answer at all is treated the same way: with idempotence the broker recognises a batch that it has.
-- DUPLICATE_SEQUENCE_NUMBER says just that, so it is a success, if without an offset.
-- MESSAGE_TOO_LARGE has a batch of several records sent as two halves, which get the numbers of the whole. A
-  single record fails. So does a batch that an earlier attempt may have written: a broker that has the whole
-  would not recognise the halves, and would write the records twice.
-- Errors about the sequence are sorted out in sequences.py.
-- A batch whose time is up is settled at once, even while it is under way; its memory is given back when the
-  request has ended.
+- After a retriable error the batch is sent again, after a pause and before all later batches, until
+  delivery.timeout.ms is over or `retries` are used up. If the answer names the new leader there is no pause.
+- After no answer at all, too: with idempotence the broker recognises a batch that it has already written.
+- DUPLICATE_SEQUENCE_NUMBER means that the broker has the batch: a success without an offset.
+- After MESSAGE_TOO_LARGE a batch of several records is split into two halves, which share its sequence
+  numbers. A batch of one record fails. So does a batch that an earlier attempt may have written: a broker
+  that has the whole batch would not recognise the halves, and would write the records twice.
+- sequences.py deals with errors about sequence numbers.
+- A batch whose time is up is settled at once, even while a request with it is under way; its memory is given
+  back when that request has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 from klamm.client.errors import BrokerError, ClientError, DeliveryTimedOut, RecordTooLarge, TimedOut
 from klamm.client.producer.accumulator import Accumulator
 from klamm.client.producer.batches import Batch, Outcome
-from klamm.client.producer.queues import HeldBatch, PartitionQueue
+from klamm.client.producer.queues import PartitionQueue, UnplacedBatch
 from klamm.model.errors import ErrorCode
 
 _WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
@@ -41,7 +42,7 @@ STALE_METADATA = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""Answers that say that we ask the wrong broker, or for a topic that was made anew."""
+"""Errors that mean: we asked the wrong broker, or the topic was deleted and created again."""
 
 _MAYBE_WRITTEN = frozenset(
     {
@@ -52,8 +53,8 @@ _MAYBE_WRITTEN = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-"""Answers that a leader may give after it has written a batch: it waited for its followers in vain, or lost
-the leadership meanwhile. The next leader may have the batch."""
+"""Errors that a leader may answer after it has written a batch: its followers did not acknowledge in time, or
+it lost the leadership meanwhile. The next leader may have the batch."""
 
 
 class Answer(NamedTuple):
@@ -77,8 +78,8 @@ class Settling:
     def answered(
         self, batch: Batch, answer: Answer, broker: object, now: float, *, chance: float, moved: bool = False
     ) -> None:
-        """`broker` is who answered, for error texts. `moved` says that the answer told us of another leader,
-        so that there is nothing to wait for."""
+        """A broker answered. `broker` names it in errors. `moved`: the answer named another leader, so the
+        batch can be sent there without a pause."""
         code = answer.error_code
         if code in _WRITTEN:
             self.written(batch, Outcome(answer.base_offset, answer.log_append_time_ms))
@@ -112,7 +113,7 @@ class Settling:
             self.accumulator.reconsider(queue)
 
     def lost(self, batch: Batch, error: ClientError, now: float, *, chance: float) -> None:
-        """There was no answer, and nobody knows whether the batch is written."""
+        """There was no answer, so the batch may be written or not."""
         queue = self._off_wire(batch)
         batch.may_be_written = True
         if batch.outcome is not None:
@@ -126,7 +127,7 @@ class Settling:
         self.accumulator.reconsider(queue)
 
     def spoiled(self, batches: Iterable[Batch], error: ClientError, now: float) -> None:
-        """Taking the answer to these batches failed half-way. Those that it left undone have failed."""
+        """Handling the answer to these batches raised half-way. Batches that were not settled yet fail."""
         for batch in batches:
             if batch.on_wire:
                 self.lost(batch, error, now, chance=0.0)
@@ -137,46 +138,48 @@ class Settling:
                 self.accumulator.reconsider(queue)
 
     def expire(self, now: float) -> None:
-        """Settle what has waited for too long."""
-        for buffer in list(self.accumulator.holding.values()):
-            while buffer.held and buffer.held[0].deadline <= now:
-                held = buffer.held.popleft()
-                late = TimedOut(f"waiting for topic {buffer.name}", now - held.created)
-                self._ledger.settle(held, Outcome(error=late))
-            if not buffer.held:
-                self.accumulator.stop_holding(buffer)
+        """Fail the batches whose deadline is over."""
+        for buffer in list(self.accumulator.unplaced_topics.values()):
+            while buffer.unplaced and buffer.unplaced[0].deadline <= now:
+                unplaced = buffer.unplaced.popleft()
+                late = TimedOut(f"waiting for topic {buffer.name}", now - unplaced.created)
+                self._ledger.settle(unplaced, Outcome(error=late))
+            if not buffer.unplaced:
+                self.accumulator.all_placed(buffer)
         for batch in self._ledger.unsettled():
-            if isinstance(batch, HeldBatch):
+            if isinstance(batch, UnplacedBatch):
                 continue
             if batch.deadline > now:
                 break
             self._give_up(batch, self._timed_out(batch, now))
 
     def next_deadline(self) -> float:
-        """When `expire` will have something to do; never is infinite."""
-        deadlines = [each.held[0].deadline for each in self.accumulator.holding.values() if each.held]
+        """The time of the first deadline, for `expire`; infinite if there is none."""
+        deadlines = [
+            each.unplaced[0].deadline for each in self.accumulator.unplaced_topics.values() if each.unplaced
+        ]
         oldest = self._ledger.oldest_queued()
         if oldest is not None:
             deadlines.append(oldest.deadline)
         return min(deadlines, default=inf)
 
     def fail_all(self, error: ClientError) -> None:
-        """Settle everything that is left: the producer ends."""
-        for topic in list(self.accumulator.holding):
+        """Fail all batches that are left: the producer ends."""
+        for topic in list(self.accumulator.unplaced_topics):
             self.accumulator.topic_failed(topic, error)
         for batch in self._ledger.unsettled():
             self._give_up(batch, error)
 
     def fail_queues(self, queues: Iterable[PartitionQueue], error: ClientError) -> None:
-        """Settle all that waits in these queues: their broker cannot be had."""
+        """Fail all batches in these queues: their broker cannot be reached."""
         for queue in queues:
             for batch in list(queue.waiting):
                 self._give_up(batch, error)
 
     def no_producer_id(self, error: ClientError) -> None:
-        """There is no producer id to be had. If no retry can help, all that is not under way has failed."""
+        """No broker gave us a producer id. If the error is final, fail all batches that are not under way."""
         for batch in self._ledger.unsettled():
-            if not batch.on_wire and not isinstance(batch, HeldBatch):
+            if not batch.on_wire and not isinstance(batch, UnplacedBatch):
                 batch.last_error = error
                 if not error.retriable:
                     self._give_up(batch, error)
@@ -193,7 +196,7 @@ class Settling:
         return batch.attempts <= self._settings.retries and now < batch.deadline
 
     def _helps(self, queue: PartitionQueue, batch: Batch, error: BrokerError) -> bool:
-        """Whether sending the batch again may help."""
+        """True if sending the batch again may help."""
         sequences = queue.sequences
         if sequences is not None:
             if error.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -224,7 +227,7 @@ class Settling:
         self._ledger.replace(batch, parts)
 
     def _settle(self, queue: PartitionQueue, batch: Batch, outcome: Outcome) -> None:
-        """It has failed."""
+        """Settle a batch that failed."""
         self._ledger.settle(batch, outcome)
         if queue.sequences is not None and not batch.on_wire:
             queue.sequences.buried(batch)
@@ -237,13 +240,14 @@ class Settling:
         self.accumulator.reconsider(queue)
 
     def _final(self, batch: Batch, error: ClientError, now: float) -> ClientError:
-        """What to tell of a batch that is not sent again: if only for lack of time, then that."""
+        """The error of a batch that is not sent again: DeliveryTimedOut if only the time ran out, else
+        `error`."""
         return self._timed_out(batch, now) if error.retriable and now >= batch.deadline else error
 
     def _timed_out(self, batch: Batch, now: float) -> DeliveryTimedOut:
         batch.close()
         if batch.attempts:
-            advice = "They may have been written all the same"
+            advice = "The records may have been written all the same"
         else:
             advice = "Look whether the partition has a leader, and whether the brokers keep up"
         return DeliveryTimedOut(

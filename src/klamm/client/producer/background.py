@@ -1,6 +1,7 @@
 """Tasks that run beside the sender: connecting, looking up topics, getting a producer id, feeding columns.
 
-Each has a name, and is done by at most one task at a time. `close` ends them all; none is started afterwards.
+Each has a name, and at most one task of a name runs at a time. `close` cancels all tasks; none is started
+afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from klamm.client.logs import ClientLogger
 
 
-class Errands:
+class BackgroundTasks:
     """The tasks of one producer."""
 
     def __init__(self, logger: ClientLogger) -> None:
@@ -22,7 +23,7 @@ class Errands:
         self.is_closed = False
 
     def start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Do something in a task, unless it is being done."""
+        """Run `work` in a task, unless a task of this name runs already."""
         current = self._tasks.get(name)
         if self.is_closed or (current is not None and not current.done()):
             work.close()
@@ -32,7 +33,7 @@ class Errands:
         task.add_done_callback(partial(self._done, name))
 
     def under_way(self, prefix: str) -> list[asyncio.Task[None]]:
-        """The tasks whose names begin so."""
+        """The running tasks whose names begin with `prefix`."""
         return [task for name, task in self._tasks.items() if name.startswith(prefix)]
 
     async def close(self) -> None:

@@ -12,8 +12,8 @@ import klamm
 import klamm.aio
 from klamm.client.network.connection import BrokerConnection
 from klamm.client.producer.batches import Outcome
-from klamm.client.producer.lane import MOST_LANE_BYTES, ProduceLane
 from klamm.client.producer.settings import ProducerSettings, producer_config
+from klamm.client.producer.template import MOST_TEMPLATE_BYTES, ProduceTemplate
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.codec import decode
@@ -47,13 +47,13 @@ PATIENCE_S = 20.0
 QUICK: dict[str, Any] = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "reconnect_backoff_ms": 5}
 
 
-def lane_of(**options: Any) -> ProduceLane:
+def lane_of(**options: Any) -> ProduceTemplate:
     settings = ProducerSettings.of(producer_config("broker:1", None, None, options)[0])
-    return ProduceLane(TOPIC_ID, PARTITION, "someone", settings)
+    return ProduceTemplate(TOPIC_ID, PARTITION, "someone", settings)
 
 
 def answer(response: ProduceResponse) -> memoryview:
-    chunks = encode_response_frame(ProduceLane.api_key, ProduceLane.version, 77, response)
+    chunks = encode_response_frame(ProduceTemplate.api_key, ProduceTemplate.version, 77, response)
     return memoryview(b"".join(chunks))[4:]
 
 
@@ -70,7 +70,7 @@ def response_of(throttle_ms: int = 0, topic_id: bytes = TOPIC_ID, **partition: A
 # ---- the bytes
 
 
-@pytest.mark.parametrize("size", [1, 61, 126, 127, 128, 16_382, 16_383, MOST_LANE_BYTES])
+@pytest.mark.parametrize("size", [1, 61, 126, 127, 128, 16_382, 16_383, MOST_TEMPLATE_BYTES])
 def test_a_request_of_the_lane_is_what_the_general_decoder_expects(size: int) -> None:
     batch = bytearray(index % 251 for index in range(size))
     frame = lane_of(acks="1", request_timeout_ms=1234).frame(2**31 - 1, batch)
@@ -86,11 +86,11 @@ def test_a_request_of_the_lane_is_what_the_general_decoder_expects(size: int) ->
 
 
 def test_an_answer_that_says_written_is_read() -> None:
-    lane = lane_of()
-    assert lane.read(77, answer(response_of())) == Outcome(5, -1)
+    template = lane_of()
+    assert template.read(77, answer(response_of())) == Outcome(5, -1)
     largest = 2**63 - 1
     stamped = response_of(base_offset=largest, log_append_time_ms=1_700_000_000_000)
-    assert lane.read(77, answer(stamped)) == Outcome(largest, 1_700_000_000_000)
+    assert template.read(77, answer(stamped)) == Outcome(largest, 1_700_000_000_000)
 
 
 def with_endpoint() -> ProduceResponse:
@@ -118,9 +118,9 @@ def test_every_other_answer_is_left_to_the_general_decoder(response: ProduceResp
 
 
 def test_an_answer_that_is_cut_short_or_too_long_is_left_to_the_general_decoder() -> None:
-    lane, whole = lane_of(), answer(response_of())
-    assert all(lane.read(77, whole[:size]) is None for size in range(len(whole)))
-    assert lane.read(77, memoryview(bytes(whole) + b"\0")) is None
+    template, whole = lane_of(), answer(response_of())
+    assert all(template.read(77, whole[:size]) is None for size in range(len(whole)))
+    assert template.read(77, memoryview(bytes(whole) + b"\0")) is None
 
 
 def test_an_answer_to_another_request_is_left_to_the_general_decoder() -> None:
@@ -196,7 +196,7 @@ async def test_lingering_and_unanswered_records_go_the_long_way(
 async def test_a_large_record_goes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     spy = Spy(monkeypatch)
     async with ScriptedTopic() as topic:
-        values = [b"small", bytes(MOST_LANE_BYTES), b"small again", bytes(MOST_LANE_BYTES * 4)] * 5
+        values = [b"small", bytes(MOST_TEMPLATE_BYTES), b"small again", bytes(MOST_TEMPLATE_BYTES * 4)] * 5
 
         def send() -> None:
             with klamm.Producer(topic.bootstrap, **QUICK) as producer:
@@ -205,7 +205,7 @@ async def test_a_large_record_goes_the_long_way(monkeypatch: pytest.MonkeyPatch)
 
         await in_thread(send)
         assert topic.values() == values
-        assert spy.writers and spy.largest < MOST_LANE_BYTES
+        assert spy.writers and spy.largest < MOST_TEMPLATE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ async def test_what_a_thread_wrote_is_sent_again_like_anything_else(
         assert spy.writers
 
 
-# ---- lanes lead to whoever leads
+# ---- templates lead to whoever leads
 
 
 async def test_records_follow_a_leader_that_metadata_name() -> None:
@@ -276,7 +276,7 @@ async def test_records_follow_a_topic_that_was_made_anew() -> None:
 async def test_nothing_goes_by_a_connection_that_is_retired() -> None:
     async with ScriptedTopic() as topic, klamm.aio.Producer(topic.bootstrap, **QUICK) as producer:
         await producer.send(TOPIC, b"first")
-        await producer.send(TOPIC, b"in a lane")
+        await producer.send(TOPIC, b"in a template")
         network = producer._engine._network
         retired = network.open_connection(1)
         assert retired is not None
@@ -287,7 +287,7 @@ async def test_nothing_goes_by_a_connection_that_is_retired() -> None:
         async with asyncio.timeout(PATIENCE_S):
             await producer.send(TOPIC, b"by another")
         assert network.open_connection(1) not in (None, retired)
-        assert retired.in_flight == 1 and topic.values() == [b"first", b"in a lane", b"by another"]
+        assert retired.in_flight == 1 and topic.values() == [b"first", b"in a template", b"by another"]
         owed.cancel()
 
 

@@ -1,9 +1,9 @@
-"""A prepared way for requests that carry one small batch for one partition. A core.
+"""A template for produce requests with one small batch for one partition. A core.
 
 A producer that sends record by record writes the same bytes again and again, but for the correlation id and
-the batch, and gets answers that differ in three numbers. A lane has both made once, by the general encoder:
-a request is these bytes with the batch put in, and an answer that says no more than "written" is compared and
-not decoded. Every other answer is left to the general decoder. See docs/adr/0010.
+the batch, and gets answers that differ in three numbers. A template has both made once, by the general
+encoder: a request is these bytes with the batch put in, and an answer that says no more than "written" is
+compared and not decoded. Every other answer is left to the general decoder. See docs/adr/0010.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from klamm.protocol.messages.k00_produce import (
 )
 from klamm.protocol.primitives import encode_uvarint
 
-MOST_LANE_BYTES = 16 * 1024
+MOST_TEMPLATE_BYTES = 16 * 1024
 """The largest batch that is copied into its request; larger ones are written as they are, beside it."""
 
-FIRST_LANE_VERSION = 13
+TEMPLATE_VERSION = 13
 """Topics are named by id from here on, as every broker of today has it."""
 
 _KEY_AND_VERSION = slice(4, 8)
@@ -44,7 +44,7 @@ _MARKER = 0x4B6C616D6D
 """A base offset that is looked for in an encoded answer, to know where the numbers stand in it."""
 
 
-class ProduceLane:
+class ProduceTemplate:
     """Makes the requests of one partition, to whoever leads it, and reads their answers."""
 
     __slots__ = (
@@ -60,7 +60,7 @@ class ProduceLane:
     )
 
     api_key = ApiKey.PRODUCE.value
-    version = FIRST_LANE_VERSION
+    version = TEMPLATE_VERSION
 
     def __init__(self, topic_id: bytes, partition: int, client_id: str, settings: ProducerSettings) -> None:
         assert topic_id != ZERO_TOPIC_ID and self.version >= FLEXIBLE_SINCE[ApiKey.PRODUCE]

@@ -9,7 +9,7 @@ from klamm.client.network.addresses import BrokerAddress
 from klamm.security.tls import explain_tls_error, may_pass
 
 
-def why_lost(
+def error_for_lost_connection(
     address: BrokerAddress, error: Exception | None, *, is_trusted: bool, has_answered: bool
 ) -> ClientError:
     """The connection ended: after the broker had answered requests, only which versions it knows, or nothing.
@@ -38,20 +38,20 @@ def why_lost(
     return failure
 
 
-def broken(address: BrokerAddress, problem: str) -> ClientError:
+def error_for_broken_protocol(address: BrokerAddress, problem: str) -> ClientError:
     """It spoke Kafka before, and what came now is none: another try may do better."""
     failure = NotKafka(f"{address} broke Kafka's protocol: {problem}")
     failure.retriable = True
     return failure
 
 
-def stranger(address: BrokerAddress, first_bytes: bytes) -> ClientError:
+def error_for_other_protocol(address: BrokerAddress, first_bytes: bytes) -> ClientError:
     """It never spoke Kafka."""
-    guess, advice = describe_stranger(first_bytes)
+    guess, advice = guess_protocol(first_bytes)
     return NotKafka(f"{address} does not speak Kafka's protocol: {guess}", advice=advice)
 
 
-def describe_stranger(first_bytes: bytes) -> tuple[str, str]:
+def guess_protocol(first_bytes: bytes) -> tuple[str, str]:
     """What a server speaks whose answer starts like this, and what to do about it."""
     if first_bytes[:4] in (b"HTTP", b"<htm", b"<!DO"):
         return "it speaks HTTP", "Give the address of a broker's Kafka listener"
