@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -10,15 +11,22 @@ from typing import Any
 import pytest
 
 import klamm
+from klamm import aio
+from klamm.client.consumer.group.sessions import Session
 from klamm.client.consumer.outages import PATIENCE_SECONDS, Absences, Outage
 from klamm.client.consumer.positions import Positions
 from klamm.client.network.metadata import PartitionMetadata, TopicMetadata
 from klamm.client.results import TopicPartition
 from klamm.model.errors import ErrorCode
+from klamm.protocol.apis import ApiKey
+from klamm.protocol.messages.k10_find_coordinator import Coordinator, FindCoordinatorResponse
 from klamm.testing import Broker
 from tests.client.faces import Face
+from tests.client.network.fake_broker import FakeBroker
+from tests.client.network.fake_broker import topic_of as fake_topic
 from tests.client.reading import collect, fill, values
 from tests.client.topics import make_topic
+from tests.waiting import until
 
 SOON_SECONDS = 15.0
 """Far less than default_api_timeout_ms, and enough on a busy machine."""
@@ -148,3 +156,35 @@ def collect_through(consumer: Any, count: int) -> list[Any]:
         except klamm.UnknownTopic:
             continue
     return records
+
+
+# ---- a coordinator that is not there, and claims that wait
+
+
+async def test_a_poll_says_that_the_coordinator_cannot_be_found() -> None:
+    async with FakeBroker() as broker:
+        broker.answers[ApiKey.METADATA] = lambda request, version: broker.metadata(fake_topic("t", [1]))
+        broker.answers[ApiKey.FIND_COORDINATOR] = lambda request, version: FindCoordinatorResponse(
+            coordinators=[Coordinator(key="g", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+        )
+        async with (
+            aio.Consumer(
+                broker.bootstrap, group="g", topics="t", request_timeout_ms=100, default_api_timeout_ms=200
+            ) as consumer,
+            asyncio.timeout(SOON_SECONDS),
+        ):
+            with pytest.raises(klamm.TimedOut, match="coordinator of group 'g'"):
+                await consumer.poll()
+
+
+async def test_every_worker_that_waits_in_a_session_is_told() -> None:
+    async with aio.Consumer("localhost:1", group="g", topics="t") as consumer:
+        engine = consumer._engine
+        engine.positions.assign([TopicPartition("t", 0), TopicPartition("t", 1)])
+        session = Session(engine, consumer._waits, 1.0)
+        async with session, asyncio.timeout(SOON_SECONDS):
+            waiting = [asyncio.create_task(claim.poll()) for claim in session.claims]
+            await until(lambda: len(session._waiters) == 2, "both wait")
+            engine._metadata_failed(klamm.AuthenticationFailed("who are you"), 0.1)
+            told = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in told] == [klamm.AuthenticationFailed] * 2

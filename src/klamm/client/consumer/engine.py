@@ -217,11 +217,16 @@ class ConsumerEngine:
 
     def raise_trouble(self) -> None:
         """From any thread: raise what keeps the consumer from reading anything, if there is something."""
+        if (error := self.take_trouble()) is not None:
+            raise error
+
+    def take_trouble(self) -> ClientError | None:
+        """From any thread: what keeps the consumer from reading anything. It counts as told now."""
         error = self._outage.take()
         if error is not None:
             # The next poll is to find out whether brokers answer again.
             self._on_loop(self.network.request_refresh)
-            raise error
+        return error
 
     def _follow_topics(self) -> None:
         """Without a group all partitions of the topics are ours, as they come and go."""

@@ -26,6 +26,7 @@ from klamm.protocol.messages.k14_sync_group import SyncGroupResponse
 HEARTBEAT_SECONDS = 3.0
 POLL_SECONDS = 300.0
 BACKOFF_SECONDS = 0.5
+PATIENCE_SECONDS = 60.0
 ME = "me-1"
 
 RequestT = TypeVar("RequestT", bound=Request)
@@ -56,6 +57,7 @@ class Scene:
                 HEARTBEAT_SECONDS,
                 instance_id,
                 rack,
+                PATIENCE_SECONDS,
             ),
             lambda failures: BACKOFF_SECONDS,
         )

@@ -14,7 +14,7 @@ from klamm.client.consumer.group.actions import (
     Sync,
 )
 from klamm.client.consumer.group.subscriptions import read_member
-from klamm.client.errors import AuthorizationFailed, ConnectionFailed, FencedMember, GroupError
+from klamm.client.errors import AuthorizationFailed, ConnectionFailed, FencedMember, GroupError, TimedOut
 from klamm.model.errors import ErrorCode
 from klamm.protocol.messages.k11_join_group import JoinGroupResponse
 from klamm.protocol.messages.k14_sync_group import SyncGroupResponse
@@ -22,6 +22,7 @@ from tests.client.consumer.group.scene import (
     BACKOFF_SECONDS,
     HEARTBEAT_SECONDS,
     ME,
+    PATIENCE_SECONDS,
     Scene,
     partitions,
 )
@@ -270,3 +271,67 @@ def test_a_group_that_is_not_of_consumers_is_refused() -> None:
     )
     failure = scene.member.take_failure()
     assert failure is not None and failure.code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+# ---- a coordinator that does not serve
+
+
+def test_a_coordinator_that_cannot_be_found_is_told_after_a_while_and_again_after_as_long() -> None:
+    scene = Scene()
+    scene.poll()
+    told = []
+    while scene.now < 1_000.0 + 2.5 * PATIENCE_SECONDS:
+        scene.expect(FindCoordinator)
+        scene.pass_time(20)  # as long as a search tries
+        scene.member.request_failed(scene.now, ConnectionFailed("nobody is there"))
+        if (outage := scene.member.take_outage()) is not None:
+            assert isinstance(outage, TimedOut) and "nobody is there" in str(outage)
+            told.append(scene.now)
+        scene.pass_time(BACKOFF_SECONDS)
+    assert len(told) == 2 and told[0] < 1_000.0 + PATIENCE_SECONDS + 20
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
+def test_a_coordinator_that_refuses_every_join_for_now_is_told(code: ErrorCode) -> None:
+    scene = Scene()
+    scene.poll()
+    scene.find_coordinator()
+    began = scene.now
+    while (outage := scene.member.take_outage()) is None:
+        assert scene.now < began + 2 * PATIENCE_SECONDS, "it is told in time"
+        scene.refuse_join(code)
+        scene.pass_time(BACKOFF_SECONDS)
+        if code is ErrorCode.NOT_COORDINATOR:
+            scene.find_coordinator()
+    assert isinstance(outage, TimedOut) and code.name in str(outage)
+    assert scene.now >= began + PATIENCE_SECONDS
+
+
+def test_a_coordinator_that_cannot_store_any_assignment_is_told() -> None:
+    scene = Scene()
+    scene.poll()
+    began = scene.now
+    while scene.member.take_outage() is None:
+        assert scene.now < began + 2 * PATIENCE_SECONDS, "it is told in time"
+        scene.find_coordinator()
+        scene.join()
+        scene.refuse_sync(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        scene.pass_time(BACKOFF_SECONDS)
+
+
+def test_a_rebalance_that_takes_long_is_no_outage() -> None:
+    scene = Scene()
+    scene.poll()
+    scene.find_coordinator()
+    for _ in range(5):  # each join waits for the others, and then the rebalance begins anew
+        scene.expect(Join)
+        scene.pass_time(2 * PATIENCE_SECONDS)
+        code = ErrorCode.REBALANCE_IN_PROGRESS
+        scene.member.joined(JoinGroupResponse(error_code=code, member_id=ME), scene.now)
+        scene.pass_time(BACKOFF_SECONDS)
+    scene.refuse_join(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    scene.pass_time(BACKOFF_SECONDS)
+    scene.expect(Join)
+    scene.pass_time(2 * PATIENCE_SECONDS)
+    scene.member.request_failed(scene.now, ConnectionFailed("it was restarted"))
+    assert scene.member.take_outage() is None

@@ -16,6 +16,7 @@ import contextlib
 import threading
 from collections.abc import Collection
 from contextvars import Context
+from copy import copy
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -286,9 +287,11 @@ class BaseSession:
     # ---- waiting for records
 
     async def _news_of(self, reader: ClaimReader, timeout: float | None) -> None:
-        """Until asking the reader again makes sense, or the time is over."""
+        """Until asking the reader again makes sense, or the time is over. Raises what keeps the consumer from
+        reading anything, if that is told meanwhile."""
         if reader.has_news():
             return
+        self._engine.raise_trouble()
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters[reader] = waiter
@@ -301,10 +304,13 @@ class BaseSession:
                 timer.cancel()
 
     def _news_came(self) -> None:
-        """The engine fetched something, or met an error: wake those whom it concerns."""
+        """The engine fetched something, or met an error: wake the workers whom it concerns."""
+        trouble = self._engine.take_trouble() if self._waiters else None
         for reader, waiter in self._waiters.items():
             if reader.has_news():
                 _wake(waiter)
+            elif trouble is not None and not waiter.done():
+                waiter.set_exception(copy(trouble))  # each worker raises one of its own
 
     # ---- watching
 

@@ -117,6 +117,7 @@ class GroupCoordinator:
                 config.seconds("heartbeat.interval.ms"),
                 config.optional_str("group.instance.id"),
                 config.str_("client.rack") or None,
+                config.seconds("default.api.timeout.ms"),
             ),
             lambda failures: backoff.pause(failures, random.random()),
         )
@@ -167,7 +168,8 @@ class GroupCoordinator:
         member that keeps partitions does not wait for the others to join, but reads on meanwhile, unless it
         is to wait `until_stable`.
 
-        Raises what the group's coordinator will not forgive, and what the user's callbacks raise.
+        Raises errors of the group's coordinator that do not pass, TimedOut when the coordinator has not
+        served this member for default.api.timeout.ms, and what the user's callbacks raise.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
@@ -188,6 +190,10 @@ class GroupCoordinator:
                 if self._membership.needs_poll:
                     continue  # it came while the steps before it were taken
                 self._owner.raise_trouble()
+                # When brokers cannot be reached at all, the owner says that.
+                outage = self._membership.take_outage()
+                if outage is not None and self._network.last_error is None:
+                    raise outage
                 self._changed.clear()
                 try:
                     async with asyncio.timeout_at(deadline):

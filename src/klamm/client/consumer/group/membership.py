@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
+from math import inf
 from typing import NamedTuple
 
 from klamm.client.consumer.group.actions import (
@@ -44,7 +45,7 @@ from klamm.client.consumer.group.subscriptions import (
     read_assignment,
     write_subscription,
 )
-from klamm.client.errors import BrokerError, ClientError
+from klamm.client.errors import BrokerError, ClientError, TimedOut
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
 from klamm.protocol.errors import MalformedMessage
@@ -88,6 +89,8 @@ class MemberSettings(NamedTuple):
     heartbeat_seconds: float
     instance_id: str | None = None
     rack: str | None = None
+    patience_seconds: float = inf
+    """How long the coordinator may fail to serve the member before a poll that waits for it says so."""
 
     @property
     def is_cooperative(self) -> bool:
@@ -123,7 +126,12 @@ class Membership:
         self._under_way: Request | None = None
         self._has_coordinator = False
         self._failures = 0
+        self._unserved_since: float | None = None
+        """Since when the coordinator cannot be found, is silent, or answers with errors that may pass."""
+        self._unserved_until = 0.0
+        self._outage: ClientError | None = None
         self._retry_at = 0.0
+        self._asked_at = 0.0
         self._heartbeat_at = 0.0
         self._polled_at = 0.0
 
@@ -148,6 +156,7 @@ class Membership:
         self._is_lost = False
         self._last = None
         self._under_way = None
+        self._served()
         if not self._is_fenced:
             self._failure = None
         return request
@@ -178,6 +187,12 @@ class Membership:
         if not self._is_fenced:
             self._failure = None
         return failure
+
+    def take_outage(self) -> ClientError | None:
+        """That the coordinator has not served this member for `patience_seconds`, for a poll that waits for
+        it to raise; told again after each further such time. A rebalance that takes long is no outage."""
+        outage, self._outage = self._outage, None
+        return outage
 
     def step(self) -> Step | None:
         """What the consumer has to do now, followed by `step_done`; None if nothing. Only inside a poll."""
@@ -218,6 +233,7 @@ class Membership:
         if self._under_way is not None or self._is_fenced:
             return None
         self._under_way = self._next_request(now)
+        self._asked_at = now
         if isinstance(self._under_way, Leave):
             request, self._under_way = self._under_way, None
             return request
@@ -246,6 +262,10 @@ class Membership:
         """No answer came: the connection failed, or the coordinator cannot be found."""
         if not error.retriable:
             self._fail(error)
+        else:
+            # Other requests may wait for the group, and that is no fault of the coordinator.
+            is_search = isinstance(self._under_way, FindCoordinator)
+            self._was_not_served(self._asked_at if is_search else now, now, error)
         self._has_coordinator = False
         self._again(now)
 
@@ -301,6 +321,7 @@ class Membership:
             self._prepare(f"the assignment cannot be read: {problem}")
             return
         self._failures = 0
+        self._served()
         self._heartbeat_at = now + self.settings.heartbeat_seconds
         self._gave_up_some = False
         self.phase = Phase.ADOPTING
@@ -312,10 +333,10 @@ class Membership:
         code = _known(error_code)
         if code is ErrorCode.NONE:
             self._failures = 0
+            self._served()
         elif self._is_about_us(request.request.generation_id, request.request.member_id):
             if code.retriable:
-                self._look_elsewhere(code)
-                self._again(now)
+                self._may_pass(code, "the heartbeat", now)
             else:
                 self._refused(code, "the heartbeat")
 
@@ -450,8 +471,7 @@ class Membership:
                 self._is_lost = False
                 self.phase = Phase.JOINING
         elif code.retriable or code is ErrorCode.REBALANCE_IN_PROGRESS:
-            self._look_elsewhere(code)
-            self._again(now)
+            self._may_pass(code, "joining", now)
         else:
             self._fail_with(code, "joining")
 
@@ -462,8 +482,7 @@ class Membership:
         elif code in _NOT_A_MEMBER:
             self._out_of_step(code, "receiving the assignment")
         elif code.retriable:
-            self._look_elsewhere(code)
-            self._again(now)
+            self._may_pass(code, "receiving the assignment", now)
         else:
             self._fail_with(code, "receiving the assignment")
 
@@ -486,9 +505,29 @@ class Membership:
         self._reset(forget_member_id=code is ErrorCode.UNKNOWN_MEMBER_ID)
         self._prepare(f"{what} was answered with {code.name}")
 
-    def _look_elsewhere(self, code: ErrorCode) -> None:
+    def _may_pass(self, code: ErrorCode, what: str, now: float) -> None:
+        """The coordinator answered with an error that may pass: try again, and elsewhere if it says so."""
         if code in _COORDINATOR_ELSEWHERE:
             self._has_coordinator = False
+        if code is not ErrorCode.REBALANCE_IN_PROGRESS:
+            error = BrokerError.of(code, f"{what} in group {self.settings.group_id!r}")
+            self._was_not_served(now, now, error)
+        self._again(now)
+
+    def _was_not_served(self, began: float, now: float, error: ClientError) -> None:
+        patience = self.settings.patience_seconds
+        # After a long time without a failure the coordinator has served us in between: a join was waiting.
+        if self._unserved_since is None or began - self._unserved_until >= patience:
+            self._unserved_since = began
+        self._unserved_until = now
+        if (seconds := now - self._unserved_since) >= patience:
+            self._unserved_since = now
+            what = f"waiting to be served by the coordinator of group {self.settings.group_id!r}"
+            self._outage = TimedOut(what, seconds, cause=error)
+
+    def _served(self) -> None:
+        self._unserved_since = None
+        self._outage = None
 
     def _fail_with(self, code: ErrorCode, what: str) -> None:
         if code is ErrorCode.FENCED_INSTANCE_ID:
