@@ -141,6 +141,9 @@ class BrokerProcess:
                 count += os.readlink(f"{directory}/{name}").startswith("socket:")
         return count
 
+    def open_descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
     def _status_bytes(self, name: str) -> int:
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
