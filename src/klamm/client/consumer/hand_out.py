@@ -243,7 +243,7 @@ class HandOut:
 
     def _lease_all(self, state: PartitionState, limit: int) -> list[Record]:
         """Records of a partition that is ready; it is not ready any more when there are none."""
-        start, version = state.place, state.version
+        start, version = Place(state.position, state.epoch), state.version
         records = self._take_from(state, limit)
         if records and state.version == version:
             self._positions.leases[state] = Lease(state, start)
@@ -275,14 +275,22 @@ class HandOut:
         return lease, size
 
     def _finish_all(self) -> None:
-        for lease in list(self._positions.leases.values()):
-            self._finish(lease)
+        leases = self._positions.leases
+        while leases:
+            self._finished(leases.popitem()[1])
 
     def _finish(self, lease: Lease) -> None:
-        given = lease.given_place(lease.state.place)
-        self._positions.end(lease)
-        self._put_back(lease, given)
-        lease.state.sweep()
+        del self._positions.leases[lease.state]
+        self._finished(lease)
+
+    def _finished(self, lease: Lease) -> None:
+        """A lease that is no longer among the leases ended well."""
+        lease.is_interrupted = True
+        state = lease.state
+        if lease.records:  # given one by one; otherwise the user was given all of it, and nothing is put back
+            self._put_back(lease, lease.given_place(state.place))
+        if (queue := state.queue) and queue[0].is_done:
+            state.sweep()
 
     def _put_back(self, lease: Lease, place: Place) -> None:
         """Hand out the partition from `place` on, before the others. The lease has ended, or is shortened."""

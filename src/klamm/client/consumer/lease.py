@@ -34,6 +34,9 @@ class Place(NamedTuple):
     epoch: int
 
 
+_NO_RECORDS: Iterator[Record] = iter(())
+
+
 class Lease:
     """Made and ended by `HandOut`, under the lock of its positions."""
 
@@ -53,7 +56,7 @@ class Lease:
         """Where the lease begins; everything before is finished."""
         self.records = one_by_one
         """What is given one by one. What is given all at once belongs to the user, and is not kept here."""
-        self.iterator: Iterator[Record] = iter(one_by_one)
+        self.iterator: Iterator[Record] = iter(one_by_one) if one_by_one else _NO_RECORDS
         """The records that the user has not been given yet."""
         self.fetch = fetch
         """The fetch that `records` come from."""
