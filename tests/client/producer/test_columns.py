@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
+import asyncio
 import sys
-import textwrap
+import threading
+from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -12,17 +14,20 @@ import pytest
 
 from klamm.aio import Producer
 from klamm.client.errors import BufferFull, ClientMisused, LocalRecordTooLarge, RecordTooLarge, UnknownTopic
+from klamm.client.producer import producer as producer_module
 from klamm.client.producer.columns import ColumnFeed, ColumnNames
 from klamm.client.producer.delivery import RangesDelivery, SentRange
 from klamm.client.producer.partitioners import murmur2_partition
+from klamm.client.producer.producer import columns_are_loaded
 from klamm.client.producer.settings import ProducerSettings
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.records.reader import iter_records
-from klamm.testing import Broker
 from tests.client.network.fake_broker import topic_of
 from tests.client.producer.cores import NOW_MS, Cores
 from tests.client.producer.scripted import TOPIC, ScriptedTopic, answer_with
+
+SHOULD_NOT_TAKE_S = 30.0
 
 NAMES = ColumnNames("value", None, None, None, None)
 
@@ -235,52 +240,32 @@ async def test_columns_that_a_broker_refuses() -> None:
 
 # ---- loading what columns need
 
-FIRST_COLUMNS = """
-    import asyncio, sys
-    import pyarrow
-    import klamm, klamm.aio
 
-    async def main():
-        turns = 0
+async def test_the_first_columns_load_numba_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop_went_on = threading.Event()
+    threads = set()
 
-        async def turn():
-            nonlocal turns
-            while "klamm.client.producer.columns" not in sys.modules:
-                await asyncio.sleep(0.001)
-            while not hasattr(sys.modules["klamm.client.producer.columns"], "ColumnFeed"):
-                turns += 1
-                await asyncio.sleep(0.001)
+    def load_slowly(*arguments: Any) -> ColumnFeed:
+        threads.add(threading.current_thread())
+        loop_went_on.wait(SHOULD_NOT_TAKE_S)
+        return producer_module.column_feed(*arguments)
 
-        async with klamm.aio.Producer(sys.argv[1]) as producer:
-            turning = asyncio.create_task(turn())
-            good = producer.send_arrow(pyarrow.RecordBatch.from_pydict({"value": [b"1", b"2"]}), "columns")
-            wrong = producer.send_arrow(pyarrow.RecordBatch.from_pydict({"other": [b"1"]}), "columns")
-            assert "numba" not in sys.modules
-            print([one.records for one in await good])
-            try:
+    with monkeypatch.context() as patched:
+        patched.setattr(producer_module, "columns_are_loaded", lambda: False)
+        patched.setattr(producer_module, "partial", lambda _, *arguments: partial(load_slowly, *arguments))
+        async with ScriptedTopic() as topic, Producer(topic.bootstrap) as producer:
+            good = producer.send_arrow(table_of(2), TOPIC)
+            wrong = producer.send_arrow(table_of(2), TOPIC, value="other")
+            asyncio.get_running_loop().call_soon(loop_went_on.set)
+            assert [one.records for one in await good] == [2]
+            with pytest.raises(ClientMisused, match="other"):
                 await wrong
-            except klamm.ClientMisused as error:
-                print(error)
-            await turning
-            assert turns, "the loop stood still while numba was loaded"
-            try:
-                producer.send_arrow(pyarrow.RecordBatch.from_pydict({"other": [b"1"]}), "columns")
-            except klamm.ClientMisused as error:
-                print("at once")
-
-    asyncio.run(main())
-"""
+    assert threads and threading.current_thread() not in threads, "the loop stood still meanwhile"
 
 
-def test_the_first_columns_load_numba_beside_the_loop() -> None:
-    with Broker() as broker:
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(FIRST_COLUMNS), broker.bootstrap],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    first, second, third = done.stdout.splitlines()
-    assert (first, third) == ("[2]", "at once") and "value" in second
+def test_columns_count_as_loaded_once_their_module_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert columns_are_loaded()
+    monkeypatch.setitem(sys.modules, ColumnFeed.__module__, ModuleType("still loading"))
+    assert not columns_are_loaded()
+    monkeypatch.delitem(sys.modules, ColumnFeed.__module__)
+    assert not columns_are_loaded()
