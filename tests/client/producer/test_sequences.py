@@ -182,6 +182,38 @@ def test_a_broker_that_forgot_us_gets_a_new_epoch() -> None:
     assert delivery.sent()
 
 
+def test_a_batch_that_may_be_written_gets_no_new_numbers_when_the_broker_forgot_the_old_ones() -> None:
+    cores = one_by_one()
+    delivery, later = cores.send(), cores.send()
+    (batch,) = cores.drain()
+    cores.lose(batch, CUT)
+    (batch,) = cores.drain()
+    cores.answer(batch, ErrorCode.UNKNOWN_PRODUCER_ID)
+    error = delivery.error()
+    assert isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_PRODUCER_ID
+    assert "may have written" in str(error)
+    (behind,) = cores.drain()
+    assert stamps([behind]) == [(7, 1, 0)], "the next batch begins a new epoch"
+    cores.answer(behind)
+    assert later.sent() and not cores.ledger.has_unsettled
+
+
+def test_a_batch_that_may_be_written_gets_no_new_numbers_because_of_another_batch() -> None:
+    for is_answered_first in (True, False):
+        cores = one_by_one()
+        delivery, later = cores.send(), cores.send()
+        first, second = cores.drain_all()
+        if is_answered_first:
+            cores.answer(first, ErrorCode.REQUEST_TIMED_OUT)
+        cores.answer(second, ErrorCode.UNKNOWN_PRODUCER_ID)
+        if not is_answered_first:
+            cores.lose(first, CUT)
+        assert isinstance(delivery.error(), BrokerError)
+        assert stamps(cores.drain()) == [(7, 1, 0)]
+        cores.answer(second)
+        assert later.sent() and not cores.ledger.has_unsettled
+
+
 def test_an_epoch_that_the_broker_finds_too_old_is_raised() -> None:
     cores = one_by_one()
     delivery = cores.send()

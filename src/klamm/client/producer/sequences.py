@@ -52,6 +52,7 @@ class PartitionSequences:
         "_identity",
         "epoch",
         "is_begun",
+        "is_state_lost",
         "next_sequence",
         "numbered",
         "producer_id",
@@ -68,7 +69,10 @@ class PartitionSequences:
         self.numbered: list[Batch] = []
         """Batches that have a number and are not settled, in order; the dead ones have an outcome."""
         self.renumbering = False
-        """The epoch must be raised before anything more is sent."""
+        """True if the epoch must be raised before any batch is sent."""
+        self.is_state_lost = False
+        """True if that is because the broker does not know the numbers of this epoch any more, so that it
+        would not recognise a batch that it has written."""
 
     @property
     def lacks_id(self) -> bool:
@@ -124,6 +128,7 @@ class PartitionSequences:
     def state_lost(self) -> None:
         """The broker does not know this producer any more, or knows a later epoch of it."""
         self.renumbering = True
+        self.is_state_lost = True
 
     def replaced(self, batch: Batch, parts: list[Batch]) -> None:
         """The batch was split: its parts share its numbers."""
@@ -165,6 +170,7 @@ class PartitionSequences:
 
     def _number_anew(self) -> None:
         self.renumbering = False
+        self.is_state_lost = False
         self.is_begun = False
         self.numbered = [one for one in self.numbered if one.outcome is None]
         self.next_sequence = 0

@@ -9,7 +9,9 @@ Rules, as in Kafka's own producer:
 - After MESSAGE_TOO_LARGE a batch of several records is split into two halves, which share its sequence
   numbers. A batch of one record fails. So does a batch that an earlier attempt may have written: a broker
   that has the whole batch would not recognise the halves, and would write the records twice.
-- sequences.py deals with errors about sequence numbers.
+- sequences.py deals with errors about sequence numbers. A broker that has lost them (UNKNOWN_PRODUCER_ID)
+  gets batches again with new numbers, but not those that an earlier attempt may have written: the broker
+  would not recognise them, and would write them twice. They fail. (Kafka's producer sends these again, too.)
 - A batch whose time is up is settled at once, even while a request with it is under way; its memory is given
   back when that request has ended.
 """
@@ -95,12 +97,15 @@ class Settling:
             batch.last_error = error
             if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
                 error = _not_split(error, batch)
+            elif code == ErrorCode.UNKNOWN_PRODUCER_ID and batch.may_be_written:
+                error = _not_renumbered(error, batch)
             batch.may_be_written = batch.may_be_written or code in _MAYBE_WRITTEN
             if self._may_retry(batch, now) and self._helps(queue, batch, error):
                 self._retry(queue, batch, now, chance, at_once=moved)
             else:
                 final = self._final(batch, error, now)
                 self._settle(queue, batch, Outcome(error=final, record_errors=answer.record_errors))
+        self._fail_unrecognisable(queue)
         self.accumulator.reconsider(queue)
 
     def written(self, batch: Batch, outcome: Outcome) -> None:
@@ -124,6 +129,7 @@ class Settling:
                 self._retry(queue, batch, now, chance)
             else:
                 self._settle(queue, batch, Outcome(error=self._final(batch, error, now)))
+        self._fail_unrecognisable(queue)
         self.accumulator.reconsider(queue)
 
     def spoiled(self, batches: Iterable[Batch], error: ClientError, now: float) -> None:
@@ -204,7 +210,7 @@ class Settling:
                 return True
             if error.code == ErrorCode.UNKNOWN_PRODUCER_ID:
                 sequences.state_lost()
-                return True
+                return not batch.may_be_written
             if error.code == ErrorCode.INVALID_PRODUCER_EPOCH and not batch.may_be_written:
                 sequences.state_lost()
                 return True
@@ -217,6 +223,14 @@ class Settling:
         batch.retry_at = now + pause
         self.accumulator.counters.retries += 1
         queue.put_back(batch)
+
+    def _fail_unrecognisable(self, queue: PartitionQueue) -> None:
+        """If the broker has lost the sequence numbers, fail the batches that an earlier attempt may have
+        written: with new numbers the broker would write them again."""
+        if queue.sequences is None or not queue.sequences.is_state_lost:
+            return
+        for batch in [one for one in queue.waiting if one.may_be_written]:
+            self._give_up(batch, _not_renumbered(batch.last_error, batch))
 
     def _split(self, queue: PartitionQueue, batch: Batch) -> None:
         parts = batch.split()
@@ -256,6 +270,17 @@ class Settling:
             cause=batch.last_error,
             advice=advice,
         )
+
+
+def _not_renumbered(error: ClientError | None, batch: Batch) -> BrokerError:
+    """For a batch that an earlier attempt may have written, on a broker that has lost its sequence number."""
+    place = f"{batch.topic}-{batch.partition}"
+    reason = error.message if error is not None else f"the broker forgot the sequence numbers of {place}"
+    return BrokerError(
+        f"{reason}; an earlier attempt may have written the batch, so it is not sent again with new numbers",
+        code=ErrorCode.UNKNOWN_PRODUCER_ID,
+        advice=f"Look whether {place} has the records before you send them again",
+    )
 
 
 def _not_split(error: BrokerError, batch: Batch) -> BrokerError:
