@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from functools import partial
 from typing import Any
 
 import pytest
@@ -154,6 +155,15 @@ def test_what_concurrent_futures_cannot_wait_for_says_what_to_do(wait: Any) -> N
             ClientMisused, match=r"concurrent\.futures cannot wait for it.*result\(\) of each"
         ):
             wait([delivery])
+
+
+async def test_a_plain_delivery_tells_asyncio_what_to_use_instead_of_hanging() -> None:
+    """It would hang: a callback on the client's thread does not wake the loop."""
+    batch = batch_of_one()
+    for delivery in (plain.Delivery(batch, 0), ranges(plain.RangesDelivery, batch)):
+        with pytest.raises(ClientMisused, match=r"asyncio\.wait cannot wait for it.*klamm\.aio\.Producer"):
+            await asyncio.wait([delivery], timeout=0.01)
+        delivery.add_done_callback(partial(asyncio.get_running_loop().call_soon_threadsafe, print))
 
 
 def settle(batch: Batch, outcome: Outcome) -> None:

@@ -8,12 +8,14 @@ that has nothing before it or beside it is even written to the socket by the cal
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from klamm.client.arguments import TimeLike, as_name, as_timeout
 from klamm.client.errors import BufferFull, ClientError, ClientMisused, TimedOut
@@ -61,10 +63,24 @@ class Ring:
         return acquire_within(self._lock, timeout)
 
 
+def _refuse_asyncio(callback: Callable[..., object]) -> None:
+    """Raise ClientMisused for a callback of `asyncio.wait`, which would wait for ever: the callback is called
+    on the client's thread, and that does not wake the loop that waits."""
+    if getattr(callback, "__module__", None) == asyncio.tasks.__name__:
+        raise ClientMisused(
+            "a delivery of klamm.Producer ends on the client's thread, so asyncio.wait cannot wait for it",
+            advice="Use klamm.aio.Producer in coroutines, or await asyncio.to_thread(delivery.result)",
+        )
+
+
 class Delivery(BatchDelivery):
     """A record on its way: `producer.send(...).result()`, or ask it later."""
 
     __slots__ = ()
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        _refuse_asyncio(callback)
+        super().add_done_callback(callback)
 
     def result(self, timeout: float | None = None) -> SentRecord:
         """Where the record went; waits for that. Raises its error, or TimedOut after `timeout` seconds."""
@@ -98,6 +114,10 @@ class RangesDelivery(BaseRangesDelivery):
     """Many records on their way: `producer.send_arrow(...).result()`."""
 
     __slots__ = ()
+
+    def add_done_callback(self, callback: Callable[[Self], object]) -> None:
+        _refuse_asyncio(callback)
+        super().add_done_callback(callback)
 
     def result(self, timeout: float | None = None) -> list[SentRange]:
         """Where the records went; waits for that. Raises their error, or TimedOut after `timeout` seconds."""
