@@ -6,9 +6,10 @@ neighbour is served meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -27,6 +28,7 @@ from klamm.protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from klamm.protocol.messages.k15_describe_groups import DescribeGroupsRequest
 from klamm.protocol.messages.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from klamm.protocol.primitives import MAX_TAGGED_FIELDS
+from klamm.server.dispatch import MAX_ELEMENTS_AT_ONCE
 from klamm.testing.wire import WireConnection
 from tests.abuse import watched_broker
 from tests.abuse.broker_process import BrokerProcess, raise_descriptor_limit
@@ -240,6 +242,28 @@ def test_too_many_elements_are_refused_at_once(watched: Abused, make: object) ->
 def test_as_many_as_are_allowed_are_answered(watched: Abused, make: object) -> None:
     assert callable(make)
     assert ask(watched, sized(make(MAX_REQUEST_ELEMENTS - 1)))
+
+
+ABUSERS = 50
+PIPELINED = 2
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [(metadata, 2 * MAX_ELEMENTS_AT_ONCE), (fetch, MAX_ELEMENTS_AT_ONCE - 1)],
+    ids=["large", "as large as is handled at once"],
+)
+def test_many_clients_ask_for_much_at_the_same_time(
+    watched: Abused, make: Callable[[int], bytes], count: int
+) -> None:
+    request = sized(make(count))
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(open_socket(watched.bootstrap)) for _ in range(ABUSERS)]
+        for sock in sockets:
+            sock.sendall(request * PIPELINED)
+        for sock in sockets:
+            for _ in range(PIPELINED):
+                assert struct.unpack_from(">i", read_frame(sock)) == (1,)
 
 
 def varint(number: int) -> bytes:

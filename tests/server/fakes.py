@@ -15,6 +15,7 @@ from klamm.protocol.errors import MalformedMessage
 from klamm.server.connection import Connection
 from klamm.server.dispatch import LargeRequest
 from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
+from klamm.server.turns import Turns
 from klamm.server.unsent import UnsentAnswers
 from klamm.server.work import WorkQueue
 from klamm.storage.segments.segment import FileSlice
@@ -121,6 +122,7 @@ class FakeServer:
         self.large_buffers = LargeBuffers(limit_bytes)
         self.work = WorkQueue()
         self.unsent = UnsentAnswers()
+        self.turns = Turns()
         self.max_request_bytes = MAX_REQUEST_BYTES
         self.forgotten: list[Connection] = []
         self.disk_gate = asyncio.Event()

@@ -5,7 +5,7 @@ and not a transport. All frames of one read are handled in one go and their answ
 
 Nothing is read from a connection while a coroutine or the steps of one of its requests are at work, while
 too many of its requests wait for their second stage, while its client does not take its answers, and while
-it has used up its share of a turn of the loop.
+it waits for its next turn because its requests took long (`turns.py`).
 """
 
 from __future__ import annotations
@@ -28,13 +28,10 @@ from klamm.apis.steps import Steps
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
 from klamm.server.dispatch import Dispatcher, LargeRequest, Route
-from klamm.server.receiving import (
-    LARGE_FRAME_BYTES,
-    LargeBuffers,
-    ReceiveMemoryExceeded,
-)
+from klamm.server.receiving import LARGE_FRAME_BYTES, LargeBuffers, ReceiveMemoryExceeded
 from klamm.server.responses import PendingResponse, ResponseLine
 from klamm.server.sending import ColdRange, PeerGone, SendQueue
+from klamm.server.turns import LONG_S, Turns
 from klamm.server.unsent import UnsentAnswers
 from klamm.server.work import Job, WorkQueue
 from klamm.storage.log import FileSlice
@@ -57,9 +54,11 @@ from it."""
 LONGEST_TURN_S = 0.01
 """How long the requests of one connection are handled before the others get their turn of the loop."""
 
+SHORT_FRAME_BYTES = 1024
+"""The clock is read after every pipelined request that is longer, else whenever answers are sent."""
+
 MAX_READS_AT_ONCE = 64
 """Reads of one connection in a turn of the loop: enough to empty the largest buffer of a socket."""
-
 
 _INT = struct.Struct("i")
 
@@ -74,6 +73,7 @@ class ServerLimits(Protocol):
     large_buffers: LargeBuffers
     work: WorkQueue
     unsent: UnsentAnswers
+    turns: Turns
     max_request_bytes: int
     run_in_thread: RunInThread
 
@@ -204,8 +204,11 @@ class Connection:
         socket. What was answered runs into the reset when it is sent. Otherwise only another look finds it.
         """
         self.last_active = self._loop.time()
+        if self._server.turns.is_used_up:
+            self._yield(0.0)
+            return
         self._has_sent = False
-        until_s = None
+        started_s = None
         try:
             for _ in range(MAX_READS_AT_ONCE):
                 if self._large_view is not None:
@@ -214,11 +217,10 @@ class Connection:
                     self._receive_shared()
                 if self._has_sent or not self._is_reading or self.is_closed:
                     return
-                if until_s is None:
-                    until_s = time.monotonic() + LONGEST_TURN_S
-                elif time.monotonic() >= until_s:
-                    self._yield()
-                    self._regulate_reading()
+                if started_s is None:
+                    started_s = time.monotonic()
+                elif (used_s := time.monotonic() - started_s) >= LONG_S:
+                    self._yield(used_s)
                     return
         except BlockingIOError:
             return
@@ -263,7 +265,7 @@ class Connection:
         max_request_bytes = self._server.max_request_bytes
         position = 0
         handled = 0
-        until_s = None
+        started_s = time.monotonic()
         self._is_handling = True
         try:
             while end - position >= SIZE_BYTES and not self._must_wait():
@@ -271,20 +273,21 @@ class Connection:
                 frame_end = frame_start + frame_size(buffer, position, max_request_bytes)
                 if frame_end > end:
                     break
-                self._handle(buffer[frame_start:frame_end])
+                frame = buffer[frame_start:frame_end]
+                self._handle(frame)
                 position = frame_end
                 handled += 1
-                if handled % SEND_EVERY_REQUESTS == 0 and position < end:
-                    if not self._waiting:
+                if position < end and (handled % SEND_EVERY_REQUESTS == 0 or len(frame) > SHORT_FRAME_BYTES):
+                    if (used_s := time.monotonic() - started_s) >= LONGEST_TURN_S:
+                        self._yield(used_s)
+                    if handled % SEND_EVERY_REQUESTS == 0 and not self._waiting:
                         self._send_early()
-                    if until_s is None:
-                        until_s = time.monotonic() + LONGEST_TURN_S
-                    elif time.monotonic() >= until_s:
-                        self._yield()
             if position < end:
                 self._keep_rest(buffer[position:end])
             else:
                 self._carried = b""
+            if not self._is_yielding and (used_s := time.monotonic() - started_s) >= LONG_S:
+                self._yield(used_s)
         except (MalformedMessage, CloseConnection, ReceiveMemoryExceeded) as error:
             with contextlib.suppress(PeerGone, ColdRange):
                 self._send_queue.send()  # what was answered before the fault
@@ -323,10 +326,11 @@ class Connection:
             or self.is_closed
         )
 
-    def _yield(self) -> None:
-        """Leave the rest of this turn of the loop to other connections."""
+    def _yield(self, used_s: float) -> None:
+        """Let other connections go on first: this one has taken `used_s` of this turn of the loop."""
         self._is_yielding = True
-        self._loop.call_soon(self._end_yielding)
+        self._server.turns.wait(used_s, self._end_yielding)
+        self._regulate_reading()
 
     def _end_yielding(self) -> None:
         self._is_yielding = False

@@ -15,6 +15,7 @@ from klamm.config.loading import BrokerConfig
 from klamm.server.connection import Connection, RunInThread
 from klamm.server.dispatch import Dispatcher
 from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
+from klamm.server.turns import Turns
 from klamm.server.unsent import UnsentAnswers
 from klamm.server.work import WorkQueue
 
@@ -53,6 +54,7 @@ class Server:
         self.large_buffers = LargeBuffers()
         self.work = WorkQueue()
         self.unsent = UnsentAnswers()
+        self.turns = Turns()
         self._config = config
         self._listening: list[socket.socket] = []
         self._connections: set[Connection] = set()
