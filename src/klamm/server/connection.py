@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import mmap
 import socket
-import struct
-import termios
 import time
 from collections.abc import Callable, Coroutine
 from types import CoroutineType, GeneratorType
@@ -28,7 +25,7 @@ from klamm.apis.steps import Steps
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
 from klamm.server.dispatch import Dispatcher, LargeRequest, Route
-from klamm.server.receiving import LARGE_FRAME_BYTES, LargeBuffers, ReceiveMemoryExceeded
+from klamm.server.receiving import LARGE_FRAME_BYTES, LargeBuffers, ReceiveMemoryExceeded, holds_frame
 from klamm.server.responses import PendingResponse, ResponseLine
 from klamm.server.sending import ColdRange, PeerGone, SendQueue
 from klamm.server.turns import LONG_S, Turns
@@ -59,8 +56,6 @@ SHORT_FRAME_BYTES = 1024
 
 MAX_READS_AT_ONCE = 64
 """Reads of one connection in a turn of the loop: enough to empty the largest buffer of a socket."""
-
-_INT = struct.Struct("i")
 
 RunInThread = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 
@@ -102,6 +97,7 @@ class Connection:
         "_serial_task",
         "_server",
         "_socket",
+        "_started_s",
         "_waiting",
         "_warming",
         "client_host",
@@ -136,6 +132,8 @@ class Connection:
         self._warming: asyncio.Task[None] | None = None
         """Brings back into memory what is to be sent next; until then nothing is sent."""
         self._close_callbacks: list[Callable[[], None]] = []
+        self._started_s = 0.0
+        """When the handling of the frames of this turn began; 0 if they are few bytes and the lane's."""
         self._is_handling = False
         self._is_waiting_to_send = False
         self._is_noted_as_unsent = False
@@ -265,7 +263,7 @@ class Connection:
         max_request_bytes = self._server.max_request_bytes
         position = 0
         handled = 0
-        started_s = time.monotonic()
+        self._started_s = time.monotonic() if end > SHORT_FRAME_BYTES else 0.0
         self._is_handling = True
         try:
             while end - position >= SIZE_BYTES and not self._must_wait():
@@ -278,16 +276,15 @@ class Connection:
                 position = frame_end
                 handled += 1
                 if position < end and (handled % SEND_EVERY_REQUESTS == 0 or len(frame) > SHORT_FRAME_BYTES):
-                    if (used_s := time.monotonic() - started_s) >= LONGEST_TURN_S:
-                        self._yield(used_s)
+                    self._yield_after(LONGEST_TURN_S)
                     if handled % SEND_EVERY_REQUESTS == 0 and not self._waiting:
                         self._send_early()
             if position < end:
                 self._keep_rest(buffer[position:end])
             else:
                 self._carried = b""
-            if not self._is_yielding and (used_s := time.monotonic() - started_s) >= LONG_S:
-                self._yield(used_s)
+            if self._started_s:
+                self._yield_after(LONG_S)
         except (MalformedMessage, CloseConnection, ReceiveMemoryExceeded) as error:
             with contextlib.suppress(PeerGone, ColdRange):
                 self._send_queue.send()  # what was answered before the fault
@@ -326,6 +323,13 @@ class Connection:
             or self.is_closed
         )
 
+    def _yield_after(self, long_s: float) -> None:
+        """Yield if handling the frames of this turn has taken `long_s`."""
+        if self._started_s and not self._is_yielding:
+            used_s = time.monotonic() - self._started_s
+            if used_s >= long_s:
+                self._yield(used_s)
+
     def _yield(self, used_s: float) -> None:
         """Let other connections go on first: this one has taken `used_s` of this turn of the loop."""
         self._is_yielding = True
@@ -345,6 +349,8 @@ class Connection:
                 if answer is not None:
                     self._send_queue.put(answer)
                     return
+            if not self._started_s:
+                self._started_s = time.monotonic()
             route, correlation_id, result = self._server.dispatcher.start(frame, self)
         except LargeRequest:
             self._handle_in_steps(frame)
@@ -520,9 +526,11 @@ class Connection:
         self._server.unsent.note(self, byte_count, file_count)
 
     def last_progress_s(self) -> float:
-        """When the client was last seen to take something. Its side of the socket may have taken what we
-        sent long ago, so the socket is asked how much is still on its way."""
-        (on_its_way,) = _INT.unpack(fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
+        """When the client was last seen to take something.
+
+        The last send may be long ago, and the client still takes what the socket's buffer holds.
+        """
+        on_its_way = self._send_queue.on_its_way()
         if on_its_way != self._on_its_way:
             self._on_its_way = on_its_way
             self._last_progress_s = self._loop.time()
@@ -568,7 +576,7 @@ class Connection:
         if not self._is_reading:
             self._is_reading = True
             self._loop.add_reader(self._socket.fileno(), self._on_readable)
-        if self._carried and self._large_view is None and _holds_frame(self._carried):
+        if self._carried and self._large_view is None and holds_frame(self._carried):
             # A frame that back-pressure held up, and that the socket will never announce again.
             self._loop.call_soon(self._handle_carried)
 
@@ -588,10 +596,3 @@ def _encode(route: Route, correlation_id: int, response: Any) -> list[Any]:
     except Exception:
         logger.exception("the answer of API key %d version %d cannot be written", route.key, route.version)
         raise CloseConnection("internal error") from None
-
-
-def _holds_frame(carried: bytes) -> bool:
-    """Whether these bytes begin with a frame that can be handled (or refused) without receiving more."""
-    return len(carried) >= SIZE_BYTES and len(carried) - SIZE_BYTES >= int.from_bytes(
-        carried[:SIZE_BYTES], "big", signed=True
-    )

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import mmap
 
+from klamm.protocol.framing import SIZE_BYTES
+
 SHARED_BUFFER_BYTES = 256 * 1024
 """Bytes read at a time: large enough for many pipelined requests, small enough to stay in the CPU cache."""
 
@@ -64,3 +66,10 @@ class LargeBuffers:
         if self._kept_bytes + capacity <= KEPT_BYTES:
             self._kept_bytes += capacity
             self._kept.setdefault(capacity, []).append(buffer)
+
+
+def holds_frame(carried: bytes) -> bool:
+    """Whether these bytes begin with a frame that can be handled (or refused) without receiving more."""
+    return len(carried) >= SIZE_BYTES and len(carried) - SIZE_BYTES >= int.from_bytes(
+        carried[:SIZE_BYTES], "big", signed=True
+    )

@@ -11,8 +11,11 @@ that has left it is not sent before somebody has warmed it in a thread.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
+import termios
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -32,6 +35,8 @@ RESUMED_MAX_BYTES = 1024 * 1024
 TRUSTED_S = 1.0
 """How long a range that was in the page cache is taken to be there still: a fast client needs no second
 look."""
+
+_INT = struct.Struct("i")
 
 Chunk = bytes | memoryview | FileSlice
 
@@ -79,6 +84,11 @@ class SendQueue:
     def held(self) -> tuple[int, int]:
         """The bytes in memory that are queued, and the number of file ranges."""
         return held_by(self._chunks)
+
+    def on_its_way(self) -> int:
+        """How many of the bytes that the socket took has the client's side not acknowledged yet."""
+        (count,) = _INT.unpack(fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
+        return int(count)
 
     def send(self, *, is_warm: bool = False) -> bool:
         """Send as much as the socket takes; true when nothing is left. Raises ColdRange and PeerGone.
