@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/config_reference.py > docs/CONFIGURATION.md
 
-With the argument `client` it writes docs/CLIENT_CONFIGURATION.md: the keys of producers, consumers, admins.
-A test compares each file with what this makes, so the documents cannot fall behind.
+With the argument `client` it writes docs/CLIENT_CONFIGURATION.md: the keys of producers, consumers and
+admins. A test compares each file with the output of this script, so the documents are always up to date.
 """
 
 from __future__ import annotations
@@ -20,46 +20,47 @@ from klamm.config.topic_keys import TOPIC_KEYS
 _INTRODUCTION = """\
 # Configuration
 
-This file is made from the rows in `src/klamm/config/` by `scripts/config_reference.py`.
+`scripts/config_reference.py` writes this file from the rows in `src/klamm/config/`.
 
-Names, types and defaults are Kafka's. A broker reads them, the later winning, from
+Names, types and defaults are Kafka's. A broker reads its configuration from three sources; a later source
+overrides an earlier one:
 
-1. a file (`klamm up --config FILE`): Java properties as Kafka has them, or TOML (`FILE.toml`), where tables
-   and dotted keys spell the dots of a name: `[log.retention]` with `hours = 24` is `log.retention.hours`;
+1. a file (`klamm up --config FILE`): Java properties, as for Kafka, or TOML (`FILE.toml`), in which
+   `[log.retention]` with `hours = 24` is the key `log.retention.hours`;
 2. the environment: `KLAMM_LOG_RETENTION_HOURS=24`;
 3. flags: `klamm up --set log.retention.hours=24`.
 
-An unknown key or a value out of bounds stops the start with one line that says where it was written, what it
-may be and which known key is nearest. A key that says *cluster-wide* can be changed while the broker runs,
-for one broker or for all, with any Kafka admin client (IncrementalAlterConfigs); what is set so survives a
-restart and comes before files, environment and flags.
+A broker does not start with an unknown key or a value out of bounds. It prints one line that says where the
+key was written, which values are allowed, and which known key is nearest. Any Kafka admin client can change a
+*cluster-wide* key while the broker runs, for one broker or for all (IncrementalAlterConfigs). Such a change
+survives a restart and overrides files, environment and flags.
 
-Every key that Kafka 4.3 knows is known here. [Those without effect](#keys-without-effect) stand at the end.
+Klamm accepts every key of Kafka 4.3. The [keys without effect](#keys-without-effect) are at the end.
 """
 
 _WITHOUT_EFFECT = """\
 ## Keys without effect
 
-Files and tools written for Kafka set these keys, so they are checked against Kafka's types and bounds, and
-DescribeConfigs answers them with Kafka's defaults. They change nothing; a broker names those that are set in
-one line when it starts. Where ignoring a key would break a promise, only its default is accepted: any other
-value stops the start, and is refused when a running broker or a topic is altered.
+Files and tools written for Kafka set these keys. So Klamm accepts them, checks their values against Kafka's
+types and bounds, and returns Kafka's defaults in DescribeConfigs. They have no effect; a broker logs one line
+at its start that names those that are set. If it would be dangerous to ignore a key, such as one that turns
+on TLS, only its default is accepted: with any other value a broker does not start, and
+IncrementalAlterConfigs is refused.
 """
 
 
 _CLIENT_INTRODUCTION = """\
 # Configuration of clients
 
-This file is made from the rows in `src/klamm/config/client_keys.py` by
-`scripts/config_reference.py client`.
+`scripts/config_reference.py client` writes this file from the rows in `src/klamm/config/client_keys.py`.
 
-Names and bounds are those of Kafka's own clients; a default that differs says so. A client takes settings,
-the later winning, from
+Names and bounds are those of Kafka's own clients; the text of a key says so if its default differs. A client
+reads its configuration from three sources; a later source overrides an earlier one:
 
-1. `config=`: a mapping, or the path of a file: Java properties as Kafka has them, or TOML (`FILE.toml`),
-   where tables and dotted keys spell the dots of a name: `[session.timeout]` with `ms = 10000`;
+1. `config=`: a mapping, or the path of a file: Java properties, as for Kafka, or TOML (`FILE.toml`), in which
+   `[session.timeout]` with `ms = 10000` is the key `session.timeout.ms`;
 2. keyword arguments, with underscores for dots: `linger_ms=5` is `linger.ms`;
-3. the arguments with names of their own: the address (`bootstrap.servers`), and a consumer's `group`
+3. the arguments that have their own names: the address (`bootstrap.servers`), and a consumer's `group`
    (`group.id`) and `start` (`auto.offset.reset`).
 
 ```python
@@ -68,13 +69,13 @@ klamm.Producer(config={"bootstrap.servers": "localhost:9092", "compression.type"
 klamm.Producer(config="producer.properties", linger_ms=5)
 ```
 
-A mapping may use either spelling. An unknown key is refused with the nearest known one, a value out of bounds
-with what it may be, and one from a file with its line.
+A mapping may use either spelling. The error for an unknown key names the nearest known key, the error for a
+value out of bounds says which values are allowed, and an error in a file names its line.
 """
 
 
 def render_client() -> str:
-    """The document about clients' keys."""
+    """The text of docs/CLIENT_CONFIGURATION.md."""
     own = {
         kind: [row for row in rows.values() if row.name not in CLIENT_KEYS]
         for kind, rows in (("producer", PRODUCER_KEYS), ("consumer", CONSUMER_KEYS))
@@ -87,14 +88,14 @@ def render_client() -> str:
             *_section("Consumers", own["consumer"], arguments=True),
             "## Admins",
             "",
-            "An admin has the keys of every client and no others.",
+            "An admin client has only the keys of every client.",
             "",
         ]
     )
 
 
 def render() -> str:
-    """The document about brokers, topics and groups."""
+    """The text of docs/CONFIGURATION.md."""
     return "\n".join(
         [
             _INTRODUCTION,
@@ -113,7 +114,7 @@ def _with_effect(rows: RowTable) -> list[ConfigRow]:
 
 
 def _without_effect(title: str, rows: RowTable) -> list[str]:
-    """The keys that change nothing, under the sentence that says why."""
+    """The keys without effect, grouped by the reason."""
     keys_by_reason: dict[str, list[str]] = {}
     for row in rows.values():
         if not row.honoured and not row.internal:
@@ -127,8 +128,8 @@ def _without_effect(title: str, rows: RowTable) -> list[str]:
 def _section(
     title: str, rows: Iterable[ConfigRow], *, changeable: bool = False, arguments: bool = False
 ) -> list[str]:
-    """A table of keys: with when they may change (brokers), or with the names of arguments (clients)."""
-    heads = ["key", *(["argument"] if arguments else []), "default", "may be"]
+    """A table of keys, with a column for the update mode (brokers) or the argument names (clients)."""
+    heads = ["key", *(["argument"] if arguments else []), "default", "allowed values"]
     heads += ["changes"] if changeable else []
     lines = [f"## {title}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in sorted(rows, key=lambda row: row.name):

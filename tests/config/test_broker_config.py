@@ -65,21 +65,21 @@ def test_topic_overrides_are_checked_alone_and_together():
         ({"listeners": "PLAINTEXT://:9092"}, "set advertised.listeners"),
         ({"listeners": "PLAINTEXT://[::]:9092"}, "set advertised.listeners"),
         ({"listeners": "SASL_SSL://a:9092"}, "SASL_SSL is not served yet, only PLAINTEXT"),
-        ({"listeners": "INSIDE://a:9092"}, "does not say which protocol INSIDE speaks"),
+        ({"listeners": "INSIDE://a:9092"}, "has no protocol for the listener name INSIDE"),
         ({"listeners": "PLAINTEXT://a"}, "NAME://host:port"),
         ({"listeners": "PLAINTEXT://a:70000"}, "from 0 to 65535"),
         ({"listeners": ""}, "at least one"),
-        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://a:2"}, "named PLAINTEXT is there already"),
+        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://a:2"}, "another listener is named PLAINTEXT"),
         (
             {
                 "listeners": "PLAINTEXT://a:1,OTHER://a:1",
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
             },
-            "taken by another listener",
+            "another listener has the same host and port",
         ),
         ({"listener.security.protocol.map": "PLAINTEXT"}, "NAME:PROTOCOL"),
         ({"advertised.listeners": "OTHER://a:1"}, "no listener is named OTHER"),
-        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "clients cannot connect to it"),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:1"}, "clients cannot connect to a wildcard address"),
     ],
 )
 def test_listeners_that_cannot_be_served_are_refused_in_one_line(static, words):

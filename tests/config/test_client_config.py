@@ -143,7 +143,7 @@ def test_assignors_may_have_the_names_of_java():
     [
         ("producer", {"lingr_ms": 5}, "unknown producer configuration key 'lingr.ms'.*nearest.*linger.ms"),
         ("admin", {"request_timeout": 5}, "nearest known key is request.timeout.ms"),
-        ("producer", {"queue_buffering_max_ms": 5}, "'queue.buffering.max.ms': here it is linger.ms"),
+        ("producer", {"queue_buffering_max_ms": 5}, "buffering.max.ms': in Klamm the key is linger.ms"),
         ("producer", {"value_serializer": str.encode}, "'value.serializer': .*encode before `send`"),
         ("producer", {"zookeeper_connect": 5}, "unknown producer configuration key 'zookeeper.connect'$"),
         ("consumer", {"linger_ms": 5}, "linger.ms is a key of the producer, not of the consumer"),
@@ -156,7 +156,7 @@ def test_assignors_may_have_the_names_of_java():
         ("producer", {"compression_type": "brotli"}, "compression.type.*none, gzip, snappy, lz4, zstd"),
         ("producer", {"enable_idempotence": "perhaps"}, "enable.idempotence.*true or false"),
         ("consumer", {"partition_assignment_strategy": ["range", "mine"]}, "partition.assignment.strategy"),
-        ("consumer", {"ssl_ca_location": object()}, "ssl.ca.location.*a text"),
+        ("consumer", {"ssl_ca_location": object()}, "ssl.ca.location.*a string"),
         ("consumer", {"heartbeat_interval_ms": 45_000}, "heartbeat.interval.ms=45000.*session.timeout.ms"),
         ("admin", {"security_protocol": "SASL_SSL"}, "SASL_SSL needs sasl.mechanism"),
         ("admin", {"ssl_endpoint_identification_algorithm": "x"}, "one of https, none, nothing"),
@@ -173,10 +173,10 @@ def test_assignors_may_have_the_names_of_java():
         (
             "consumer",
             {"group_instance_id": "a"},
-            "group.instance.id is of no use without a group: give .*`group`",
+            "group.instance.id is not used without a group: give .*`group`",
         ),
         ("consumer", {"session_timeout_ms": 7000, "group_id": ""}, "session.timeout.ms is .*without a group"),
-        ("consumer", {"enable_auto_commit": True}, "enable.auto.commit is of no use without a group"),
+        ("consumer", {"enable_auto_commit": True}, "enable.auto.commit is not used without a group"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_would(kind, options, words):
@@ -197,12 +197,14 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("bootstrap", [None, "", []])
-def test_without_an_address_there_is_nobody_to_ask(bootstrap):
-    with pytest.raises(ConfigError, match="give the client an address, such as 'localhost:9092'"):
+def test_a_client_needs_an_address(bootstrap):
+    with pytest.raises(
+        ConfigError, match="give the client the address of a broker, such as 'localhost:9092'"
+    ):
         ClientConfig("admin", bootstrap)
 
 
-# ---- rules between keys
+# ---- rules that concern several keys
 
 NOT_IDEMPOTENT = [{"acks": "1"}, {"acks": 0}, {"max_in_flight_requests_per_connection": 6}, {"retries": 0}]
 

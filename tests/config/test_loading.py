@@ -89,7 +89,7 @@ check.interval.ms = 1000
         ("a.properties", "\n\nnum.partitons=3", ["line 3", "'num.partitons'", "num.partitions"]),
         ("a.properties", "num.partitions=0", ["line 1", "num.partitions='0'", "from 1 to 10000"]),
         ("a.toml", "[num]\npartitions = 0", ["line 2", "num.partitions='0'", "from 1 to 10000"]),
-        ("a.toml", "num = ", ["a.toml", "not TOML"]),
+        ("a.toml", "num = ", ["a.toml", "not valid TOML"]),
         ("a.toml", "num.partitions = 1979-05-27", ["num.partitions", "must be"]),
         ("a.properties", "listeners=SSL://127.0.0.1:1", ["line 1", "SSL is not served yet"]),
         ("a.properties", "log.dirs=", ["line 1", "log.dirs"]),

@@ -1,4 +1,4 @@
-"""Changing a set of overrides: the four operations of IncrementalAlterConfigs."""
+"""Applies the four operations of IncrementalAlterConfigs to the settings of a resource."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from klamm.config.rows import ConfigError, ConfigRow, ConfigType
 
 
 class AlterOperation(IntEnum):
-    """The numbers are those of the wire."""
+    """The numbers are those of the protocol."""
 
     SET = 0
     DELETE = 1
@@ -19,7 +19,7 @@ class AlterOperation(IntEnum):
 
 
 class NotAList(ConfigError):
-    """APPEND or SUBTRACT was asked of a key that holds a single value."""
+    """APPEND or SUBTRACT was requested for a key that is not a list."""
 
 
 class Alteration(NamedTuple):
@@ -34,11 +34,12 @@ def alter(
     alterations: Iterable[Alteration],
     inherited: Callable[[str], str | None],
 ) -> dict[str, str]:
-    """Return `current` with the alterations made, or raise a ConfigError.
+    """Return a copy of `current` with the alterations applied, or raise ConfigError.
 
-    `find` returns the row of a key or raises; each value is checked against its row. `inherited` returns the
-    value of a key that `current` does not set: APPEND and SUBTRACT start from it. Deleting a key that is not
-    set, or not known, changes nothing: another version of Klamm may have set it.
+    `find` returns the row of a key or raises ConfigError. Each value is checked against its row. `inherited`
+    returns the value of a key that `current` does not set: APPEND and SUBTRACT start from it. Deleting a key
+    that is not set changes nothing. An unknown key can be deleted, because another version of Klamm may have
+    set it.
     """
     altered = dict(current)
     for name, operation, value in alterations:
@@ -53,9 +54,7 @@ def alter(
             altered[name] = value
             continue
         if row.type is not ConfigType.LIST:
-            raise NotAList(
-                f"{operation.name} to {name} is refused: only a list can be added to or taken from", key=name
-            )
+            raise NotAList(f"{operation.name} to {name} is refused: {name} is not a list; use SET", key=name)
         before = row.parse(altered[name] if name in altered else inherited(name) or "")
         items = row.parse(value)
         assert isinstance(before, tuple) and isinstance(items, tuple)

@@ -1,9 +1,9 @@
 """One broker's configuration: an immutable mapping from every broker key to its typed value.
 
-A value is looked for in layers, the nearest first: set at run time for this broker, set at run time for all
-brokers, set when the broker was started, the default. Where none of the first three has the key, its
-synonyms are looked for in the same way, and only then does the default speak. Values are parsed once, when
-the object is made, so that reading one is a lookup.
+A value comes from the first of these layers that sets the key: what was set at run time for this broker, what
+was set at run time for all brokers, what the broker was started with. If no layer sets the key, the layers
+are searched for its synonyms, and if no layer sets a synonym, the default counts. Values are parsed once,
+when the object is created, so reading a value is one lookup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from klamm.config.values import ConfigValues
 
 
 class SourcedText(NamedTuple):
-    """A key's value as text, with where it comes from: one line of DescribeConfigs' synonyms."""
+    """The value of a key as text, and its source: one entry of the synonyms in DescribeConfigs."""
 
     name: str
     text: str | None
@@ -27,7 +27,7 @@ class SourcedText(NamedTuple):
 
 
 class BrokerConfig(ConfigValues):
-    """The effective configuration. `with_dynamic` makes another; nothing changes one."""
+    """The effective configuration. It never changes: `with_dynamic` and `with_static` return a new one."""
 
     __slots__ = ("_layers", "_origins", "_parsed", "_static", "advertised_listeners", "listeners")
 
@@ -39,7 +39,7 @@ class BrokerConfig(ConfigValues):
         dynamic_default: Mapping[str, str] | None = None,
         dynamic_broker: Mapping[str, str] | None = None,
     ) -> None:
-        """`origins` says, for error texts, where a static value was written."""
+        """`origins` maps static keys to the place where they were written, for error messages."""
         self._origins = dict(origins or {})
         self._static = dict(static or {})
         self._layers: tuple[tuple[ConfigSource, dict[str, str]], ...] = (
@@ -85,12 +85,12 @@ class BrokerConfig(ConfigValues):
         return None
 
     def _listeners_of(self, key: str) -> tuple[Listener, ...]:
-        """The listeners that a key names, without those that Kafka keeps for its controllers."""
+        """The listeners in the value of `key`, without those of controllers (controller.listener.names)."""
         controllers = {name.upper() for name in self["controller.listener.names"] or ()}
         return tuple(each for each in parse_listeners(key, self.list_(key)) if each.name not in controllers)
 
     def _check_together(self) -> None:
-        """The rules between keys."""
+        """Check the rules that concern several keys, and raise ConfigError if one is broken."""
         try:
             check_listeners(
                 self.listeners, self.advertised_listeners, self.str_("listener.security.protocol.map")
@@ -101,14 +101,14 @@ class BrokerConfig(ConfigValues):
                 raise ConfigError("log.dirs is refused: it must name at least one directory", key="log.dirs")
             if self["broker.id"] != self["node.id"]:
                 raise ConfigError(
-                    f"broker.id={self['broker.id']} is refused: node.id={self['node.id']} names the same "
-                    "number; set one of them",
+                    f"broker.id={self['broker.id']} is refused: it is the older name of node.id, which is "
+                    f"{self['node.id']}; set one of them",
                     key="broker.id",
                 )
             if self["process.roles"] is not None and "broker" not in self.list_("process.roles"):
                 raise ConfigError(
-                    "process.roles is refused: it must contain broker, because a process of Klamm is always "
-                    "one; run Kafka's own controllers with Kafka",
+                    "process.roles is refused: it must contain broker, because Klamm has no process that "
+                    "is only a controller",
                     key="process.roles",
                 )
         except ConfigError as error:
@@ -126,7 +126,7 @@ class BrokerConfig(ConfigValues):
     def with_dynamic(
         self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str] | None = None
     ) -> BrokerConfig:
-        """The same broker with these run-time settings in place of those it had."""
+        """A copy with these run-time settings in place of all run-time settings of this one."""
         return BrokerConfig(
             self._static,
             origins=self._origins,
@@ -135,7 +135,7 @@ class BrokerConfig(ConfigValues):
         )
 
     def with_static(self, settings: Mapping[str, str]) -> BrokerConfig:
-        """The same broker as if it had been started with these settings too."""
+        """A copy, as if the broker had been started with these settings too."""
         (_, broker), (_, default), _ = self._layers
         return BrokerConfig(
             {**self._static, **settings},
@@ -145,15 +145,15 @@ class BrokerConfig(ConfigValues):
         )
 
     def settings(self, source: ConfigSource) -> Mapping[str, str]:
-        """What one layer sets, as text."""
+        """The settings of one layer, as text."""
         return dict(dict(self._layers).get(source, {}))
 
     def without_effect(self) -> list[str]:
-        """The keys that somebody set and that change nothing, sorted."""
+        """The keys that are set and have no effect, sorted."""
         return sorted({name for layer in self._parsed for name in layer if not BROKER_KEYS[name].honoured})
 
     def is_set(self, name: str) -> bool:
-        """Whether any layer sets the key itself."""
+        """True if a layer sets the key itself, not only a synonym."""
         return any(name in parsed for parsed in self._parsed)
 
     def source_of(self, name: str) -> ConfigSource:
@@ -162,10 +162,10 @@ class BrokerConfig(ConfigValues):
         return sourced[0].source if sourced else ConfigSource.DEFAULT
 
     def sourced_texts(self, name: str) -> list[SourcedText]:
-        """What DescribeConfigs lists as synonyms of `name`, the value that counts first.
+        """The synonyms of `name` in DescribeConfigs; the first one is the value that counts.
 
-        As in Kafka the list goes layer by layer and begins with the key itself: while `log.retention.ms` is
-        unset, `log.retention.hours` is not listed for it, although it counts.
+        As in Kafka the list goes layer by layer and begins at the key itself. So while `log.retention.ms` is
+        unset, `log.retention.hours` is not listed as its synonym, although its value counts.
         """
         names = [name, *(synonym.name for synonym in BROKER_KEYS[name].synonyms)]
         sourced = [
@@ -196,13 +196,14 @@ _KEYS_WITH_SYNONYMS = [name for name, row in BROKER_KEYS.items() if row.synonyms
 
 
 def _with_both_ids(static: Mapping[str, str]) -> dict[str, str]:
-    """The settings with node.id and broker.id, its older name: who sets one of them, or none, has both."""
+    """The settings with both node.id and broker.id, its older name: each one that is unset copies the
+    other."""
     node_id = static.get("node.id", static.get("broker.id", str(BROKER_KEYS["node.id"].default)))
     return {"node.id": node_id, "broker.id": node_id, **static}
 
 
 def _scaled(value: ConfigValue, factor: int) -> ConfigValue:
-    """A synonym's value in the unit of the key it speaks for; -1 means no limit in every unit."""
+    """The value of a synonym, converted to the unit of the key; -1 means no limit in every unit."""
     if factor == 1 or not isinstance(value, int) or value == -1:
         return value
     return value * factor

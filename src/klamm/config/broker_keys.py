@@ -1,6 +1,7 @@
-"""The keys of a broker: network, topics, groups and producers here, logs in `log_keys`.
+"""All broker keys, in `BROKER_KEYS`.
 
-Those that have no effect are in `kafka_keys`. The table below holds all of them.
+The keys of network, topics, groups and producers are written here, those of logs in `log_keys`, and those
+that have no effect in `kafka_keys`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from klamm.config.rows import (
 
 _LISTENER_KEY = re.compile(r"listener\.name\.[^.]*\.(.+)")
 _AUTHORIZER_KEYS = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
-"""Kafka hands these to its authorizer: they are in no table of keys."""
+"""Keys of Kafka's StandardAuthorizer, which reads them itself: Kafka's own list of broker keys lacks them."""
 
 
 _NETWORK_ROWS = [
@@ -30,7 +31,7 @@ _NETWORK_ROWS = [
         "node.id",
         ConfigType.INT,
         1,
-        "The number of this broker, which no other broker of the cluster may have.",
+        "The id of this broker, unique in its cluster.",
         Importance.HIGH,
         minimum=0,
     ),
@@ -46,8 +47,8 @@ _NETWORK_ROWS = [
         "process.roles",
         ConfigType.LIST,
         None,
-        "The roles of the process as Kafka's files name them. It must contain broker; controller changes "
-        "nothing, because the broker keeps its metadata itself.",
+        "The roles of the process, as in Kafka's files. It must contain broker. The role controller changes "
+        "nothing, because the broker keeps the metadata itself.",
         Importance.HIGH,
         choices=("broker", "controller"),
     ),
@@ -55,45 +56,45 @@ _NETWORK_ROWS = [
         "controller.listener.names",
         ConfigType.LIST,
         None,
-        "The listeners that Kafka keeps for its controllers. They are not opened: there is no controller "
-        "apart from the broker.",
+        "The names of the listeners for controllers in Kafka's files. The broker does not open these "
+        "listeners, because there are no separate controllers.",
         Importance.HIGH,
     ),
     ConfigRow(
         "broker.rack",
         ConfigType.STRING,
         None,
-        "Where this broker stands. Replicas of a partition are spread over racks.",
+        "The rack of this broker. Replicas of a partition are spread over racks.",
     ),
     ConfigRow(
         "listeners",
         ConfigType.LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
-        "The addresses to listen on, as NAME://host:port. Port 0 takes a free one. An empty host or "
-        "0.0.0.0 or [::] takes every interface and needs advertised.listeners.",
+        "The addresses to listen on, as NAME://host:port. Port 0 picks a free port. An empty host, 0.0.0.0 "
+        "and [::] listen on every interface; then advertised.listeners must be set too.",
         Importance.HIGH,
     ),
     ConfigRow(
         "advertised.listeners",
         ConfigType.LIST,
         None,
-        "The addresses that clients are told to connect to, one for each listener of that name; the "
-        "listeners themselves when unset.",
+        "The addresses that the broker tells clients to connect to, each with the name of its listener. "
+        "Unset: the addresses in listeners.",
         Importance.HIGH,
     ),
     ConfigRow(
         "listener.security.protocol.map",
         ConfigType.STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
-        "The security protocol of each listener name, as NAME:PROTOCOL with commas between. Only PLAINTEXT "
-        "is served so far.",
+        "The security protocol of each listener name, as NAME:PROTOCOL,NAME:PROTOCOL. Only PLAINTEXT is "
+        "served so far.",
         Importance.LOW,
     ),
     ConfigRow(
         "socket.request.max.bytes",
         ConfigType.INT,
         104_857_600,
-        "The largest request that is read; a connection that announces a larger one is closed.",
+        "The largest request. The broker closes a connection on which a larger request arrives.",
         Importance.HIGH,
         minimum=1,
     ),
@@ -101,8 +102,9 @@ _NETWORK_ROWS = [
         "socket.send.buffer.bytes",
         ConfigType.INT,
         102_400,
-        "SO_SNDBUF of connections; -1 leaves it to the system, which lets it grow. Small is fast where the "
-        "network is near: what is sent stays in the processor's cache. Raise it for clients far away.",
+        "SO_SNDBUF of connections; -1 lets the operating system choose and adapt it. A small buffer is fast "
+        "in a local network, because its data stays in the processor's cache. Raise it for connections with "
+        "high latency.",
         Importance.HIGH,
         minimum=1,
         also_allowed=(-1,),
@@ -111,7 +113,8 @@ _NETWORK_ROWS = [
         "socket.receive.buffer.bytes",
         ConfigType.INT,
         -1,
-        "SO_RCVBUF of connections; -1, unlike Kafka's 102400, leaves it to the system, which adapts it.",
+        "SO_RCVBUF of connections; -1 lets the operating system choose and adapt it. Kafka's default is "
+        "102400.",
         Importance.HIGH,
         minimum=1,
         also_allowed=(-1,),
@@ -120,14 +123,14 @@ _NETWORK_ROWS = [
         "connections.max.idle.ms",
         ConfigType.LONG,
         600_000,
-        "How long a connection may be silent before it is closed; -1 never closes one.",
+        "How long a connection may be idle before the broker closes it; -1 keeps idle connections open.",
         minimum=-1,
     ),
     ConfigRow(
         "max.connections",
         ConfigType.INT,
         INT_MAX,
-        "How many client connections the broker holds at once; a further one is closed as it comes.",
+        "The most client connections at the same time. The broker closes further ones at once.",
         update_mode=UpdateMode.CLUSTER_WIDE,
         minimum=0,
     ),
@@ -135,7 +138,7 @@ _NETWORK_ROWS = [
         "max.connections.per.ip",
         ConfigType.INT,
         INT_MAX,
-        "How many of them one address may hold.",
+        "The most client connections from one IP address.",
         update_mode=UpdateMode.CLUSTER_WIDE,
         minimum=0,
     ),
@@ -143,21 +146,22 @@ _NETWORK_ROWS = [
         "fetch.max.bytes",
         ConfigType.INT,
         57_671_680,
-        "The most bytes of records in the answer to one fetch, whatever the client asks for.",
+        "The most bytes of records in one fetch response, even if the client asks for more.",
         minimum=1024,
     ),
     ConfigRow(
         "max.incremental.fetch.session.cache.slots",
         ConfigType.INT,
         1000,
-        "How many incremental fetch sessions are remembered; clients beyond that send full requests.",
+        "The most incremental fetch sessions that the broker keeps. Clients without a session send full "
+        "requests.",
         minimum=0,
     ),
     ConfigRow(
         "max.request.partition.size.limit",
         ConfigType.INT,
         2000,
-        "The most partitions in the answer to one DescribeTopicPartitions request.",
+        "The most partitions in one DescribeTopicPartitions response.",
         minimum=1,
     ),
 ]
@@ -167,7 +171,7 @@ _TOPIC_ROWS = [
         "num.partitions",
         ConfigType.INT,
         1,
-        "How many partitions a topic gets that is created without a number.",
+        "The number of partitions of a topic that is created without one.",
         minimum=1,
         maximum=10_000,
     ),
@@ -175,7 +179,7 @@ _TOPIC_ROWS = [
         "default.replication.factor",
         ConfigType.INT,
         1,
-        "How many replicas a topic gets that is created without a number.",
+        "The number of replicas of a topic that is created without one.",
         minimum=1,
         maximum=32_767,
     ),
@@ -183,7 +187,7 @@ _TOPIC_ROWS = [
         "auto.create.topics.enable",
         ConfigType.BOOLEAN,
         True,
-        "Whether asking for an unknown topic creates it, when the client allows that too.",
+        "Whether a metadata request for an unknown topic creates the topic, if the client allows that too.",
         Importance.HIGH,
     ),
     ConfigRow(
@@ -206,7 +210,7 @@ _TOPIC_ROWS = [
         "replica.high.watermark.checkpoint.interval.ms",
         ConfigType.LONG,
         5000,
-        "How often the high watermark of each partition is written down.",
+        "How often the high watermarks of all partitions are saved to disk.",
         Importance.HIGH,
         minimum=1,
     ),
@@ -217,7 +221,7 @@ _GROUP_ROWS = [
         "group.initial.rebalance.delay.ms",
         ConfigType.INT,
         3000,
-        "How long the first join of an empty group waits for others, so that one rebalance serves them all.",
+        "How long the first rebalance of an empty group waits for further members to join.",
         minimum=0,
     ),
     ConfigRow(
@@ -234,12 +238,12 @@ _GROUP_ROWS = [
         "The longest session timeout that a group member may ask for.",
         minimum=0,
     ),
-    ConfigRow("group.max.size", ConfigType.INT, INT_MAX, "How many members a group may have.", minimum=1),
+    ConfigRow("group.max.size", ConfigType.INT, INT_MAX, "The most members of a group.", minimum=1),
     ConfigRow(
         "offset.metadata.max.bytes",
         ConfigType.INT,
         4096,
-        "The longest text that may be committed with an offset.",
+        "The longest metadata text that a client may commit with an offset.",
         Importance.HIGH,
         minimum=0,
     ),
@@ -247,8 +251,8 @@ _GROUP_ROWS = [
         "offsets.retention.minutes",
         ConfigType.INT,
         10_080,
-        "How long the offsets of a group outlive its last member or, for one that never had members, its "
-        "last commit.",
+        "How long the offsets of a group are kept after its last member has left. For a group that never had "
+        "members: after its last commit.",
         Importance.HIGH,
         minimum=1,
     ),
@@ -256,7 +260,7 @@ _GROUP_ROWS = [
         "offsets.retention.check.interval.ms",
         ConfigType.LONG,
         600_000,
-        "How often expired offsets are looked for.",
+        "How often the broker looks for expired offsets.",
         Importance.HIGH,
         minimum=1,
     ),
@@ -264,8 +268,8 @@ _GROUP_ROWS = [
         "offsets.topic.num.partitions",
         ConfigType.INT,
         50,
-        "The partitions of __consumer_offsets. It decides which partition a group belongs to, so it must "
-        "not change once the topic exists.",
+        "The number of partitions of __consumer_offsets. It decides which partition holds a group, so it "
+        "must not change once the topic exists.",
         Importance.HIGH,
         minimum=1,
         maximum=10_000,
@@ -274,8 +278,8 @@ _GROUP_ROWS = [
         "offsets.topic.replication.factor",
         ConfigType.SHORT,
         3,
-        "The replicas of __consumer_offsets. A cluster that has fewer brokers when the topic is first "
-        "needed gives it as many as it has.",
+        "The number of replicas of __consumer_offsets. If the cluster has fewer brokers when the topic is "
+        "created, the topic gets one replica per broker.",
         Importance.HIGH,
         minimum=1,
     ),
@@ -283,7 +287,7 @@ _GROUP_ROWS = [
         "offsets.topic.segment.bytes",
         ConfigType.INT,
         104_857_600,
-        "segment.bytes of __consumer_offsets: small, so that it is compacted soon and loaded fast.",
+        "segment.bytes of __consumer_offsets. Small segments are compacted sooner, so groups load faster.",
         Importance.HIGH,
         minimum=1_048_576,
     ),
@@ -294,7 +298,7 @@ _PRODUCER_ROWS = [
         "producer.id.expiration.ms",
         ConfigType.INT,
         86_400_000,
-        "How long a partition remembers an idempotent producer that has stopped writing.",
+        "How long a partition keeps the state of an idempotent producer after its last write.",
         Importance.LOW,
         UpdateMode.CLUSTER_WIDE,
         minimum=1,
@@ -303,7 +307,7 @@ _PRODUCER_ROWS = [
         "producer.id.expiration.check.interval.ms",
         ConfigType.INT,
         600_000,
-        "How often such producers are looked for.",
+        "How often the broker looks for the state of producers that has expired.",
         Importance.LOW,
         minimum=1,
         internal=True,
@@ -323,13 +327,14 @@ BROKER_KEYS = table(
 
 
 def find_broker_row(name: str) -> ConfigRow:
-    """The row of a broker key, or a ConfigError that says what to write instead."""
+    """The row of a broker key. Raises ConfigError for an unknown or refused key and says what to write
+    instead."""
     if name in _AUTHORIZER_KEYS:
         raise ConfigError(f"{name} is refused: {SECURITY_REFUSAL}", key=name)
     if match := _LISTENER_KEY.fullmatch(name):
         row = BROKER_KEYS.get(match[1])
         reason = (row and row.refused_because) or (
-            f"settings for a single listener are not built; set {match[1]}, which holds for all of them"
+            f"settings for a single listener are not built; set {match[1]}, which applies to all listeners"
         )
         raise ConfigError(f"{name} is refused: {reason}", key=name)
     return find_row(BROKER_KEYS, name, "broker")

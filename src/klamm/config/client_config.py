@@ -1,9 +1,10 @@
 """One client's configuration: an immutable mapping from every key of its kind to its typed value.
 
-Values come from three places, the later winning: a file or a mapping (`config=`) with Kafka's dotted names,
-then keyword arguments in snake case, then the arguments with names of their own (`bootstrap`, `group`). In a
-mapping both spellings are taken. A key that is not known is refused with the nearest that is, one of another
-kind of client with that kind.
+Values come from three places; a later place overrides an earlier one: a file or a mapping (`config=`) with
+Kafka's dotted names, then keyword arguments in snake case, then the arguments that have their own names
+(`bootstrap`, `group`). A mapping may use both spellings. The error for an unknown key names the nearest known
+key. The error for a key of another kind of client (such as a consumer key given to a producer) names that
+kind.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from klamm.config.rows import ConfigError, ConfigRow, RowTable, find_row
 from klamm.config.values import ConfigValues
 
 ConfigGiven: TypeAlias = Mapping[str, object] | str | PathLike[str] | None
-"""What `config=` takes: settings by name, or the path of a properties or TOML file."""
+"""The type of `config=`: settings by name, or the path of a properties or TOML file."""
 
 Bootstrap: TypeAlias = str | Sequence[str] | None
-"""What the first argument of a client takes: "host:port,host:port" or a list of them."""
+"""The type of a client's first argument: "host:port,host:port", or a list of "host:port"."""
 
 GROUP_ONLY = (
     "auto.commit.interval.ms",
@@ -35,13 +36,13 @@ GROUP_ONLY = (
     "partition.assignment.strategy",
     "session.timeout.ms",
 )
-"""What means nothing to a consumer without a group. Who gives one of these has forgotten the group."""
+"""Keys that have no meaning without a group. A user who sets one has forgotten `group`: that is an error."""
 
 TOKEN_PROVIDER = "sasl.oauth.token.provider"
-"""An option that is a function, so it has no row: where tokens for OAUTHBEARER come from."""
+"""The function that returns tokens for OAUTHBEARER. It has no row: a function has no text form."""
 
 _numbers = count(1)
-"""Tells clients of this process apart that have no client.id."""
+"""Numbers the clients of this process that were given no client.id."""
 
 KEYS_BY_KIND: Mapping[str, RowTable] = {
     "producer": PRODUCER_KEYS,
@@ -62,10 +63,10 @@ class ClientConfig(ConfigValues):
         config: ConfigGiven = None,
         options: Mapping[str, object] | None = None,
     ) -> None:
-        """`options` are keyword arguments: one that is None counts as not given."""
+        """`options` are the keyword arguments; an argument that is None counts as not given."""
         self.kind = kind
         self.token_provider: Callable[[], Any] | None = None
-        """Where tokens for OAUTHBEARER come from."""
+        """Returns a token for OAUTHBEARER."""
         self._values = {name: row.default for name, row in KEYS_BY_KIND[kind].items()}
         self._given: set[str] = set()
         if isinstance(config, Mapping):
@@ -90,12 +91,12 @@ class ClientConfig(ConfigValues):
             self._values["client.id"] = f"klamm-{kind}-{os.getpid()}-{next(_numbers)}"
 
     def given(self, name: str) -> bool:
-        """Whether the user set `name`, to whatever value."""
+        """True if the user set `name`, even to its default."""
         return name in self._given
 
     def _take(self, name: str, value: object, origin: str | None) -> None:
         if not isinstance(name, str):
-            raise ConfigError(f"{name!r} is not a configuration key: keys are texts", key=str(name))
+            raise ConfigError(f"{name!r} is not a configuration key: expected a str", key=str(name))
         dotted = name.replace("_", ".") if name not in self._values else name
         if dotted == TOKEN_PROVIDER:
             self._take_token_provider(value)
@@ -127,10 +128,11 @@ class ClientConfig(ConfigValues):
         return find_row(rows, name, self.kind)
 
     def _check_together(self) -> None:
-        """The rules between keys."""
+        """Check the rules that concern several keys, and raise ConfigError if one is broken."""
         if not self["bootstrap.servers"]:
             raise ConfigError(
-                "no broker to ask: give the client an address, such as 'localhost:9092'",
+                "bootstrap.servers is not set: give the client the address of a broker, such as "
+                "'localhost:9092'",
                 key="bootstrap.servers",
             )
         if self.str_("security.protocol").startswith("SASL_"):
@@ -153,24 +155,27 @@ class ClientConfig(ConfigValues):
                 )
             unused = next((name for name in ("sasl.username", "sasl.password") if self.given(name)), None)
             if unused is not None:
-                raise ConfigError(f"{unused} is of no use with sasl.mechanism=OAUTHBEARER", key=unused)
+                raise ConfigError(
+                    f"{unused} is not used with sasl.mechanism=OAUTHBEARER: leave it out", key=unused
+                )
             return
         for name in ("sasl.mechanism", "sasl.username", "sasl.password"):
             if self[name] is None:
                 raise ConfigError(f"security.protocol={self['security.protocol']} needs {name}", key=name)
         if self.token_provider is not None:
             raise ConfigError(
-                f"sasl_oauth_token_provider is of no use with sasl.mechanism={self['sasl.mechanism']}",
+                f"sasl_oauth_token_provider is not used with sasl.mechanism={self['sasl.mechanism']}: "
+                "leave it out",
                 key=TOKEN_PROVIDER,
             )
 
     def _check_login_unused(self) -> None:
-        """Credentials that nobody would be shown: the user believes to be logged in."""
+        """Refuse credentials that would never be sent: the user would think that the client logs in."""
         name = next((name for name in sorted(self._given) if name.startswith("sasl.")), None)
         if name is not None:
             raise ConfigError(
-                f"{name} is of no use with security.protocol={self['security.protocol']}: set "
-                "security.protocol to SASL_SSL or SASL_PLAINTEXT to log in, or leave it out",
+                f"{name} is not used with security.protocol={self['security.protocol']}: set "
+                f"security.protocol to SASL_SSL or SASL_PLAINTEXT to log in, or leave {name} out",
                 key=name,
             )
 
@@ -178,13 +183,13 @@ class ClientConfig(ConfigValues):
         if self.optional_str("group.id"):
             return
         unused = [name for name in GROUP_ONLY if self.given(name)]
-        # Off is what it is without a group, and programs say so.
+        # Without a group nothing is committed anyway, so enable.auto.commit=false is allowed.
         if self.given("enable.auto.commit") and self.bool_("enable.auto.commit"):
             unused.append("enable.auto.commit")
         if unused:
             raise ConfigError(
-                f"{unused[0]} is of no use without a group: give the consumer a `group` (group.id), or leave "
-                "it out",
+                f"{unused[0]} is not used without a group: give the consumer a `group` (group.id), or leave "
+                f"{unused[0]} out",
                 key=unused[0],
             )
 
@@ -201,7 +206,7 @@ class ClientConfig(ConfigValues):
         if self.given("enable.idempotence"):
             raise ConfigError(
                 f"{conflict}={self[conflict]} is refused: enable.idempotence needs acks=all, at most 5 in "
-                "max.in.flight.requests.per.connection, and retries",
+                "max.in.flight.requests.per.connection, and at least 1 in retries",
                 key=conflict,
             )
         self._values["enable.idempotence"] = False
@@ -215,9 +220,9 @@ class ClientConfig(ConfigValues):
 
 
 def _text_of(row: ConfigRow, value: object) -> str:
-    """A Python value as the text that the row parses."""
+    """`value` as the text that `row.parse` takes."""
     if isinstance(value, str):
-        # librdkafka spells its values in small letters, Java takes either.
+        # librdkafka writes the values of security.protocol in small letters; Java accepts both.
         return value.upper() if row.name == "security.protocol" else value
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells about a resource: each key with its value, its source and its synonyms."""
+"""The answers of DescribeConfigs for a resource: each key with its value, its source and its synonyms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from klamm.config.topic_keys import TOPIC_KEYS, topic_config
 
 
 class DescribedKey(NamedTuple):
-    """One key of a resource. `synonyms` holds the values that may count for it, the one that does first."""
+    """One key of a resource. `synonyms` are all values set for the key; the first one is in effect."""
 
     row: ConfigRow
     text: str | None
@@ -31,7 +31,7 @@ def describe_broker(config: BrokerConfig) -> Iterator[DescribedKey]:
 
 
 def describe_broker_default(config: BrokerConfig) -> Iterator[DescribedKey]:
-    """The resource of all brokers has only what was set at run time for all of them."""
+    """The keys of the resource with the empty name: what was set at run time for all brokers."""
     for name, text in config.settings(ConfigSource.DYNAMIC_DEFAULT_BROKER).items():
         sourced = [SourcedText(name, text, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
         yield _described(BROKER_KEYS[name], text, False, sourced)
@@ -60,7 +60,7 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterat
 
 
 def _overridden(row: ConfigRow, overrides: Mapping[str, str], source: ConfigSource) -> list[SourcedText]:
-    """What the resource itself sets, as the text of its typed value: `TRUE` is told as `true`."""
+    """The value that the resource itself sets, in the normal spelling: `TRUE` becomes `true`."""
     if row.name not in overrides:
         return []
     return [SourcedText(row.name, row.text_of(row.parse(overrides[row.name])), source)]

@@ -1,6 +1,6 @@
-"""Reading configuration files: Java properties, as Kafka's are written, and TOML.
+"""Reads configuration files: Java properties, which Kafka uses, and TOML.
 
-Both give a list of settings, each with the line it was written on, so that an error can point at it.
+Both become a list of settings, each with the number of its line, so that an error can name the line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from klamm.config.rows import ConfigError
 
-# A configuration is a few kilobytes; a larger file is a wrong file.
+# A configuration has a few kilobytes; a file larger than this was given by mistake.
 MAX_FILE_BYTES = 1 << 20
 
 _SIMPLE_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -38,7 +38,8 @@ def read_config_file(path: Path) -> list[Setting]:
         ) from None
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(
-            f"the configuration file {path} is larger than {MAX_FILE_BYTES} bytes", key=str(path)
+            f"the configuration file {path} is larger than {MAX_FILE_BYTES} bytes, so it is not read",
+            key=str(path),
         )
     try:
         text = data.decode("utf-8-sig")
@@ -51,7 +52,8 @@ def read_config_file(path: Path) -> list[Setting]:
 
 
 def parse_properties(text: str) -> list[Setting]:
-    """The settings of a Java properties text. A key that comes twice is given twice; the last counts."""
+    """The settings in a text of Java properties. A key that occurs twice is returned twice; the last one
+    counts."""
     settings: list[Setting] = []
     lines = text.splitlines()
     index = 0
@@ -72,7 +74,7 @@ def parse_properties(text: str) -> list[Setting]:
 
 
 def _continues(line: str) -> bool:
-    """Whether a line ends in an odd number of backslashes."""
+    """True if the next line continues this one: it ends in an odd number of backslashes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
@@ -109,11 +111,12 @@ def _unescape(text: str) -> str:
 
 
 def parse_toml(text: str) -> list[Setting]:
-    """The settings of a TOML text: tables and dotted keys both spell the dots of a name."""
+    """The settings in a TOML text. `[log.retention]` with `hours = 24` and `log.retention.hours = 24` are the
+    same."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"this is not TOML: {error}", key="") from None
+        raise ConfigError(f"the file is not valid TOML: {error}", key="") from None
     lines = _toml_lines(text)
     return [Setting(name, value, lines.get(name, 1)) for name, value in _flatten("", document)]
 
@@ -131,12 +134,13 @@ def _flatten(prefix: str, value: object) -> list[tuple[str, str]]:
     if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
         return [(prefix, ",".join(map(str, value)))]
     raise ConfigError(
-        f"{prefix}={value!r} is refused: it must be a text, a number, true or false, or a list", key=prefix
+        f"{prefix}={value!r} is refused: it must be a string, a number, true, false, or a list of these",
+        key=prefix,
     )
 
 
 def _toml_lines(text: str) -> dict[str, int]:
-    """The line of each key, found by its spelling; the parser of the standard library does not tell."""
+    """The line of each key, found by a search of the text, because `tomllib` does not return line numbers."""
     lines: dict[str, int] = {}
     table = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,7 +1,7 @@
-"""Settings of other clients that Klamm has under another name, or does not have, and what to do then.
+"""Settings of other Kafka clients that Klamm's client names differently or does not have.
 
-Only for the text of an error: nothing here is taken. Names are dotted, as `ClientConfig` looks for them. The
-table for readers is in docs/MIGRATION.md.
+The tables serve only error messages, which tell the user what to write instead: no setting in them is
+accepted. Names are dotted, as `ClientConfig` looks them up. docs/MIGRATION.md has the table for users.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ RENAMED: Mapping[str, str] = {
     "fetch.wait.max.ms": "fetch.max.wait.ms",
     "sasl.mechanisms": "sasl.mechanism",
 }
-"""The key of the same meaning."""
+"""Klamm's key with the same meaning."""
 
-_ENCODE = "Klamm takes and gives bytes: encode before `send`, decode after `poll`"
+_ENCODE = "Klamm sends and returns bytes: encode before `send`, decode after `poll`"
 _TRANSACTIONS = "Klamm has no transactions yet"
-_VERSIONS = "leave it out: every broker is asked for its versions"
+_VERSIONS = "leave it out: the client asks each broker which versions it speaks"
 _KEY_STORES = "Klamm reads PEM files: ssl.ca.location, ssl.certificate.location, ssl.key.location"
 
 ABSENT: Mapping[str, str] = {
@@ -56,14 +56,14 @@ ABSENT: Mapping[str, str] = {
     "sasl.jaas.config": "give sasl.username and sasl.password",
     "oauth.cb": "give the argument sasl_oauth_token_provider, a function that returns a token",
     "consumer.timeout.ms": "use poll(timeout=...), which returns an empty list",
-    "enable.auto.offset.store": "leave it out: only what is finished is committed",
-    "loop": "leave it out: a client takes the loop on which it is first used",
+    "enable.auto.offset.store": "leave it out: only offsets of processed records are committed",
+    "loop": "leave it out: a client uses the event loop on which it is first called",
 }
-"""What has no counterpart, and what to do instead."""
+"""Settings without a counterpart in Klamm, and what to do instead."""
 
 
 def hint_for(name: str) -> str | None:
-    """What to do about a name of another client; None if it is not known there either."""
+    """What to write instead of the setting `name` of another client; None if no table has it."""
     if name in RENAMED:
-        return f"here it is {RENAMED[name]}"
+        return f"in Klamm the key is {RENAMED[name]}"
     return ABSENT.get(name)

@@ -1,7 +1,8 @@
-"""The keys of a group, as the `GROUP` resource of the configuration APIs knows them.
+"""The configuration keys of a group: the resource type `GROUP` of DescribeConfigs and
+IncrementalAlterConfigs.
 
-They concern the newer group protocols, so none has an effect yet. A group that does not set one takes the
-broker key `group.<name>`, where there is one.
+They belong to the newer group protocols, which are not served yet, so no key has an effect. A key that a
+group does not set has the value of the broker key `group.<name>`, if there is one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ GROUP_KEYS = table(rows_without_effect("group"))
 
 
 def find_group_row(name: str) -> ConfigRow:
-    """The row of a group key, or a ConfigError with the nearest one."""
+    """The row of a group key. The ConfigError for an unknown key names the nearest known one."""
     return find_row(GROUP_KEYS, name, "group")
 
 

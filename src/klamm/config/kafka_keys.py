@@ -1,9 +1,9 @@
-"""Kafka's keys that change nothing here, read from `kafka_keys.tsv`.
+"""Kafka's broker and group keys that have no effect in Klamm, read from `kafka_keys.tsv`.
 
-Files and tools written for Kafka set them, so each is checked against Kafka's own type and bounds and is
-described with Kafka's own default. Most are accepted and ignored: the broker says so once when it starts.
-Those whose reason stands in `_REFUSALS` promise something that would silently not hold: any value but the
-default is refused.
+Files and tools written for Kafka set these keys. So Klamm checks their values against Kafka's types and
+bounds, and describes them with Kafka's defaults. Most are accepted and ignored; a broker logs once at its
+start which of them are set. The keys with a reason in `_REFUSALS` would make the user rely on something that
+Klamm does not do, such as TLS: for them every value except the default is refused.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from klamm.config.rows import ConfigRow, ConfigType, ConfigValue, Importance, Sy
 _TABLE = Path(__file__).with_name("kafka_keys.tsv")
 
 _NO_EFFECT = {
-    "compaction-speed": "compaction reads and writes at a pace of its own",
-    "group-coordinator": "group coordinators have no threads or buffers to set",
-    "group-protocols": "of the group protocols only the classic one is served yet",
-    "log-directories": "a directory that fails goes offline at once, and background work needs no delay",
-    "logins": "nobody can log in yet",
-    "metrics": "metrics are not reported in Kafka's way",
-    "queues": "the broker has no such queue: a request is handled as it is read",
-    "quorum": "metadata is kept in a store beside the logs, and no controllers vote on it",
-    "quotas": "quotas and limits on rates are not built yet",
-    "replication": "a cluster is one broker, and a partition has one replica, so far",
-    "threads": "a broker is one event loop with a fixed number of threads for the disk",
+    "compaction-speed": "the speed of compaction cannot be set",
+    "group-coordinator": "group coordinators have no threads or buffers of their own",
+    "group-protocols": "only the classic group protocol is served yet",
+    "log-directories": "a directory goes offline at the first disk error, and background work has no delay",
+    "logins": "logins (SASL) are not built yet",
+    "metrics": "Kafka's metrics reporters are not built",
+    "queues": "the broker has no request queue: it handles a request when it has read it",
+    "quorum": "the broker keeps the metadata in its own store; there is no quorum of controllers",
+    "quotas": "quotas and rate limits are not built yet",
+    "replication": "replication is not built yet: a cluster has one broker, and a partition has one replica",
+    "threads": "a broker has one event loop and a fixed number of threads for the disk",
     "tiered-storage": "tiered storage is not built",
     "transactions": "transactions are not built yet, and a client that asks for one is refused",
-    "unstable": "no API or feature is held back as unstable",
+    "unstable": "unstable APIs and features are not built, so there are none to enable",
 }
 """Why a key has no effect, by the last column of the table."""
 
@@ -38,9 +38,9 @@ SECURITY_REFUSAL = (
 )
 
 _REFUSALS = {
-    "config-providers": "configuration providers are not built, so the values they stand for would not be "
-    "looked up; remove the key and write the values themselves",
-    "cordoned": "cordoning is not built, so new partitions would still be put there; "
+    "config-providers": "configuration providers are not built, so references like ${file:...} would not be "
+    "replaced; remove the key and write the values themselves",
+    "cordoned": "cordoning is not built, so new partitions would still be created in the directory; "
     "take the directory out of log.dirs instead",
     "policies": "policy classes are not built, so the policy would not be enforced; remove the key",
     "quota-callback": "quotas are not built yet, so no quota would be enforced; remove the key",
@@ -51,7 +51,7 @@ _REFUSALS = {
 
 
 def rows_without_effect(resource: str) -> list[ConfigRow]:
-    """The rows of the "broker" or of the "group" keys."""
+    """The rows of a resource: "broker" or "group"."""
     lines = [line.split("\t") for line in _TABLE.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
     names = {fields[1] for fields in lines}
     return [_row(names, *fields[1:]) for fields in lines if fields[0] == resource]
@@ -72,7 +72,7 @@ def _row(
     minimum, maximum, choices = _bounds(bounds)
     refusal = _REFUSALS.get(reason, "")
     doc = f"Only the default is accepted: {refusal}." if refusal else f"Has no effect: {_NO_EFFECT[reason]}."
-    broker_key = f"group.{name}"  # what a group key falls back to
+    broker_key = f"group.{name}"  # its value counts while the group does not set the key
     return ConfigRow(
         name,
         kind,

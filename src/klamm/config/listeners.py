@@ -1,7 +1,8 @@
-"""What the keys `listeners` and `advertised.listeners` say, checked as a whole.
+"""Parses and checks `listeners`, `advertised.listeners` and `listener.security.protocol.map` together.
 
-A listener has a name and an address to bind; clients that came in through it are told the address that is
-advertised under its name. The map from names to security protocols is Kafka's; only PLAINTEXT is served.
+A listener has a name and an address to bind. The broker tells clients that connected through a listener the
+advertised address with the same name. The map from listener names to security protocols is as in Kafka; only
+PLAINTEXT is served.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Listener(NamedTuple):
 
 
 def parse_listeners(key: str, addresses: tuple[str, ...]) -> tuple[Listener, ...]:
-    """The listeners of `addresses`, each with a name and a port of its own."""
+    """The listeners in `addresses`. Raises ConfigError if two have the same name or the same host and
+    port."""
     listeners: list[Listener] = []
     for address in addresses:
         match = _ADDRESS.fullmatch(address)
@@ -47,10 +49,12 @@ def parse_listeners(key: str, addresses: tuple[str, ...]) -> tuple[Listener, ...
         listener = Listener(match[1].upper(), match[2].strip("[]"), port)
         if any(listener.name == other.name for other in listeners):
             raise ConfigError(
-                f"{key}={address!r} is refused: a listener named {listener.name} is there already", key=key
+                f"{key}={address!r} is refused: another listener is named {listener.name} too", key=key
             )
         if key == "listeners" and port and any((listener.host, port) == other[1:] for other in listeners):
-            raise ConfigError(f"{key}={address!r} is refused: its port is taken by another listener", key=key)
+            raise ConfigError(
+                f"{key}={address!r} is refused: another listener has the same host and port", key=key
+            )
         listeners.append(listener)
     return tuple(listeners)
 
@@ -58,7 +62,7 @@ def parse_listeners(key: str, addresses: tuple[str, ...]) -> tuple[Listener, ...
 def check_listeners(
     listeners: tuple[Listener, ...], advertised: tuple[Listener, ...] | None, protocol_map: str
 ) -> None:
-    """Raise ConfigError unless a broker can serve these listeners and clients can find them."""
+    """Raise ConfigError if a broker cannot serve a listener or clients could not connect to it."""
     if not listeners:
         raise ConfigError("listeners is refused: it must name at least one NAME://host:port", key="listeners")
     protocol_of = _parse_protocol_map(protocol_map)
@@ -66,14 +70,14 @@ def check_listeners(
         protocol = protocol_of.get(listener.name)
         if protocol is None:
             raise ConfigError(
-                f"listeners={str(listener)!r} is refused: listener.security.protocol.map does not say which "
-                f"protocol {listener.name} speaks",
+                f"listeners={str(listener)!r} is refused: listener.security.protocol.map has no protocol "
+                f"for the listener name {listener.name}",
                 key="listeners",
             )
         if protocol != "PLAINTEXT":
             raise ConfigError(
                 f"listeners={str(listener)!r} is refused: {protocol} is not served yet, only PLAINTEXT; give "
-                "the listener that protocol, and let only a network that you trust reach the broker",
+                "the listener PLAINTEXT, and let only a network that you trust reach the broker",
                 key="listeners",
             )
     advertised_names = {each.name for each in advertised or ()}
@@ -81,7 +85,7 @@ def check_listeners(
         if listener.is_wildcard and listener.name not in advertised_names:
             raise ConfigError(
                 f"listeners={str(listener)!r} listens on every interface, so set advertised.listeners to the "
-                f"address that clients shall use, such as {listener.name}://my-host:{listener.port or 9092}",
+                f"address that clients connect to, such as {listener.name}://my-host:{listener.port or 9092}",
                 key="advertised.listeners",
             )
     known_names = {each.name for each in listeners}
@@ -89,7 +93,7 @@ def check_listeners(
         if each.name not in known_names:
             problem = f"no listener is named {each.name}"
         elif each.is_wildcard:
-            problem = "clients cannot connect to it; name a host"
+            problem = "clients cannot connect to a wildcard address; name a host"
         else:
             continue
         raise ConfigError(
@@ -116,7 +120,7 @@ def advertised_addresses(
     advertised: tuple[Listener, ...] | None,
     bound_ports: Mapping[str, int],
 ) -> dict[str, Listener]:
-    """What clients of each listener are told, by its name; port 0 becomes the port that was bound."""
+    """The address that clients of each listener are told, by listener name. Port 0 becomes the bound port."""
     addresses: dict[str, Listener] = {each.name: each for each in listeners}
     addresses.update((each.name, each) for each in advertised or ())
     return {

@@ -1,7 +1,8 @@
-"""A broker's configuration from a file, the environment and flags; the later of these win.
+"""Reads a broker's configuration from a file, environment variables and flags; a later one overrides an
+earlier.
 
-The environment spells a key in capitals with underscores for dots: `KLAMM_LOG_RETENTION_HOURS=24`. A flag
-is `key=value`. Every error says where the value was written.
+An environment variable is `KLAMM_` and the key in capitals with underscores for dots:
+`KLAMM_LOG_RETENTION_HOURS=24`. A flag is `key=value`. Every error says where the value was written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from klamm.config.rows import ConfigError as ConfigError
 
 ENVIRONMENT_PREFIX = "KLAMM_"
 
-# Kubernetes describes a service named "klamm" to every pod with these; they are not meant for us.
+# Kubernetes sets these variables in every pod if a service is named "klamm". They are not configuration.
 _SERVICE_LINK = re.compile(r"KLAMM_(SERVICE_(HOST|PORT(_.*)?)|PORT(_\d+_.*)?)")
 
 
@@ -26,7 +27,7 @@ def load_broker_config(
     environment: Mapping[str, str] | None = None,
     flags: Iterable[str] = (),
 ) -> BrokerConfig:
-    """The configuration that these three say, or a ConfigError in one line."""
+    """The configuration from all three sources. Raises ConfigError with a text of one line."""
     static: dict[str, str] = {}
     origins: dict[str, str] = {}
 

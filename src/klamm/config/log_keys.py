@@ -1,6 +1,6 @@
-"""The broker keys about logs: where they lie, and what a topic that sets nothing of its own gets.
+"""The broker keys about logs: their directories, and the defaults of topic keys.
 
-Part of the table in `broker_keys`; apart only because the table is long.
+They are part of `BROKER_KEYS` in `broker_keys`, and in a file of their own because that table is long.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ LOG_ROWS = [
         "log.dirs",
         ConfigType.LIST,
         None,
-        "The directories that hold the logs; log.dir when unset. A new partition goes to the directory that "
-        "holds the fewest.",
+        "The directories that hold the logs. Unset: log.dir. A new partition goes to the directory with the "
+        "fewest partitions.",
         Importance.HIGH,
     ),
     ConfigRow(
         "log.dir",
         ConfigType.LIST,
         ("klamm-data",),
-        "The directory that holds the logs, for those who have one; log.dirs comes before it. The default "
-        "lies in the working directory.",
+        "The directory that holds the logs if log.dirs is unset. The default is relative to the working "
+        "directory.",
         Importance.HIGH,
     ),
     ConfigRow(
@@ -37,7 +37,7 @@ LOG_ROWS = [
         "log.roll.ms",
         ConfigType.LONG,
         None,
-        "segment.ms of topics that do not set it; when unset, log.roll.hours counts.",
+        "segment.ms of topics that do not set it.",
         Importance.HIGH,
         UpdateMode.CLUSTER_WIDE,
         minimum=1,
@@ -47,7 +47,7 @@ LOG_ROWS = [
         "log.roll.hours",
         ConfigType.INT,
         168,
-        "log.roll.ms in hours, for when that is unset.",
+        "log.roll.ms in hours. It counts while log.roll.ms is unset.",
         Importance.HIGH,
         minimum=1,
     ),
@@ -55,7 +55,7 @@ LOG_ROWS = [
         "log.roll.jitter.ms",
         ConfigType.LONG,
         None,
-        "segment.jitter.ms of topics that do not set it; when unset, log.roll.jitter.hours counts.",
+        "segment.jitter.ms of topics that do not set it.",
         Importance.HIGH,
         UpdateMode.CLUSTER_WIDE,
         minimum=0,
@@ -65,7 +65,7 @@ LOG_ROWS = [
         "log.roll.jitter.hours",
         ConfigType.INT,
         0,
-        "log.roll.jitter.ms in hours, for when that is unset.",
+        "log.roll.jitter.ms in hours. It counts while log.roll.jitter.ms is unset.",
         Importance.HIGH,
         minimum=0,
     ),
@@ -105,8 +105,7 @@ LOG_ROWS = [
         "log.retention.ms",
         ConfigType.LONG,
         None,
-        "retention.ms of topics that do not set it; when unset, log.retention.minutes counts, then "
-        "log.retention.hours.",
+        "retention.ms of topics that do not set it. -1 sets no limit.",
         Importance.HIGH,
         UpdateMode.CLUSTER_WIDE,
         minimum=1,
@@ -117,7 +116,7 @@ LOG_ROWS = [
         "log.retention.minutes",
         ConfigType.INT,
         None,
-        "log.retention.ms in minutes, for when that is unset. -1 sets no limit.",
+        "log.retention.ms in minutes. It counts while log.retention.ms is unset. -1 sets no limit.",
         Importance.HIGH,
         minimum=1,
         also_allowed=(-1,),
@@ -126,7 +125,8 @@ LOG_ROWS = [
         "log.retention.hours",
         ConfigType.INT,
         168,
-        "log.retention.ms in hours, for when that and log.retention.minutes are unset. -1 sets no limit.",
+        "log.retention.ms in hours. It counts while log.retention.ms and log.retention.minutes are unset. "
+        "-1 sets no limit.",
         Importance.HIGH,
         minimum=1,
         also_allowed=(-1,),
@@ -143,7 +143,7 @@ LOG_ROWS = [
         "log.retention.check.interval.ms",
         ConfigType.LONG,
         300_000,
-        "How often logs are looked through for segments that retention lets go.",
+        "How often the broker looks for segments that retention.ms or retention.bytes says to delete.",
         minimum=1,
     ),
     ConfigRow(
@@ -158,14 +158,14 @@ LOG_ROWS = [
         "log.cleaner.enable",
         ConfigType.BOOLEAN,
         True,
-        "Whether topics with the compact policy are compacted. Group offsets live in such a topic, so "
-        "without it their log grows for ever.",
+        "Whether topics with cleanup.policy=compact are compacted. __consumer_offsets is such a topic: with "
+        "false it grows for ever.",
     ),
     ConfigRow(
         "log.cleaner.dedupe.buffer.size",
         ConfigType.LONG,
         134_217_728,
-        "The memory that compaction may use to remember keys, over all its threads.",
+        "The memory for the keys of the logs that are being compacted, for all compaction threads together.",
         update_mode=UpdateMode.CLUSTER_WIDE,
         minimum=1_048_576,
     ),
@@ -173,7 +173,7 @@ LOG_ROWS = [
         "log.cleaner.backoff.ms",
         ConfigType.LONG,
         15_000,
-        "How long compaction rests when it finds nothing to do.",
+        "How long compaction pauses when no log needs it.",
         update_mode=UpdateMode.CLUSTER_WIDE,
         minimum=0,
     ),
@@ -223,7 +223,7 @@ LOG_ROWS = [
         "log.flush.interval.ms",
         ConfigType.LONG,
         None,
-        "flush.ms of topics that do not set it; when unset, log.flush.scheduler.interval.ms counts.",
+        "flush.ms of topics that do not set it.",
         Importance.HIGH,
         UpdateMode.CLUSTER_WIDE,
         minimum=0,
@@ -233,7 +233,7 @@ LOG_ROWS = [
         "log.flush.scheduler.interval.ms",
         ConfigType.LONG,
         LONG_MAX,
-        "How often logs are looked through for records that flush.ms says to force to disk.",
+        "How often the broker looks for logs that flush.ms says to flush to disk.",
         Importance.HIGH,
         minimum=1,
     ),
@@ -241,7 +241,8 @@ LOG_ROWS = [
         "log.flush.offset.checkpoint.interval.ms",
         ConfigType.INT,
         60_000,
-        "How often the point from which a log would be recovered is written down.",
+        "How often the recovery point of each log is saved to disk: a crashed broker checks its logs from "
+        "there.",
         Importance.HIGH,
         minimum=0,
     ),
@@ -249,7 +250,7 @@ LOG_ROWS = [
         "log.flush.start.offset.checkpoint.interval.ms",
         ConfigType.INT,
         60_000,
-        "How often the start of each log is written down.",
+        "How often the start offset of each log is saved to disk.",
         Importance.HIGH,
         minimum=0,
     ),

@@ -1,11 +1,12 @@
-"""What one configuration key is: a row that says everything anybody asks about it.
+"""`ConfigRow`: the name, type, default, bounds and documentation of one configuration key.
 
-The rows are the only place that knows a key. Files, environment and flags are checked against them,
+A key is described only in its row. Files, environment variables and flags are checked against the rows,
 DescribeConfigs answers from them, and docs/CONFIGURATION.md is written from them. Names, types, bounds and
-defaults are Kafka's wherever Kafka has the key; our own keys start with `klamm.`.
+defaults are Kafka's if Kafka has the key. Keys that only Klamm has start with `klamm.`.
 
-A value has two forms: the text a user writes and the store keeps, and the typed value the code reads.
-`ConfigRow.parse` is the only way from the first to the second, so a typed value is always within bounds.
+A value has two forms: the text that a user writes and the metadata store keeps, and the typed value that the
+code reads. Only `ConfigRow.parse` turns text into a typed value, so a typed value is always within its
+bounds.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _INTEGER_RANGES = {
 
 
 class UpdateMode(Enum):
-    """Whether a broker key can change while the broker runs, and for whom."""
+    """How a broker key can change while brokers run: not at all, per broker, or per broker and for all."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -61,7 +62,7 @@ class Importance(Enum):
 
 
 class ResourceType(IntEnum):
-    """What can have a configuration; the numbers are those of the wire."""
+    """The kinds of resources that have a configuration; the numbers are those of the protocol."""
 
     TOPIC = 2
     BROKER = 4
@@ -82,14 +83,14 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """Another key that speaks for this one when it is unset; its value times `factor` is ours."""
+    """A key whose value, times `factor`, counts while the row's own key is unset."""
 
     name: str
     factor: int = 1
 
 
 class ConfigError(ClientError, ValueError):
-    """A key or a value that cannot be taken. The text is one sentence that a user can act on."""
+    """A key or a value that is refused. The text is one line that says what is wrong and what is allowed."""
 
     def __init__(self, problem: str, *, key: str, origin: str | None = None) -> None:
         super().__init__(f"{origin}: {problem}" if origin else problem)
@@ -97,7 +98,7 @@ class ConfigError(ClientError, ValueError):
         self.key = key
 
     def at(self, origin: str) -> ConfigError:
-        """The same error, saying where the value was written."""
+        """The same error with the place where the value was written, such as a file and a line."""
         return ConfigError(self.problem, key=self.key, origin=origin)
 
 
@@ -105,14 +106,14 @@ class ConfigError(ClientError, ValueError):
 class ConfigRow:
     """One key. `minimum`, `maximum`, `choices` and `also_allowed` bound its values.
 
-    For a text, `minimum` is the least number of characters. `aliases` are other spellings of choices, each
-    with the choice it stands for; only a list has them. `synonyms` are tried in order when the key itself is
-    unset: of the same level for a broker key, of the broker for a topic or group key. DescribeConfigs lists
-    an `internal` key only while it is set.
+    For a string, `minimum` is the least number of characters. `aliases` maps other spellings to choices; only
+    lists have aliases. While the key is unset, the first of its `synonyms` that is set counts. Synonyms are
+    broker keys, also those of a topic key or a group key. DescribeConfigs lists an `internal` key only while
+    it is set.
 
-    A row with `honoured=False` is accepted so that files and tools written for Kafka work, and its `doc` says
-    that it has no effect. Where ignoring a value would break a promise, such as protection, the row says so
-    in `refused_because`, and every value but the default is refused.
+    A key with `honoured=False` is accepted, so that files and tools written for Kafka work, and its `doc`
+    says that it has no effect. If ignoring its value would be dangerous, as with TLS, `refused_because` says
+    why, and every value except the default is refused.
     """
 
     name: str
@@ -133,7 +134,7 @@ class ConfigRow:
 
     @property
     def sensitive(self) -> bool:
-        """Whether no answer, error or log line may show the value."""
+        """True if no response, error or log line may show the value."""
         return self.type is ConfigType.PASSWORD
 
     def parse(self, text: str) -> ConfigValue:
@@ -199,9 +200,9 @@ class ConfigRow:
             return "the name of a class"
         if self.type in (ConfigType.STRING, ConfigType.PASSWORD):
             choices = ", ".join(choice or "nothing" for choice in self.choices)
-            return (
-                f"one of {choices}" if choices else "a text that is not empty" if self.minimum else "a text"
-            )
+            if choices:
+                return f"one of {choices}"
+            return "a string that is not empty" if self.minimum else "a string"
         if self.type is ConfigType.LIST:
             return f"a comma-separated list of {', '.join(self.choices)}" if self.choices else "a list"
         kind = "a number" if self.type is ConfigType.DOUBLE else "a whole number"
@@ -226,8 +227,8 @@ class ConfigRow:
 
 
 def _java_double(number: float) -> str:
-    """A number as Java writes it: 0.5, 1.0E7, 1.7976931348623157E308."""
-    from decimal import Decimal  # here: only describing the few keys of this type needs it
+    """A number as Java prints it: 0.5, 1.0E7, 1.7976931348623157E308."""
+    from decimal import Decimal  # imported here: needed only to describe the few keys of type DOUBLE
 
     if number == 0 or 1e-3 <= abs(number) < 1e7 or not math.isfinite(number):
         return repr(float(number))
@@ -250,7 +251,7 @@ def table(rows: Iterable[ConfigRow]) -> dict[str, ConfigRow]:
 
 
 def find_row(rows: RowTable, name: str, kind: str) -> ConfigRow:
-    """The row of `name`, or a ConfigError with the nearest known key. `kind` is "broker" or the like."""
+    """The row of `name`. Raises ConfigError for an unknown key, with its `kind` and the nearest known key."""
     row = rows.get(name)
     if row is not None:
         return row

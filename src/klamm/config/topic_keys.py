@@ -1,7 +1,8 @@
-"""The keys of a topic, and how a topic's effective configuration is made.
+"""The keys of a topic, and the effective configuration of a topic.
 
-Each key falls back to a broker key (its synonym) and through it to that key's own synonyms and default, so
-`retention.ms` of a topic that does not set it is `log.retention.ms`, or the minutes, or the hours.
+If a topic does not set a key, the broker key that is its synonym counts, with its own synonyms and default.
+So `retention.ms` comes from `log.retention.ms`, else from `log.retention.minutes`, else from
+`log.retention.hours`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ TOPIC_KEYS = table(
             "cleanup.policy",
             ConfigType.LIST,
             ("delete",),
-            "What happens to old segments: delete drops them by age and size, compact keeps the last value "
-            "of every key, and both together do both. An empty list keeps everything.",
+            "What happens to old segments: delete removes them by age and size, compact keeps the last "
+            "record of every key; both can be combined. An empty list keeps all records.",
             choices=("compact", "delete"),
             synonyms=(Synonym("log.cleanup.policy"),),
         ),
@@ -60,8 +61,9 @@ TOPIC_KEYS = table(
             "compression.type",
             ConfigType.STRING,
             "producer",
-            "How batches are stored. producer keeps them as they came, which costs the broker nothing; any "
-            "other value makes the broker compress batches that came with another codec.",
+            "The codec that batches are stored with. producer stores batches as they were sent, which "
+            "costs the broker no time. With any other value the broker compresses batches again that were "
+            "sent with another codec.",
             choices=COMPRESSION_TYPES,
             synonyms=(Synonym("compression.type"),),
         ),
@@ -78,7 +80,8 @@ TOPIC_KEYS = table(
             "delete.retention.ms",
             ConfigType.LONG,
             86_400_000,
-            "How long a compacted topic keeps the marker of a deleted key, so that slow readers see it.",
+            "How long a compacted topic keeps a tombstone (a record without a value), so that slow "
+            "consumers read it.",
             minimum=0,
             synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
         ),
@@ -86,7 +89,7 @@ TOPIC_KEYS = table(
             "file.delete.delay.ms",
             ConfigType.LONG,
             60_000,
-            "How long a file that left the log stays on disk before it is removed.",
+            "How long the files of a deleted segment stay on disk.",
             minimum=0,
             synonyms=(Synonym("log.segment.delete.delay.ms"),),
         ),
@@ -94,8 +97,9 @@ TOPIC_KEYS = table(
             "flush.messages",
             ConfigType.LONG,
             LONG_MAX,
-            "How many records may be written before the log is forced to disk. 1 forces every batch before "
-            "it is acknowledged, which is what survives the power loss of every replica at once.",
+            "How many records may be written before the log is flushed to disk (fsync). With 1 every batch "
+            "is flushed before it is acknowledged: then acknowledged records survive even if all replicas "
+            "lose power at once.",
             minimum=1,
             synonyms=(Synonym("log.flush.interval.messages"),),
         ),
@@ -103,7 +107,7 @@ TOPIC_KEYS = table(
             "flush.ms",
             ConfigType.LONG,
             LONG_MAX,
-            "How long written records may wait before the log is forced to disk.",
+            "How long written records may wait before the log is flushed to disk (fsync).",
             minimum=0,
             synonyms=(Synonym("log.flush.interval.ms"),),
         ),
@@ -111,15 +115,15 @@ TOPIC_KEYS = table(
             "follower.replication.throttled.replicas",
             ConfigType.LIST,
             (),
-            "The replicas, as partition:broker or * for all, whose copying a follower slows down. Has no "
-            "effect yet: every partition has one replica.",
+            "The replicas whose replication is throttled on the follower, as partition:broker, or * for "
+            "all. Has no effect yet: every partition has one replica.",
             honoured=False,
         ),
         ConfigRow(
             "index.interval.bytes",
             ConfigType.INT,
             4096,
-            "How many bytes of log lie between two entries of the offset index.",
+            "The number of bytes in the log between two entries of the offset index.",
             minimum=0,
             synonyms=(Synonym("log.index.interval.bytes"),),
         ),
@@ -135,16 +139,16 @@ TOPIC_KEYS = table(
             "leader.replication.throttled.replicas",
             ConfigType.LIST,
             (),
-            "The replicas, as partition:broker or * for all, whose copying a leader slows down. Has no "
-            "effect yet: every partition has one replica.",
+            "The replicas whose replication is throttled on the leader, as partition:broker, or * for all. "
+            "Has no effect yet: every partition has one replica.",
             honoured=False,
         ),
         ConfigRow(
             "local.retention.bytes",
             ConfigType.LONG,
             -2,
-            "How much of a log stays on this disk once it is copied. Has no effect: tiered storage is "
-            "not built.",
+            "How many bytes of a log stay on local disk after they were copied to remote storage. Has no "
+            "effect: tiered storage is not built.",
             minimum=-2,
             synonyms=(Synonym("log.local.retention.bytes"),),
             honoured=False,
@@ -153,8 +157,8 @@ TOPIC_KEYS = table(
             "local.retention.ms",
             ConfigType.LONG,
             -2,
-            "How long segments stay on this disk once they are copied. Has no effect: tiered storage "
-            "is not built.",
+            "How long segments stay on local disk after they were copied to remote storage. Has no effect: "
+            "tiered storage is not built.",
             minimum=-2,
             synonyms=(Synonym("log.local.retention.ms"),),
             honoured=False,
@@ -163,8 +167,8 @@ TOPIC_KEYS = table(
             "max.compaction.lag.ms",
             ConfigType.LONG,
             LONG_MAX,
-            "The longest a record may stay uncompacted; a segment that holds an older one is compacted "
-            "however clean the log is.",
+            "The longest time a record may stay uncompacted. A log with an older uncompacted record is "
+            "compacted even below min.cleanable.dirty.ratio.",
             minimum=1,
             synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
         ),
@@ -172,7 +176,7 @@ TOPIC_KEYS = table(
             "max.message.bytes",
             ConfigType.INT,
             1_048_588,
-            "The largest record batch, as sent, that is taken.",
+            "The largest record batch that the broker accepts, in its compressed size.",
             minimum=0,
             synonyms=(Synonym("message.max.bytes"),),
         ),
@@ -180,7 +184,7 @@ TOPIC_KEYS = table(
             "message.timestamp.after.max.ms",
             ConfigType.LONG,
             3_600_000,
-            "How far in the future a record's timestamp may lie, under CreateTime.",
+            "How far in the future a record's timestamp may lie if message.timestamp.type is CreateTime.",
             minimum=0,
             synonyms=(Synonym("log.message.timestamp.after.max.ms"),),
         ),
@@ -188,7 +192,7 @@ TOPIC_KEYS = table(
             "message.timestamp.before.max.ms",
             ConfigType.LONG,
             LONG_MAX,
-            "How far in the past a record's timestamp may lie, under CreateTime.",
+            "How far in the past a record's timestamp may lie if message.timestamp.type is CreateTime.",
             minimum=0,
             synonyms=(Synonym("log.message.timestamp.before.max.ms"),),
         ),
@@ -196,7 +200,8 @@ TOPIC_KEYS = table(
             "message.timestamp.type",
             ConfigType.STRING,
             "CreateTime",
-            "Whether a record carries the time its producer gave it or the time the broker wrote it.",
+            "CreateTime: a record keeps the timestamp of its producer. LogAppendTime: the broker sets the "
+            "time at which it writes the record.",
             choices=("CreateTime", "LogAppendTime"),
             synonyms=(Synonym("log.message.timestamp.type"),),
         ),
@@ -204,7 +209,7 @@ TOPIC_KEYS = table(
             "min.cleanable.dirty.ratio",
             ConfigType.DOUBLE,
             0.5,
-            "The share of a log that must be uncompacted before it is compacted again.",
+            "A log is compacted when at least this share of it is uncompacted.",
             minimum=0,
             maximum=1,
             synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),),
@@ -221,7 +226,8 @@ TOPIC_KEYS = table(
             "min.insync.replicas",
             ConfigType.INT,
             1,
-            "How many in-sync replicas a write with acks=all needs; never more than the topic has replicas.",
+            "The least number of in-sync replicas for a write with acks=all. A topic with fewer replicas "
+            "needs all of them.",
             minimum=1,
             synonyms=(Synonym("min.insync.replicas"),),
         ),
@@ -229,22 +235,23 @@ TOPIC_KEYS = table(
             "preallocate",
             ConfigType.BOOLEAN,
             False,
-            "Whether a new segment file takes its whole size on disk at once.",
+            "Whether a new segment file allocates its full size on disk at once.",
             synonyms=(Synonym("log.preallocate"),),
         ),
         ConfigRow(
             "remote.log.copy.disable",
             ConfigType.BOOLEAN,
             False,
-            "Whether copying to remote storage stops. Has no effect: tiered storage is not built.",
+            "Whether segments are no longer copied to remote storage. Has no effect: tiered storage is not "
+            "built.",
             honoured=False,
         ),
         ConfigRow(
             "remote.log.delete.on.disable",
             ConfigType.BOOLEAN,
             False,
-            "Whether what was copied is deleted with remote.storage.enable. Has no effect: tiered storage is "
-            "not built.",
+            "Whether remote segments are deleted when remote.storage.enable is set to false. Has no "
+            "effect: tiered storage is not built.",
             honoured=False,
         ),
         ConfigRow(
@@ -260,16 +267,16 @@ TOPIC_KEYS = table(
             "retention.bytes",
             ConfigType.LONG,
             -1,
-            "How large a partition's log may grow before its oldest segments go, under the delete policy; "
-            "-1 sets no limit.",
+            "How large the log of a partition may grow before its oldest segments are deleted, if "
+            "cleanup.policy contains delete; -1 sets no limit.",
             synonyms=(Synonym("log.retention.bytes"),),
         ),
         ConfigRow(
             "retention.ms",
             ConfigType.LONG,
             604_800_000,
-            "How old a segment's newest record may be before the segment goes, under the delete policy; "
-            "-1 sets no limit.",
+            "A segment is deleted when its newest record is older than this, if cleanup.policy contains "
+            "delete; -1 sets no limit.",
             minimum=-1,
             synonyms=(Synonym("log.retention.ms"),),
         ),
@@ -277,7 +284,7 @@ TOPIC_KEYS = table(
             "segment.bytes",
             ConfigType.INT,
             1_073_741_824,
-            "The size at which a segment file is closed and a new one begun.",
+            "The size at which a segment is closed and a new one is started.",
             minimum=1_048_576,
             synonyms=(Synonym("log.segment.bytes"),),
         ),
@@ -285,7 +292,7 @@ TOPIC_KEYS = table(
             "segment.index.bytes",
             ConfigType.INT,
             10_485_760,
-            "The largest size of an offset index; a full one closes its segment.",
+            "The largest size of an offset index. When the index is full, its segment is closed.",
             minimum=4,
             synonyms=(Synonym("log.index.size.max.bytes"),),
         ),
@@ -293,7 +300,8 @@ TOPIC_KEYS = table(
             "segment.jitter.ms",
             ConfigType.LONG,
             0,
-            "A random share of this is taken off segment.ms, so that segments do not all close at once.",
+            "A random time up to this is subtracted from segment.ms, so that segments do not all close at "
+            "once.",
             minimum=0,
             synonyms=(Synonym("log.roll.jitter.ms"),),
         ),
@@ -301,7 +309,7 @@ TOPIC_KEYS = table(
             "segment.ms",
             ConfigType.LONG,
             604_800_000,
-            "The age at which a segment is closed even when it is not full.",
+            "The age at which a segment is closed even if it is not full.",
             minimum=1,
             synonyms=(Synonym("log.roll.ms"),),
         ),
@@ -309,8 +317,8 @@ TOPIC_KEYS = table(
             "unclean.leader.election.enable",
             ConfigType.BOOLEAN,
             False,
-            "Whether a replica outside the in-sync set may lead when no other is left, at the price of "
-            "records. Has no effect yet: every partition has one replica.",
+            "Whether a replica that is not in sync may become leader if no other is left; records may be "
+            "lost. Has no effect yet: every partition has one replica.",
             synonyms=(Synonym("unclean.leader.election.enable"),),
             honoured=False,
         ),
@@ -332,12 +340,12 @@ def topic_config(broker_config: BrokerConfig, overrides: Mapping[str, str]) -> d
 
 
 def find_topic_row(name: str) -> ConfigRow:
-    """The row of a topic key, or a ConfigError with the nearest one."""
+    """The row of a topic key. The ConfigError for an unknown key names the nearest known one."""
     return find_row(TOPIC_KEYS, name, "topic")
 
 
 def validate_topic_config(broker_config: BrokerConfig, overrides: Mapping[str, str]) -> None:
-    """Raise ConfigError unless a topic may set `overrides`: each key known, each value and all together."""
+    """Raise ConfigError if a topic may not set `overrides`: for each key, each value, and all together."""
     for name, text in overrides.items():
         find_topic_row(name).parse(text)
     for name in _THROTTLED_REPLICAS:

@@ -1,7 +1,7 @@
-"""Reading typed values out of a configuration: what broker and client configurations have in common.
+"""The base class of broker and client configurations: a mapping with one getter per type.
 
-The rows say which type a key has; the methods here tell the type checker. Asking for another type than the
-row's is our own bug, hence an assertion.
+The row of a key says which type its value has; the getters tell the type checker. A getter of the wrong type
+is a bug in Klamm, so it fails an assertion.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ConfigValues(Mapping[str, Any]):
     _values: dict[str, ConfigValue]
 
     def __getitem__(self, name: str) -> Any:
-        """The value, of the type its row says; the methods below tell the type checker which."""
+        """The value, of the type that its row says. The methods below tell the type checker which type."""
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -46,7 +46,7 @@ class ConfigValues(Mapping[str, Any]):
 
     def str_(self, name: str) -> str:
         value = self._values[name]
-        assert isinstance(value, str), f"{name} is not a text"
+        assert isinstance(value, str), f"{name} is not a string"
         return value
 
     def optional_str(self, name: str) -> str | None:
@@ -58,6 +58,6 @@ class ConfigValues(Mapping[str, Any]):
         return value
 
     def seconds(self, name: str) -> float:
-        """A key that counts milliseconds, in seconds."""
+        """The value of a key in milliseconds (`.ms`), in seconds."""
         assert name.endswith(".ms"), f"{name} does not count milliseconds"
         return self.float_(name) / 1000

@@ -132,10 +132,10 @@ def test_a_provider_is_enough() -> None:
             "needs the argument sasl_oauth",
         ),
         ({"sasl_oauth_token_provider": "token"}, "must be a function"),
-        ({"sasl_username": "me"}, "sasl.username is of no use"),
+        ({"sasl_username": "me"}, "sasl.username is not used"),
         (
             {"sasl_mechanism": "PLAIN", "sasl_username": "me", "sasl_password": "x"},
-            "provider is of no use with sasl.mechanism=PLAIN",
+            "provider is not used with sasl.mechanism=PLAIN",
         ),
         ({"security_protocol": "SSL"}, "SASL_SSL"),
     ],
