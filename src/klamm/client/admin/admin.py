@@ -1,8 +1,8 @@
-"""`klamm.aio.Admin`: what an administrator does, as calls. `klamm.Admin` is the same for plain threads.
+"""`klamm.aio.Admin`: administers a cluster. `klamm.Admin` is the same for plain threads.
 
-The methods here check their arguments; what is asked of whom, and again, is in a module per noun beside this
-one. Calls that ask every broker (`list_groups`, `describe_log_dirs`) count brokers as items, as others count
-topics.
+The methods here check their arguments. The requests are made in the other modules of this folder, one per
+noun. For calls that ask every broker (`list_groups`, `describe_log_dirs`) the items are brokers, as they are
+topics for others.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ KIND = "admin"
 class Admin:
     """Administers a cluster: topics, settings, groups, offsets, records, log directories.
 
-    A method whose name is in the singular is about one thing and raises its error. One in the plural asks
-    about all at once and returns a dict from each to its result; when any failed it raises BatchFailed, whose
-    `results` has those that succeeded and whose `errors` has the error of each other. Every call takes
-    `timeout` in seconds (`default_api_timeout_ms` if it is not given), within which it tries again when
-    leaders, coordinators or the controller moved.
+    A method with a name in the singular is about one item, and raises that item's error. A method with a name
+    in the plural is about several items, and returns a dict with the result of each. If any item failed, it
+    raises BatchFailed: `results` has the results of the other items, `errors` the error of each item that
+    failed. Every call takes `timeout` in seconds (by default `default_api_timeout_ms`). Until then it tries
+    again if leaders, coordinators or the controller moved.
 
     `bootstrap` names one or more brokers ("host:port,host:port", or a list); `config` is a mapping or a file
     with Kafka's names; options are in docs/CLIENT_CONFIGURATION.md. `ssl_context` replaces the ssl options.
@@ -83,14 +83,14 @@ class Admin:
     # ---- life
 
     async def start(self) -> None:
-        """Begin. `async with` does it, and so does the first call. Nothing is connected before that."""
+        """Start. `async with` and the first call do it, too. No connection is made before that."""
         self._guard.check_on_loop()
         if not self._guard.started:
             self._guard.started = True
             await self._network.start()
 
     async def close(self, timeout: float | None = None) -> None:
-        """End all connections; calls under way raise ClientClosed. A connection that is not closed properly
+        """Close all connections; calls under way raise ClientClosed. A connection that is not closed properly
         within `timeout` seconds is cut off.
 
         Idempotent; every other call raises ClientClosed afterwards.
@@ -121,7 +121,7 @@ class Admin:
             guard.abandoned()
 
     def counters(self) -> dict[str, float]:
-        """What this client has counted so far, by name."""
+        """The counters of this client so far, by name."""
         self._guard.check_not_forked()
         return self._network.counters.as_dict()
 
@@ -136,7 +136,7 @@ class Admin:
         return await cluster.describe_cluster(await self._ready(), timeout)
 
     async def broker_versions(self, broker_id: int, *, timeout: float | None = None) -> BrokerVersions:
-        """Which requests in which versions, and which features, a broker serves."""
+        """The requests, with their versions, and the features that a broker supports."""
         return await cluster.broker_versions(await self._ready(), broker_id, timeout)
 
     async def describe_log_dirs(
@@ -170,8 +170,8 @@ class Admin:
         """Create a topic, and return when it can be used.
 
         None for partitions or replication factor takes the brokers' default; `assignments` names the brokers
-        of every partition instead. `validate_only` creates nothing and raises what creating would raise.
-        Raises TopicExists when there is one already, InvalidTopic for a name that no topic can have.
+        of every partition instead. `validate_only` creates nothing, and raises the errors that creating
+        would. Raises TopicExists if the topic exists already, InvalidTopic for a name that no topic can have.
         """
         topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments)
         with alone(name):
@@ -189,7 +189,8 @@ class Admin:
         return await topics_module.create_topics(await self._ready(), wanted, validate_only, timeout)
 
     async def delete_topic(self, name: str, *, timeout: float | None = None) -> None:
-        """Delete a topic with all its records, and return when it is gone. UnknownTopic if there is none."""
+        """Delete a topic with all its records, and return when it is gone. UnknownTopic if it does not
+        exist."""
         with alone(name):
             await self.delete_topics([name], timeout=timeout)
 
@@ -211,12 +212,12 @@ class Admin:
     async def describe_topics(
         self, names: Iterable[str] | None = None, *, timeout: float | None = None
     ) -> dict[str, TopicDescription]:
-        """Several topics by name, or all of them. BatchFailed names those that are not there."""
+        """Several topics by name, or all of them. BatchFailed names those that do not exist."""
         chosen = None if names is None else as_names(names, "topic")
         return await topics_module.describe_topics(await self._ready(), chosen, timeout)
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        """The partitions of a topic, from 0 on. UnknownTopic if there is none."""
+        """The partitions of a topic, from 0 on. UnknownTopic if it does not exist."""
         found = await self.describe_topic(topic, timeout=as_timeout(timeout))
         return [one.partition for one in found.partitions]
 
@@ -249,7 +250,7 @@ class Admin:
     ) -> dict[str, ConfigEntry]:
         """The settings of a topic, a broker or a group by name: `ConfigResource.topic("orders")`.
 
-        `keys` limits the answer to these; a key that is not known is left out.
+        `keys` limits the answer to these keys; a key that the broker does not know is left out.
         """
         with alone(resource):
             return (await self.describe_configs([resource], keys, timeout=timeout))[resource]
@@ -276,7 +277,7 @@ class Admin:
         validate_only: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Change settings of a topic, a broker or a group; what is not named stays as it is.
+        """Change settings of a topic, a broker or a group; other settings stay as they are.
 
         `delete` puts settings back to their defaults; `append` and `subtract` are for lists, such as
         cleanup.policy. Either all changes are made or none.
@@ -298,7 +299,7 @@ class Admin:
     async def list_config_resources(
         self, types: Iterable[ResourceType] = (), *, timeout: float | None = None
     ) -> list[ConfigResource]:
-        """What has settings of its own: topics, brokers, groups. Without `types` all."""
+        """The topics, brokers and groups that have settings of their own; `types` limits the kinds."""
         return await configs_module.list_config_resources(await self._ready(), list(types), timeout)
 
     # ---- groups
@@ -310,27 +311,27 @@ class Admin:
         types: Iterable[str] = (),
         timeout: float | None = None,
     ) -> list[GroupListing]:
-        """All groups, sorted by name; `states` ("Stable") and `types` ("classic") say which ones only.
+        """All groups, sorted by name; or only those in `states` ("Stable") or of `types` ("classic").
 
-        Every broker is asked. BatchFailed names those that did not answer.
+        Asks every broker. BatchFailed names the brokers that did not answer.
         """
         return await groups_module.list_groups(
             await self._ready(), as_names(states, "state"), as_names(types, "type"), timeout
         )
 
     async def describe_group(self, group: str, *, timeout: float | None = None) -> GroupDescription:
-        """A group's state and members, with what each holds. GroupError if there is no such group."""
+        """A group's state and members, with the partitions of each. GroupError if there is no such group."""
         with alone(group):
             return (await self.describe_groups([group], timeout=timeout))[group]
 
     async def describe_groups(
         self, groups: Iterable[str], *, timeout: float | None = None
     ) -> dict[str, GroupDescription]:
-        """Several groups by name; BatchFailed names those that are not there."""
+        """Several groups by name; BatchFailed names those that do not exist."""
         return await groups_module.describe_groups(await self._ready(), as_names(groups, "group"), timeout)
 
     async def delete_group(self, group: str, *, timeout: float | None = None) -> None:
-        """Delete a group with its offsets. GroupError if it has members, or is not there."""
+        """Delete a group with its offsets. GroupError if it has members, or does not exist."""
         with alone(group):
             await self.delete_groups([group], timeout=timeout)
 
@@ -347,9 +348,10 @@ class Admin:
         reason: str | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Send members away: those of `member_ids`, and static ones of `instance_ids`; without either, all.
+        """Remove members from a group: by `member_ids`, and static members by `instance_ids`; without either,
+        all.
 
-        A member that still runs joins again. BatchFailed names those that could not be removed.
+        A member that still runs joins again. BatchFailed names the members that could not be removed.
         """
         await groups_module.remove_members(
             await self._ready(),
@@ -371,7 +373,7 @@ class Admin:
     ) -> dict[TopicPartition, CommittedOffset]:
         """The offsets that a group has committed; partitions without one are left out. None means all.
 
-        A group that nobody has heard of has none, which is no error.
+        A group that does not exist has none; that is not an error.
         """
         wanted = None if partitions is None else as_partitions(partitions)
         return await offsets_module.list_group_offsets(
@@ -385,7 +387,8 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> None:
-        """Commit offsets for a group without members, making it if need be. GroupError if it has members.
+        """Commit offsets for a group without members; creates the group if it does not exist. GroupError if
+        it has members.
 
         BatchFailed names the partitions that could not be altered.
         """
@@ -402,7 +405,8 @@ class Admin:
     async def delete_group_offsets(
         self, group: str, partitions: Iterable[PartitionLike], *, timeout: float | None = None
     ) -> None:
-        """Forget committed offsets, but not of topics that a member reads. BatchFailed names what stayed."""
+        """Delete committed offsets. BatchFailed names the partitions whose offsets were not deleted, because
+        a member subscribes to the topic."""
         await offsets_module.delete_group_offsets(
             await self._ready(), as_name(group, "group"), as_partitions(partitions), timeout
         )
@@ -414,7 +418,7 @@ class Admin:
         *,
         timeout: float | None = None,
     ) -> dict[TopicPartition, int]:
-        """How many records lie between a group's committed offsets and the ends of their partitions.
+        """How far a group's committed offsets are behind the ends of their partitions.
 
         Partitions without a committed offset, and those of deleted topics, are left out.
         """
@@ -430,8 +434,8 @@ class Admin:
     ) -> dict[TopicPartition, OffsetAndTime | None]:
         """Offsets by partition: "earliest", "latest", "max_timestamp", or the first at or after a time.
 
-        A time is in milliseconds or an aware datetime. None means that there is no such record. With
-        `read_committed` the latest is where the first open transaction begins.
+        A time is in milliseconds or an aware datetime. A result of None means that there is no such record.
+        With `read_committed`, "latest" is where the first open transaction begins.
         """
         wanted = {as_partition(partition): spec for partition, spec in partitions.items()}
         return await offsets_module.list_offsets(await self._ready(), wanted, read_committed, timeout)
@@ -441,9 +445,10 @@ class Admin:
     async def delete_records(
         self, before: Mapping[PartitionT, int], *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete the records before an offset, by partition; -1 deletes all there are.
+        """Delete the records before an offset, by partition; -1 deletes all records.
 
-        Returns where each partition begins now. An offset behind the end is OffsetOutOfRange, in BatchFailed.
+        Returns the first offset of each partition. An offset after the end is OffsetOutOfRange, in
+        BatchFailed.
         """
         wanted = {as_partition(partition): offset for partition, offset in before.items()}
         return await storage.delete_records(await self._ready(), wanted, timeout)

@@ -1,11 +1,11 @@
-"""How the admin asks: whom, how often, for how long, and what becomes of answers that differ by item.
+"""How the admin asks: which broker, how often, for how long, and how results are collected by item.
 
-Every call goes through `ask_about`. It asks about all items at once; those whose error will pass (a leader, a
-controller or a coordinator that moved, a connection that broke) are asked about again, with pauses, until the
-time is over. An error that concerns the whole call, such as a wrong password, is raised as it is.
+Every call goes through `ask_about`. It asks about all items at once. Items with a retriable error (a leader,
+a controller or a coordinator that moved, a connection that broke) are asked about again, after pauses, until
+the time is over. An error that concerns the whole call, such as a wrong password, is raised as it is.
 
-An error code UNKNOWN_TOPIC_OR_PARTITION counts as final here, though Kafka's table calls it retriable: who
-asks about a topic that is not there wants to know now.
+UNKNOWN_TOPIC_OR_PARTITION counts as final here, though Kafka's table calls it retriable: a user who asks
+about a topic that does not exist wants to know at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from klamm.protocol.messages.k03_metadata import (
 from klamm.protocol.schema import Message
 
 LONGEST_SECONDS = (2**31 - 1) / 1000
-"""The longest time-out that a request has room for, in milliseconds."""
+"""The longest time-out: its milliseconds must fit into 32 bits of a request."""
 
 Item = TypeVar("Item", bound=Any)
 Value = TypeVar("Value")
@@ -56,7 +56,7 @@ _MOVED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What an item gets that is to be asked about again, whatever its error says of itself."""
+    """The outcome of an item that is to be asked about again, even if its error is not retriable."""
 
     error: ClientError
 
@@ -67,7 +67,7 @@ Outcomes: TypeAlias = Mapping[Item, Outcome[Value]]
 
 @contextmanager
 def alone(item: object) -> Iterator[None]:
-    """For calls about one item: its own error instead of BatchFailed."""
+    """For calls about one item: raises the item's error instead of BatchFailed."""
     try:
         yield
     except BatchFailed as failed:
@@ -75,7 +75,7 @@ def alone(item: object) -> Iterator[None]:
 
 
 class AdminCalls:
-    """One admin's way to ask. Runs on the loop of its network."""
+    """Makes the requests of one admin. Runs on the loop of its network."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -113,7 +113,8 @@ class AdminCalls:
         ask: Callable[[list[Item]], Awaitable[Outcomes[Item, Value]]],
         timeout: float | None,
     ) -> tuple[dict[Item, Value], BatchFailed | None]:
-        """The results there are, and the error for the others: for calls with more to do before they fail."""
+        """The results of the items that succeeded, and the error for the others, for the caller to raise
+        later."""
         try:
             return await self.ask_about(what, items, ask, timeout), None
         except BatchFailed as failed:
@@ -135,20 +136,20 @@ class AdminCalls:
     async def call(
         self, node_id: int, request: Message | Versioned, *, max_version: int | None = None
     ) -> Any:
-        """One attempt at one broker, as long as the call around it may take."""
+        """One attempt at one broker, within the time that is left of the whole call."""
         try:
             return await self.network.call(node_id, request, max_version=max_version)
         except UnencodableMessage as error:
-            raise ClientMisused(f"the request cannot be written: {error}") from None
+            raise ClientMisused(f"the request cannot be encoded: {error}") from None
 
     async def call_any(self, request: Message | Versioned) -> Any:
         try:
             return await self.network.call_any(request)
         except UnencodableMessage as error:
-            raise ClientMisused(f"the request cannot be written: {error}") from None
+            raise ClientMisused(f"the request cannot be encoded: {error}") from None
 
     async def metadata(self, topics: Iterable[str] | None) -> MetadataResponse:
-        """What some broker says of these topics, None meaning all. Creates none."""
+        """The metadata of these topics from any broker; None means all topics. Creates no topic."""
         named = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
         response: MetadataResponse = await self.call_any(request)
@@ -157,11 +158,12 @@ class AdminCalls:
         return response
 
     async def brokers(self) -> list[int]:
-        """All brokers, as of now."""
+        """The node ids of all brokers, from new metadata."""
         return sorted(broker.node_id for broker in (await self.metadata([])).brokers)
 
     async def call_controller(self, request: Message | Versioned) -> Any:
-        """One attempt at the controller. `controller_moved` has it looked for anew next time."""
+        """One attempt at the controller. If it cannot be reached, the next call looks for the controller
+        again."""
         if not self._knows_controller:
             await self.metadata([])
         controller = self.network.metadata.controller_id
@@ -174,7 +176,7 @@ class AdminCalls:
             raise
 
     def failure(self, code: int, what: str, message: str | None = None) -> BrokerError:
-        """The error for a code, noting what it says about where to ask next time."""
+        """The error for a code. After NOT_CONTROLLER the next call looks for the controller again."""
         if code == ErrorCode.NOT_CONTROLLER:
             self._knows_controller = False
         return BrokerError.of(code, what, message)
@@ -182,7 +184,7 @@ class AdminCalls:
     async def ask_brokers(
         self, brokers: Sequence[int], ask: Callable[[int], Awaitable[Outcome[Value]]]
     ) -> Outcomes[int, Value]:
-        """Ask each of these brokers; one that does not answer is asked again."""
+        """Ask each of these brokers; a broker that does not answer is asked again."""
         answers = await asyncio.gather(*(_tolerant(ask(broker)) for broker in brokers))
         return dict(zip(brokers, answers, strict=True))
 
@@ -208,7 +210,8 @@ class AdminCalls:
         for node, answer in zip(led, answers, strict=True):
             for partition in led[node]:
                 outcome = answer if isinstance(answer, Again) else _answered(answer.get(partition), partition)
-                # It was in the metadata a moment ago: its leader has not heard of it yet, or it goes away.
+                # The partition was in the metadata a moment ago. So its leader does not know it yet, or it is
+                # being deleted.
                 outcomes[partition] = Again(outcome) if isinstance(outcome, UnknownTopic) else outcome
         return outcomes
 
@@ -290,7 +293,7 @@ class _OpenItems(Generic[Item, Value]):
         self._last: dict[Item, ClientError] = {}
 
     async def attempt(self) -> None:
-        """Ask about what is open; raises an error that will pass while anything stays open."""
+        """Ask about the open items. Raises a retriable error if any item stays open."""
         outcomes = await self._ask(self.pending)
         still_open = []
         for item in self.pending:
@@ -307,7 +310,8 @@ class _OpenItems(Generic[Item, Value]):
             raise _StillOpen(str(self._last[still_open[0]]))
 
     def give_up(self, late: TimedOut) -> None:
-        """The time is over. When no broker ever said anything, that is one error and not one per item."""
+        """The time is over: the open items fail. If no broker ever answered, raises one error for all
+        items."""
         if not self._results and not self._errors and not self._last:
             raise late
         for item in self.pending:
@@ -329,7 +333,7 @@ class _StillOpen(ClientError):
 
 
 async def _tolerant(answer: Awaitable[Value]) -> Value | Again:
-    """An answer, or what makes it worth asking again. Other errors concern the whole call."""
+    """An answer, or `Again` after a retriable error. Other errors concern the whole call, and are raised."""
     try:
         return await answer
     except ClientError as error:
@@ -340,7 +344,9 @@ async def _tolerant(answer: Awaitable[Value]) -> Value | Again:
 
 def _answered(outcome: Outcome[Value] | None, item: object) -> Outcome[Value]:
     if outcome is None:
-        return BrokerError.of(ErrorCode.UNKNOWN_SERVER_ERROR, f"an answer without a word about {item}")
+        return BrokerError.of(
+            ErrorCode.UNKNOWN_SERVER_ERROR, f"asking about {item}", "the answer does not name it"
+        )
     return outcome
 
 

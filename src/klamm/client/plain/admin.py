@@ -1,4 +1,5 @@
-"""`klamm.Admin`: the admin for plain threads. Names, arguments and words are those of `klamm.aio.Admin`."""
+"""`klamm.Admin`: the admin for plain threads. Names, arguments and docstrings are those of
+`klamm.aio.Admin`."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from klamm.config.client_config import Bootstrap, ConfigGiven
 class Admin(PlainFace):
     """Administers a cluster: topics, settings, groups, offsets, records, log directories.
 
-    A method whose name is in the singular is about one thing and raises its error. One in the plural asks
-    about all at once and returns a dict from each to its result; when any failed it raises BatchFailed, whose
-    `results` has those that succeeded and whose `errors` has the error of each other. Every call takes
-    `timeout` in seconds (`default_api_timeout_ms` if it is not given), within which it tries again when
-    leaders, coordinators or the controller moved.
+    A method with a name in the singular is about one item, and raises that item's error. A method with a name
+    in the plural is about several items, and returns a dict with the result of each. If any item failed, it
+    raises BatchFailed: `results` has the results of the other items, `errors` the error of each item that
+    failed. Every call takes `timeout` in seconds (by default `default_api_timeout_ms`). Until then it tries
+    again if leaders, coordinators or the controller moved.
 
     `bootstrap` names one or more brokers ("host:port,host:port", or a list); `config` is a mapping or a file
     with Kafka's names; options are in docs/CLIENT_CONFIGURATION.md. `ssl_context` replaces the ssl options.

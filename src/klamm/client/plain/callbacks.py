@@ -1,7 +1,7 @@
-"""Runs the user's callbacks in the thread that called.
+"""Runs the user's rebalance callbacks in the thread that polls.
 
-A rebalance goes forward on the client's loop, but what it has to tell the user it tells where the user polls,
-who may call the client from there.
+The client's loop does the rebalance, but the callbacks run in the user's thread, while it polls: there they
+may call the client.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class _Job(NamedTuple):
-    """A callback that waits for the user's thread."""
+    """A callback that is to be run in the user's thread."""
 
     listener: Listener
     partitions: set[TopicPartition]
@@ -26,19 +26,19 @@ class _Job(NamedTuple):
 
 
 class CallbackRunner:
-    """For one client and its loop. Callbacks come one at a time, since rebalances do."""
+    """For one client and its loop. Rebalances happen one at a time, and so do their callbacks."""
 
     def __init__(self) -> None:
         self._jobs: asyncio.Queue[_Job] = asyncio.Queue()
 
     async def call(self, listener: Listener, partitions: set[TopicPartition]) -> None:
-        """On the loop: have the thread that waits in `run` call the listener, and wait for that."""
+        """On the loop: have the thread that is in `run` call the listener, and wait until it has."""
         outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self._jobs.put(_Job(listener, partitions, outcome))
         await outcome
 
     def run(self, thread: LoopThread, work: Coroutine[Any, Any, T]) -> T:
-        """In the user's thread: run `work` on the loop, and meanwhile the callbacks here."""
+        """In the user's thread: run `work` on the loop, and meanwhile run callbacks in this thread."""
         call = _Call(work)
         thread.run(call.begin())
         try:
@@ -49,8 +49,8 @@ class CallbackRunner:
                 except Exception as raised:
                     error = raised
                 finally:
-                    # Also when it is interrupted (Ctrl-C): the rebalance waits for this, and so would the
-                    # next poll.
+                    # Also when the callback is interrupted (Ctrl-C): the rebalance waits for the result, and
+                    # so would the next poll.
                     thread.run(_answer(job, error))
         except BaseException:
             thread.run(call.cancel())
@@ -59,7 +59,7 @@ class CallbackRunner:
 
 
 class _Call(Generic[T]):
-    """What runs on the loop while callbacks are waited for."""
+    """The coroutine that runs on the loop while the user's thread runs callbacks."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work

@@ -1,7 +1,7 @@
 """What all plain faces have in common: the asyncio client inside, on a loop in a thread of its own.
 
-A face holds its client and its thread; neither holds the face. So a face that its user drops without closing
-it is collected: it warns, and its thread ends by itself.
+A face has references to its client and its thread; neither has a reference to the face. So a face that its
+user drops without closing it is collected: it warns, and its thread ends.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PlainFace:
         if self._guard.forked:
             return
         self._thread.check_not_current()
-        with self._closing:  # who comes second waits until it is closed
+        with self._closing:  # a second thread waits here until the client is closed
             if self._guard.unusable:
                 return
             try:
@@ -78,7 +78,7 @@ class PlainFace:
                 self._thread.close()
 
     def counters(self) -> dict[str, float]:
-        """What this client has counted so far, by name."""
+        """The counters of this client so far, by name."""
         self._guard.check_not_forked()
         return self._client.counters()
 
@@ -107,7 +107,7 @@ def blocking(
 ) -> Callable[Concatenate[Any, P], T]:
     """The method of a plain face that runs `method` of the asyncio client inside, and waits for its result.
 
-    Type checkers, editors and `help` see the arguments, the result and the words of `method`.
+    Type checkers, editors and `help` see the arguments, the result and the docstring of `method`.
     """
 
     @wraps(method)

@@ -1,9 +1,9 @@
-"""`klamm.Producer`: the producer for plain threads. Names, arguments and words are those of
-`klamm.aio.Producer`, except that `send` waits for room where that one refuses.
+"""`klamm.Producer`: the producer for plain threads. Names, arguments and docstrings are those of
+`klamm.aio.Producer`, except that `send` waits for room where the other raises BufferFull.
 
-A record is taken in the caller's thread, under one lock around the cores. The client's own thread is woken
-when there is something new for it to see, at most once until it has looked: not for every record. A record
-that has nothing before it or beside it is even written to the socket by the caller's thread.
+A record is appended in the caller's thread, under one lock around the cores. The client's thread is woken
+when there is something to send, and not again before its next pass: not for every record. If a record is all
+there is to send, the caller's thread even writes it to the socket itself.
 """
 
 from __future__ import annotations
@@ -37,21 +37,22 @@ if TYPE_CHECKING:
     import pyarrow
 
 _thread_marks = threading.local()
-"""`is_client` is set on the threads of clients, where callbacks run and nothing may wait."""
+"""`is_client` is set on the threads of clients: callbacks run there, and must not wait."""
 
 
 class Ring:
-    """A waiter for threads: `wait` until it was called. May be called when nobody waits any more."""
+    """A waiter for a thread, which blocks in `wait` until the waiter is called. A call after the thread gave
+    up does nothing."""
 
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
         if getattr(_thread_marks, "is_client", False):
             raise ClientMisused(
-                "a callback waits for what only its own thread can bring about",
+                "a delivery callback waits for another delivery, which only its own thread can complete",
                 advice="Callbacks run on the client's thread; hand the work to a thread of your own",
             )
-        # Locked until it rings. A lock alone is a third of the price of an Event.
+        # Locked until the waiter is called. A lock costs a third of an Event.
         self._lock = threading.Lock()
         self._lock.acquire()
 
@@ -59,7 +60,7 @@ class Ring:
         self._lock.release()
 
     def wait(self, timeout: float | None) -> bool:
-        """Whether it rang within `timeout` seconds."""
+        """True if the waiter was called within `timeout` seconds."""
         return acquire_within(self._lock, timeout)
 
 
@@ -83,12 +84,14 @@ class Delivery(BatchDelivery):
         super().add_done_callback(callback)
 
     def result(self, timeout: float | None = None) -> SentRecord:
-        """Where the record went; waits for that. Raises its error, or TimedOut after `timeout` seconds."""
+        """Waits, and returns where the record was written. Raises its error, or TimedOut after `timeout`
+        seconds.
+        """
         outcome = self._outcome()
         return self._sent(self._wait(timeout) if outcome is None else outcome)
 
     def exception(self, timeout: float | None = None) -> ClientError | None:
-        """The error that the record ended in, if it did; waits as `result` does."""
+        """Waits as `result` does, and returns the record's error; None if it was written."""
         outcome = self._outcome()
         return self._error(self._wait(timeout) if outcome is None else outcome)
 
@@ -120,12 +123,13 @@ class RangesDelivery(BaseRangesDelivery):
         super().add_done_callback(callback)
 
     def result(self, timeout: float | None = None) -> list[SentRange]:
-        """Where the records went; waits for that. Raises their error, or TimedOut after `timeout` seconds."""
+        """Waits, and returns where the records were written. Raises their error, or TimedOut after `timeout`
+        seconds."""
         self._wait(timeout)
         return self._sent()
 
     def exception(self, timeout: float | None = None) -> ClientError | None:
-        """The error that the records ended in, if they did; waits as `result` does."""
+        """Waits as `result` does, and returns the records' error; None if they were written."""
         self._wait(timeout)
         return self._error()
 
@@ -175,8 +179,8 @@ class Producer(PlainFace):
         self._sender = engine.sender
         super().__init__(engine)
         self._is_sending = False
-        """Whether a `send` is at work; used under the lock. What sends meanwhile is its own thread, in a
-        partitioner or a finalizer, and must leave its half-done work alone."""
+        """True while a `send` runs; used under the lock. A `send` within it comes from the same thread, in a
+        partitioner or a finalizer, and must not send the batch that the outer one is filling."""
         self._sender.thread_loop = self._thread.loop
         self._thread.call_soon(setattr, _thread_marks, "is_client", True)
 
@@ -192,7 +196,7 @@ class Producer(PlainFace):
         partition: int | None = None,
         timestamp: TimeLike | None = None,
     ) -> Delivery:
-        """Take a record for sending. What is returned ends in a SentRecord or a typed error.
+        """Take a record for sending. Returns a delivery, which ends in a SentRecord or a typed error.
 
         Key and value are bytes or None; `headers` are pairs of a name and bytes, or a mapping; `timestamp` is
         in milliseconds since 1970 or a datetime with a time zone, by default the present. Without `partition`
@@ -234,9 +238,9 @@ class Producer(PlainFace):
         """Take the rows of a pyarrow RecordBatch or Table for sending. Needs klamm[arrow].
 
         `value`, `key` and so on name columns: binary or string for values and keys, timestamps or whole
-        milliseconds, lists of structs with key and value for headers. What is returned ends in a list of
-        SentRange(partition, base_offset, records), or a typed error; the rest may be written then. No Python
-        object is made per row. Waits until all rows are queued.
+        milliseconds, lists of structs with key and value for headers. Returns a delivery, which ends in a
+        list of SentRange(partition, base_offset, records) or a typed error; after an error some rows may be
+        written. No Python object is made per row. Waits until all rows are queued.
 
         Raises ClientMisused for columns that cannot be sent.
         """
@@ -254,10 +258,10 @@ class Producer(PlainFace):
         return delivery
 
     def _send_later(self, full: BufferFull, *record: Any) -> Delivery:
-        """Wait for room and then send; raises `full` when there is none in time."""
+        """Wait for room and then send; raises `full` if there is no room within max.block.ms."""
         deadline = time.monotonic() + self._client.settings.max_block
         while not self._thread.is_current() and self._wait_for_room(deadline - time.monotonic()):
-            with suppress(BufferFull), self._lock:  # others were faster
+            with suppress(BufferFull), self._lock:  # other threads may have taken the room
                 self._guard.check()
                 delivery = self._append(*record)
                 self._sender.wake_pending = True

@@ -1,13 +1,14 @@
-"""An event loop in a thread of its own, and how other threads wait for what runs on it.
+"""An event loop in a thread of its own, and how other threads run coroutines on it and wait for them.
 
-The plain faces stand on this: each has one LoopThread, and hands coroutines of the asyncio client to it.
+Each plain face has one LoopThread, on which it runs the coroutines of the asyncio client.
 
-- The thread is a daemon and holds no reference to the client: a program that ends without closing its clients
-  ends, and a client that is dropped stops its thread (`__del__`).
-- No loop runs while the interpreter takes itself apart (`end_threads`): libuv's thread would crash it.
-- A caller that is interrupted (Ctrl-C), or whose time is up, cancels the coroutine and sees it end.
-- The loop's own thread (delivery callbacks run there) must not wait for the loop: that is an error, not a
-  deadlock.
+- The thread is a daemon and has no reference to the client: a program that ends without closing its clients
+  does end, and a client that is freed stops its thread (`__del__`).
+- No loop runs while the interpreter shuts down (`end_threads`): uvloop's thread would crash it.
+- A caller that is interrupted (Ctrl-C), or whose time is up, cancels its coroutine and waits until it has
+  ended.
+- A call that waits, made from the loop's own thread (where delivery callbacks run), raises ClientMisused: it
+  would wait forever.
 - A call that waits while another thread closes the client raises ClientClosed.
 """
 
@@ -30,21 +31,21 @@ from klamm.model.event_loop import new_event_loop
 T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 10.0
-"""How long `close` waits for the thread: tasks are cancelled by then, and have only to clean up."""
+"""How long `close` waits for the thread: its tasks are cancelled, and only have to clean up."""
 
 EXIT_TIMEOUT_S = 2.0
 """How long a program that ends waits for the threads of clients that it did not close."""
 
 CANCEL_TIMEOUT_S = 5.0
-"""How long an interrupted caller waits for its cancelled coroutine, so that it leaves things tidy."""
+"""How long an interrupted caller waits until its cancelled coroutine has cleaned up."""
 
 WAIT_SLICE_S = 1.0
-"""The longest single wait on a lock; longer ones are made of these. A Ctrl-C that comes in the moment before
-a wait does not end it, and is seen after this long."""
+"""The longest single wait on a lock; longer waits are made of several. A Ctrl-C that comes just before a wait
+does not end it: it is handled after this time at the latest."""
 
 
 def acquire_within(lock: threading.Lock, timeout: float | None) -> bool:
-    """Whether the lock could be taken within `timeout` seconds. Signals interrupt it, whenever they come."""
+    """True if the lock could be taken within `timeout` seconds. Signals are handled while this waits."""
     deadline = monotonic() + (inf if timeout is None else timeout)
     while not lock.acquire(timeout=min(max(deadline - monotonic(), 0.0), WAIT_SLICE_S)):
         if monotonic() >= deadline:
@@ -70,7 +71,7 @@ class LoopThread(ForkAware):
 
     def after_fork(self) -> None:
         super().after_fork()
-        # Nothing runs here any more, so tasks end undone; asyncio would complain of each to the child's user.
+        # The loop does not run in the child, so its tasks never end; asyncio would log an error for each.
         self.loop.set_exception_handler(lambda loop, context: None)
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
@@ -92,7 +93,7 @@ class LoopThread(ForkAware):
         return self._result(call)
 
     def call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have the loop call a function. One that comes while the thread is being closed may be dropped."""
+        """Call a function on the loop. While the thread is being closed the call may be dropped."""
         if self.forked:
             raise self._forked_error()
         try:
@@ -101,12 +102,12 @@ class LoopThread(ForkAware):
             raise self._closed_error() from None
 
     def is_current(self) -> bool:
-        """Whether the caller is on the loop's own thread."""
-        # Not by its number, which the system gives to another thread when this one has ended.
+        """True if the caller is on the loop's own thread."""
+        # Not by the thread's number: the system gives it to another thread after this one has ended.
         return threading.current_thread() is self._thread
 
     def check_not_current(self) -> None:
-        """Raise ClientMisused on the loop's own thread, where waiting would wait for ever."""
+        """Raise ClientMisused on the loop's own thread, which would wait for itself forever."""
         if self.is_current():
             raise ClientMisused(
                 f"{self.name}: a call that waits was made from a callback",
@@ -114,9 +115,10 @@ class LoopThread(ForkAware):
             )
 
     def close(self) -> None:
-        """Cancel what runs on the loop, end the thread and wait for it. Idempotent."""
+        """Cancel the tasks of the loop, end the thread and wait for it. Idempotent."""
         if self.forked or self.is_current():
-            # The child has no such thread. On the loop's own thread the loop stops after this callback.
+            # A forked child does not have the thread. On the loop's own thread the loop stops after this
+            # callback.
             self._stop()
             return
         self._stop()
@@ -131,7 +133,7 @@ class LoopThread(ForkAware):
             self._thread.join(max(deadline - monotonic(), 0.0))
 
     def __del__(self) -> None:
-        # Also runs while the interpreter ends, where nothing may be waited for.
+        # Also runs while the interpreter shuts down, so it must not wait.
         if getattr(self, "_thread", None) is not None:
             self._stop()
 
@@ -141,11 +143,12 @@ class LoopThread(ForkAware):
         if self.forked:
             raise self._forked_error()
         self.check_not_current()
-        # Under the lock, because what is scheduled before `_stop` stops the loop is sure to be started.
+        # Under the lock: a call that is scheduled before `_stop` stops the loop is certain to be started.
         with self._lock:
             if self._closing:
                 raise self._closed_error()
-            # Set first: an interrupt between the two would close a coroutine that the loop still starts.
+            # Set first: after an interrupt between the two lines, `_cancel` must not close a coroutine that
+            # the loop still starts.
             call.scheduled = True
             try:
                 self.loop.call_soon_threadsafe(call.start)
@@ -200,7 +203,7 @@ def end_threads() -> None:
 
 
 class _Call(Generic[T]):
-    """A coroutine on the way to the loop, and the thread that waits for it."""
+    """A coroutine that a thread runs on the loop and waits for."""
 
     __slots__ = ("_done", "_loop", "_task", "coroutine", "finished", "scheduled")
 
@@ -210,7 +213,7 @@ class _Call(Generic[T]):
         self.scheduled = False
         self.finished = False
         self._task: asyncio.Task[T] | None = None
-        # Locked until the task is done. A lock alone is a third of the price of an Event.
+        # Locked until the task is done. A lock costs a third of an Event.
         self._done = threading.Lock()
         self._done.acquire()
 
@@ -220,7 +223,7 @@ class _Call(Generic[T]):
         self._task.add_done_callback(self._finish)
 
     def cancel(self) -> None:
-        """On the loop, after `start` unless an interrupt kept that from being scheduled."""
+        """On the loop, after `start`, unless an interrupt prevented that `start` was scheduled."""
         if self._task is not None:
             self._task.cancel()
             return
@@ -233,11 +236,11 @@ class _Call(Generic[T]):
         self._done.release()
 
     def wait(self, timeout: float | None) -> bool:
-        """In the caller's thread: whether the task was done in time. Signals interrupt it."""
+        """In the caller's thread: True if the task was done in time. Signals are handled while this waits."""
         return acquire_within(self._done, timeout)
 
     def succeeded(self) -> bool:
-        """Whether the task ended by itself, be it at the last moment."""
+        """True if the task ended by itself, even if that was after the time-out."""
         return self.finished and self._task is not None and not self._task.cancelled()
 
     def result(self) -> T:
@@ -246,7 +249,7 @@ class _Call(Generic[T]):
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """The thread's life: run the loop until it is stopped, then let all tasks end, cancelled."""
+    """The thread's function: runs the loop until it is stopped, then cancels all tasks and lets them end."""
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()

@@ -1,7 +1,7 @@
-"""What users pass to `send`, brought into the form that batches hold. A core.
+"""Checks and converts the arguments of `send`. A core.
 
-Keys, values and headers are bytes. Text is refused with a hint rather than encoded: which encoding was meant
-is for the caller to say.
+Keys, values and headers are bytes. Text is refused, with advice, and not encoded: only the caller knows the
+encoding.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ HeadersGiven: TypeAlias = Mapping[str, BytesLike | None] | Iterable[tuple[str, B
 """Headers as users give them: pairs, since a name may come twice, or a mapping."""
 
 _TIMESTAMP_LIMIT = 2**62
-"""Half of what the field could hold, so that differences fit, too."""
+"""Half of the largest number that fits, so that the difference of two timestamps fits, too."""
 
 
 def as_bytes(data: object, what: str, topic: str) -> bytes:
-    """A copy of anything like bytes; NotSerializable for all else."""
+    """A copy of bytes, a bytearray or a memoryview. Raises NotSerializable for anything else."""
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     if isinstance(data, str):
@@ -67,10 +67,10 @@ def as_timestamp_ms(timestamp: TimeLike) -> int:
 
 
 def as_partition(partition: object, topic: str) -> int:
-    """A partition number. Whether the topic has it is seen later."""
+    """A partition number. Does not check whether the topic has this partition."""
     if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition < 2**31:
         raise ClientMisused(
             f"partition {partition!r} of {topic} is not a number from 0 on",
-            advice="Leave it out to have one chosen",
+            advice="Give a number from 0 on, or leave it out: then the key decides",
         )
     return partition

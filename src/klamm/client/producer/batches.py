@@ -5,11 +5,12 @@ encoded the columns are dropped, and the batch is the bytes that go over the wir
 is read from them again.
 
 Every record's delivery is (batch, index). The outcome lies in the batch: nothing is done per record when it
-is acknowledged. Records may move: those of a topic that was unknown into the batches of its partitions, those
-of a batch that was too large into its parts. Then `moved` says where each is now.
+is acknowledged. Records may move: unplaced records into the batches of their partitions, and the records of a
+batch that was too large into its parts. Then `moved` says where each record is now.
 
-`waiters` may be added by any thread and taken by another without a lock: each list operation used here is
-atomic, the outcome is set before the waiters are taken, and whoever adds one looks at the outcome afterwards.
+One thread may add waiters while another takes them, without a lock: each list operation used here is atomic,
+the outcome is set before the waiters are taken, and the thread that adds a waiter checks the outcome
+afterwards.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from klamm.client.producer.queues import PartitionQueue
 
 RECORD_OVERHEAD_BYTES = 21
-"""What a record needs on the wire besides key, value and headers, at most: lengths, times, offset."""
+"""The most bytes that a record needs on the wire besides key, value and headers: lengths, times, offset."""
 
 RECORD_MEMORY_BYTES = 96
-"""What Python needs for a record besides its bytes: the objects around them, and their places in lists."""
+"""The memory that Python needs for a record besides its bytes: the objects, and their places in lists."""
 
 _HEADER_OVERHEAD_BYTES = 10
 """The lengths of a header's name and value, at most."""
@@ -41,7 +42,7 @@ NO_SEQUENCE = -1
 
 
 class Outcome(NamedTuple):
-    """What became of a batch. `record_errors` are the broker's words on single records, by index."""
+    """The result of a batch. `record_errors` are the broker's messages about single records, by index."""
 
     base_offset: int = -1
     log_append_time_ms: int = -1
@@ -49,7 +50,7 @@ class Outcome(NamedTuple):
     record_errors: Mapping[int, str] | None = None
 
     def error_of(self, index: int) -> ClientError | None:
-        """The error of one record: its own, or that it was beside one that was refused."""
+        """The error of one record: its own, or that another record of the batch was refused."""
         error = self.error
         if error is None or not self.record_errors or error.code is None:
             return error
@@ -62,7 +63,7 @@ Waiter = Callable[[], object]
 
 
 class FailureNotice:
-    """Tells of a failed batch when the last that could ask for its outcome is gone and nobody has."""
+    """Reports a failed batch when all its deliveries are gone and nobody has asked for its outcome."""
 
     __slots__ = ("_tell", "count", "error", "is_seen", "place")
 
@@ -124,7 +125,7 @@ class Batch:
         self.partition = partition
         self.order = order
         self.number = number
-        """Its place among all batches of the producer; the parts of a batch keep its number."""
+        """The batch's place among all batches of the producer; the parts of a split batch keep its number."""
         self.created = created
         self.deadline = deadline
         self.is_open = True
@@ -141,13 +142,14 @@ class Batch:
         """Set when the batch is closed."""
         self.size = HEADER_SIZE
         self.memory = 0
-        """What it counts for in buffer.memory; set when it is closed, 0 again when that is given back."""
+        """The bytes of buffer.memory that the batch uses: set when it is closed, 0 again once given back."""
         self.data: bytearray | memoryview | None = None
         self.attempts = 0
         self.retry_at = 0.0
         self.on_wire = False
         self.may_be_written = False
-        """It was sent and nobody said what became of it."""
+        """True if an earlier attempt may have written the batch: it was sent, and no answer said that it was
+        not written."""
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = -1
         self.sequence = NO_SEQUENCE
@@ -155,9 +157,9 @@ class Batch:
         self.last_error: ClientError | None = None
         self.outcome: Outcome | None = None
         self.notice: FailureNotice | None = None
-        """There before an outcome that is an error."""
+        """Set before an outcome that is an error."""
         self.queue: PartitionQueue | None = None
-        """The queue it is in or was taken from; None once nobody will send it again."""
+        """The queue that the batch is in or was taken from; None once it will not be sent again."""
         self.moved: Sequence[tuple[Batch, int]] | None = None
         self.waiters: list[tuple[int, Waiter]] = []
 
@@ -174,7 +176,8 @@ class Batch:
     def add(
         self, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None, size: int
     ) -> int:
-        """Take a record of `size` bytes on the wire; its index. The accumulator does the same inline."""
+        """Add a record of `size` bytes on the wire; returns its index. The accumulator does the same
+        inline."""
         values = self.values
         index = len(values)
         if self.keys is not None:
@@ -193,7 +196,7 @@ class Batch:
         return index
 
     def close(self) -> None:
-        """No more records."""
+        """Take no more records."""
         if self.is_open:
             self.is_open = False
             self.count = len(self.values)
@@ -240,7 +243,7 @@ class Batch:
         return data
 
     def drop_records(self) -> None:
-        """Nobody will send the batch again."""
+        """Free the records: the batch will not be sent again."""
         self.data = None
         self.queue = None
         self._drop_columns()
@@ -251,7 +254,8 @@ class Batch:
         self.values = []
 
     def split(self) -> list[Batch]:
-        """Two batches with the halves of the records of this encoded one, in its place in every order."""
+        """Two batches with the halves of the records of this encoded batch, which take its place in the
+        queue."""
         assert self.data is not None and self.count > 1, "only a sent batch of several records is split"
         records = list(iter_records(self.data))
         halves = (records[: self.count // 2], records[self.count // 2 :])
@@ -271,7 +275,7 @@ class Batch:
     # ---- waiting
 
     def add_waiter(self, index: int, waiter: Waiter) -> None:
-        """Have `waiter` called once when the record is done; at once if it is."""
+        """Call `waiter` once, when the record is done; at once if it is done already."""
         batch = self
         while True:
             moved = batch.moved
@@ -282,7 +286,8 @@ class Batch:
             batch.waiters.append(entry)
             if batch.outcome is None and batch.moved is None:
                 return
-            # Finished or moved meanwhile. Whoever takes the entry out of the list sees to it.
+            # The batch was settled or moved meanwhile. The thread that takes the entry out of the list calls
+            # the waiter.
             try:
                 batch.waiters.remove(entry)
             except ValueError:
@@ -293,8 +298,8 @@ class Batch:
                 return
 
     def drop_waiter(self, index: int, waiter: Waiter) -> bool:
-        """Take a waiter back; whether it was there. One that is being called, or on the move, is called all
-        the same."""
+        """Take a waiter back; returns whether it was there. A waiter that is being called, or moved, is
+        called all the same."""
         batch = self
         while True:
             try:
@@ -306,37 +311,37 @@ class Batch:
             batch, index = batch.moved[index]
 
     def was_looked_at(self) -> None:
-        """Somebody has, or will have, the outcome."""
+        """Note that somebody has asked for the outcome, or will be told it."""
         if self.notice is not None:
             self.notice.is_seen = True
 
     def take_waiters(self) -> list[tuple[int, Waiter]]:
-        """All that wait, first come first; nobody else gets them."""
+        """Take all waiters out, in the order they were added; no other thread gets them."""
         waiters = self.waiters
         taken = []
         waiters.reverse()
         while waiters:
             try:
                 taken.append(waiters.pop())
-            except IndexError:  # the last one was taken back by whoever had added it
+            except IndexError:  # the thread that had added the last waiter took it back
                 break
         return taken
 
     def move(self, places: Sequence[tuple[Batch, int]]) -> None:
-        """The records are elsewhere now, and so are those who wait for them."""
+        """The records moved to `places`: move their waiters, too."""
         self.moved = places
         for index, waiter in self.take_waiters():
             self.add_waiter(index, waiter)
 
 
 def wire_size_of(record: Record) -> int:
-    """What a record needs on the wire, at most."""
+    """The most bytes that a record needs on the wire."""
     size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
     return size + headers_size(record.headers) if record.headers else size
 
 
 def headers_size(headers: Headers) -> int:
-    """What headers need on the wire, at most; names are counted in UTF-8."""
+    """The most bytes that headers need on the wire; names are counted in UTF-8."""
     return sum(
         _HEADER_OVERHEAD_BYTES + len(name.encode("utf-8", NAME_ERRORS)) + (len(value) if value else 0)
         for name, value in headers

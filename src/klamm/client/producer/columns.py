@@ -1,7 +1,7 @@
 """Records that come as Arrow columns: cut into slices, encoded slice by slice, sent as whole batches.
 
-Needs klamm[arrow]; nothing here is imported before columns are sent. No Python object is made per row, except
-for a partitioner of the user's, who is asked about every key.
+Needs klamm[arrow]; this module is imported when columns are sent first. No Python object is made per row,
+unless the user gave a partitioner, which is called for every key.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from klamm.records.arrow_encoding import ColumnError, EncodedRecords, encode_col
 from klamm.records.kernels import pyarrow as pa
 
 SLICE_BYTES = 4 * 1024 * 1024
-"""What is encoded in one go, about: it takes a millisecond, in which nothing else runs on the loop."""
+"""About how much is encoded at a time: this takes a millisecond, during which the loop stands still."""
 
 SLICE_SHARE = 4
-"""And no more than this part of the buffer's memory, so that encoded rows find room."""
+"""A slice has at most one part in so many of buffer.memory, so that its encoded rows find room."""
 
 LEAST_PIECE_BYTES = 512 * 1024
-"""Pieces of a table that are as large as this are not put together to be encoded, if their rows may go
-anywhere: a batch need not be larger."""
+"""The chunks of a table are encoded one by one if they have at least this size on average and their rows may
+go to any partition: batches need not be larger. Smaller chunks are joined."""
 
 _CHOSEN = "the partitioner's choice"
 
 
 class ColumnNames(NamedTuple):
-    """Which column is what; None for what no row has."""
+    """The names of the columns; None for a field that no row has."""
 
     value: str | None
     key: str | None
@@ -39,7 +39,7 @@ class ColumnNames(NamedTuple):
 
 
 class ColumnFeed:
-    """Rows of a RecordBatch or Table on their way into batches."""
+    """Encodes the rows of a RecordBatch or Table into batches, slice by slice."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ColumnFeed:
         partitioner: Partitioner | None,
         topic: str,
     ) -> None:
-        """Raises ClientMisused for columns that are not there or cannot be sent."""
+        """Raises ClientMisused for columns that do not exist or cannot be sent."""
         if not isinstance(batch, pa.RecordBatch | pa.Table):
             raise ClientMisused(
                 f"{type(batch).__name__} is neither a pyarrow RecordBatch nor a Table",
@@ -61,13 +61,13 @@ class ColumnFeed:
         self._settings = settings
         self._partitioner = partitioner
         self._slices = self._cut()
-        # What is wrong with a column is seen in its first row, while the caller can still be told.
+        # A column of a wrong type fails with its first row, here, where the caller gets the error.
         self._encode(batch.slice(0, 1), names._replace(partition=None), 1, None, 0)
 
     def next_batches(
         self, partitions: int, rotation: Sequence[int], now_ms: int
     ) -> list[EncodedRecords] | None:
-        """The batches of the next slice; None when there is none."""
+        """The batches of the next slice; None when there are no more slices."""
         rows = next(self._slices, None)
         if rows is None:
             return None
@@ -86,7 +86,7 @@ class ColumnFeed:
         return encoded
 
     def _cut(self) -> Iterator[Any]:
-        """The slices that are encoded in one go."""
+        """The slices, each of which is encoded at once."""
         batch, size = self._batch, self._batch.nbytes
         row_bytes = max(size // max(batch.num_rows, 1), 1)
         rows = max(min(SLICE_BYTES, self._settings.buffer_bytes // SLICE_SHARE) // row_bytes, 1)

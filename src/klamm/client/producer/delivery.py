@@ -1,8 +1,8 @@
-"""What `send` returns: a record's way to its partition, and in the end where it went. A core.
+"""What `send` returns: a delivery, which ends with where the record was written, or with an error. A core.
 
-A delivery is two references, a batch and an index in it, because one is made for every record. All else is
-asked of the batch when somebody wants to know. How to wait is a matter of the face: the asyncio producer's
-deliveries are awaited, the plain one's have a `result` that blocks.
+One is made for every record, so a delivery is only two references: a batch, and an index in it. All else is
+read from the batch when somebody asks. The two faces wait differently: deliveries of the asyncio producer are
+awaited, those of the plain producer have a `result` that blocks.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class BatchDelivery:
         return batch.outcome if batch.moved is None else self._place()[0].outcome
 
     def _place(self) -> tuple[Batch, int]:
-        """Where the record is now. Looked for each time: several threads may ask one delivery."""
+        """The batch and the index where the record is now. Not kept, because several threads may ask."""
         batch, index = self._batch, self._index
         while batch.moved is not None:
             batch, index = batch.moved[index]
@@ -87,11 +87,11 @@ class BatchDelivery:
         return outcome.error_of(index)
 
     def _sent(self, outcome: Outcome) -> SentRecord:
-        """Where the record went; raises if it went nowhere."""
+        """Where the record was written; raises its error if it failed."""
         if outcome.error is not None:
             error = self._error(outcome)
             assert error is not None
-            # All records of a batch share the error: without this its traceback would grow with each.
+            # All records of a batch share the error: without this its traceback would grow with each raise.
             raise error.with_traceback(None)
         batch, index = self._batch, self._index
         if batch.moved is not None:
@@ -103,11 +103,11 @@ class BatchDelivery:
             timestamp if timestamp >= 0 else batch.timestamps[index],
             batch.topic,
         )
-        return tuple.__new__(SentRecord, place)  # for each record; calling the class costs twice as much
+        return tuple.__new__(SentRecord, place)  # called for each record: half the cost of calling the class
 
 
 def not_a_future() -> ClientMisused:
-    """What `concurrent.futures.wait` and `as_completed` get, which look for the insides of a Future."""
+    """For `concurrent.futures.wait` and `as_completed`, which use the private attributes of a Future."""
     return ClientMisused(
         "a delivery is not a concurrent.futures.Future, so concurrent.futures cannot wait for it",
         advice="Call result() of each delivery, or producer.flush() for all of them; or add_done_callback()",
@@ -115,7 +115,7 @@ def not_a_future() -> ClientMisused:
 
 
 class SentRange(NamedTuple):
-    """Where a run of records went: as many as `records`, from `base_offset` on; -1 when nobody says."""
+    """Where consecutive records were written: `records` of them, from `base_offset` on (-1 if not known)."""
 
     partition: int
     base_offset: int
@@ -123,9 +123,9 @@ class SentRange(NamedTuple):
 
 
 class RangesDelivery:
-    """Many records on their way that came as columns. Ends in a list of SentRange or a ClientError.
+    """The rows of one `send_arrow` on their way. Ends in a list of SentRange or a ClientError.
 
-    When some of its batches failed it ends in the error of the first that did; the others may be written.
+    If some batches failed, it ends in the error of the first of them; the other batches may be written.
     """
 
     __slots__ = ("__weakref__", "_batches", "_failure", "_feed_waiters", "_is_fed", "_place")
@@ -138,11 +138,11 @@ class RangesDelivery:
         self._feed_waiters: list[RangesWaiter] = []
 
     def feed(self, batch: Batch) -> None:
-        """More of the records are in a batch now."""
+        """Add a batch with the next rows."""
         self._batches.append(batch)
 
     def end_feed(self, failure: ClientError | None = None) -> None:
-        """All records are in batches now, or the rest of them cannot be."""
+        """All rows are in batches now, or, with `failure`, the rest of them failed."""
         self._is_fed = True
         self._failure = failure
         waiters, self._feed_waiters = self._feed_waiters, []
@@ -176,7 +176,7 @@ class RangesDelivery:
         raise not_a_future()
 
     def _undone(self) -> Batch | None:
-        """The first batch that is not done; of one that was split, the first part."""
+        """The first batch that is not settled; of a split batch, the first part that is not."""
         for place in range(self._place, len(self._batches)):
             for batch in _parts_of(self._batches[place]):
                 if batch.outcome is None:
@@ -185,7 +185,7 @@ class RangesDelivery:
         return None
 
     def _add_waiter(self, waiter: Waiter) -> RangesWaiter:
-        """Have `waiter` called when all records are done; what is returned can be dropped."""
+        """Call `waiter` when all records are done. `drop` of the returned object takes the waiter back."""
         waiting = RangesWaiter(self, waiter)
         waiting()
         return waiting
@@ -220,8 +220,8 @@ def _parts_of(batch: Batch) -> Iterator[Batch]:
 
 
 class RangesWaiter:
-    """Waits for one batch after the other, so that parts of a split one are waited for, too. It is called
-    when there is a reason to look how far they are."""
+    """Waits for one batch after the other, so that it also waits for the parts of a split batch. It is called
+    whenever a batch is settled, and when all rows are fed."""
 
     __slots__ = ("_batch", "_delivery", "_waiter")
 
@@ -242,11 +242,11 @@ class RangesWaiter:
             self._delivery._feed_waiters.append(self)
 
     def calls(self, waiter: Waiter) -> bool:
-        """True if `waiter` is what will be called in the end."""
+        """True if `waiter` is the one that is called when all records are done."""
         return self._waiter == waiter
 
     def drop(self) -> None:
-        """Nobody waits any more."""
+        """Take the waiter back."""
         self._waiter = None
         if self._batch is not None:
             self._batch.drop_waiter(0, self)

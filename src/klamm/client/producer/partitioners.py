@@ -3,11 +3,10 @@
 - With a key: `murmur2`, exactly as the Java client chooses, or `crc32`, as librdkafka does by default. Both
   count all partitions of the topic, whether they have a leader or not: a key never moves because a broker is
   down.
-- Without one (`StickyPartition`): all records to one partition until it got a batch's worth of bytes and that
-  batch is closed, then to the next. The next is, of those with a leader, the one with the fewest batches
-  waiting; among equals they take turns. So a slow broker gets less, and no single partition gets the small
-  batches of all.
-- Or a function of the user's, which is not trusted: what it returns is checked.
+- Without a key (`StickyPartition`): all records go to one partition until it got `batch.size` bytes and its
+  batch is closed, then to the next. The next is the partition with the fewest waiting batches, of those that
+  have a leader; among equals they take turns. So a slow broker gets fewer records, and batches are large.
+- Or a function of the user chooses. The number that it returns is checked.
 """
 
 from __future__ import annotations
@@ -21,16 +20,17 @@ from zlib import crc32
 from klamm.client.errors import ClientMisused
 
 Partitioner: TypeAlias = Callable[[str, bytes | None, int], int | None]
-"""A user's own choice: topic, key and number of partitions in, partition out. None leaves it to us."""
+"""A user's function: takes topic, key and number of partitions, returns the partition, or None for our
+choice."""
 
 KeyPartitioner: TypeAlias = Callable[[bytes, int], int | None]
-"""Key and number of partitions in, partition out; None when such a key does not decide."""
+"""Takes a key and the number of partitions, returns the partition; None for a key that counts as none."""
 
 CACHED_KEYS = 16_384
 """How many hashes of keys are kept, since keys come again and hashing in Python is slow."""
 
 CACHED_KEY_BYTES = 128
-"""Longer keys are not kept: together they would be more than a few megabytes."""
+"""Hashes of longer keys are not kept: the keys would take too much memory."""
 
 _MULTIPLIER = 0x5BD1E995
 _SEED = 0x9747B28C
@@ -67,11 +67,11 @@ def crc32_partition(key: bytes, partitions: int) -> int | None:
 
 
 KEY_PARTITIONERS: dict[str, KeyPartitioner] = {"murmur2": murmur2_partition, "crc32": crc32_partition}
-"""By the words of the key `partitioner`."""
+"""By the values of the setting `partitioner`."""
 
 
 def ask_user(partitioner: Partitioner, topic: str, key: bytes | None, partitions: int) -> int | None:
-    """What the user's function says, checked."""
+    """The partition that the user's function chose. Raises ClientMisused if that is not a valid one."""
     try:
         chosen = partitioner(topic, key, partitions)
     except Exception as error:
@@ -98,18 +98,18 @@ class StickyPartition:
         self._switch_bytes = max(switch_bytes, 1)
         self.current = current
         self.sent_bytes = 0
-        """What went to `current` since it was chosen. The accumulator counts."""
+        """The bytes that went to `current` since it was chosen; the accumulator counts them."""
 
     def batch_closed(self) -> bool:
-        """A batch of `current` takes no more records: is it time for another partition?
+        """A batch of `current` was closed. Returns whether it is time to switch to another partition.
 
-        Not yet when it was closed early, because it lingered long enough: many small batches would go round,
-        and each would be smaller still.
+        Not if the batch was closed early because its linger time was over: switching then would spread few
+        records over many partitions, and make batches smaller still.
         """
         return self.sent_bytes >= self._switch_bytes
 
     def switch(self, has_leader: Sequence[bool], waiting_batches: Sequence[int]) -> None:
-        """Go on to the next partition. Without any leader all take turns, and wait for one."""
+        """Switch to the next partition. If no partition has a leader, all of them take turns."""
         count = len(has_leader)
         any_leader = True in has_leader
         best, fewest = -1, 0

@@ -95,12 +95,12 @@ class RangesDelivery(BaseRangesDelivery):
 
 
 def not_done() -> ClientMisused:
-    return ClientMisused("nobody has acknowledged this yet", advice="Await it, or ask `done()` first")
+    return ClientMisused("the delivery is not done yet", advice="Await it, or ask `done()` first")
 
 
 def columns_are_loaded() -> bool:
-    """True if pyarrow and numba are loaded, so that columns can be taken at once. They take seconds to load,
-    and compiling our kernels, once on a machine, takes longer."""
+    """True if pyarrow and numba are loaded, so that `send_arrow` need not load them in a thread. Loading
+    takes seconds; the first time on a machine longer, because our kernels are compiled."""
     return hasattr(sys.modules.get(_COLUMNS), "ColumnFeed")
 
 
@@ -110,7 +110,7 @@ def column_feed(
     columns: dict[str, str | None],
     engine: Engine[Any],
 ) -> ColumnFeed:
-    """The rows of a batch, ready to be brought into batches of records. Not on the loop the first time."""
+    """Makes the feed for the rows of a batch. Not to be called on the loop before `columns_are_loaded`."""
     from klamm.client.producer.columns import ColumnFeed, ColumnNames
 
     return ColumnFeed(batch, ColumnNames(**columns), engine.settings, engine.partitioner, topic)
@@ -135,8 +135,7 @@ class Producer:
         **options: Unpack[ProducerOptions],
     ) -> None:
         settings, chooser = producer_config(bootstrap, config, partitioner, options)
-        # Everything happens on one loop, so there is nothing to lock. A lock of the interpreter's own is the
-        # context manager that costs least.
+        # All calls are on one loop, so nothing needs a lock. An RLock is the cheapest context manager.
         self._engine = Engine(settings, Delivery, lock=RLock(), partitioner=chooser, ssl_context=ssl_context)
         self._guard = self._engine._guard
         self._accumulator = self._engine.accumulator
@@ -145,12 +144,12 @@ class Producer:
     # ---- life
 
     async def start(self) -> None:
-        """Begin. `async with` does it, and so does the first call. Nothing is connected before that."""
+        """Start. `async with` and the first call do it, too. No connection is made before that."""
         self._guard.check_on_loop()
         await self._engine.start()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is here, and end all connections. Records that are not acknowledged within `timeout`
+        """Send all records, and close all connections. Records that are not acknowledged within `timeout`
         seconds fail with ClientClosed; without one, every record gets its `delivery_timeout_ms`.
 
         Idempotent; every other call raises ClientClosed afterwards.
@@ -180,7 +179,7 @@ class Producer:
             guard.abandoned()
 
     def counters(self) -> dict[str, float]:
-        """What this client has counted so far, by name."""
+        """The counters of this client so far, by name."""
         self._guard.check_not_forked()
         return self._engine.counters()
 
@@ -195,7 +194,7 @@ class Producer:
         partition: int | None = None,
         timestamp: TimeLike | None = None,
     ) -> Delivery:
-        """Take a record for sending. What is returned ends in a SentRecord or a typed error.
+        """Take a record for sending. Returns a delivery, which ends in a SentRecord or a typed error.
 
         Key and value are bytes or None; `headers` are pairs of a name and bytes, or a mapping; `timestamp` is
         in milliseconds since 1970 or a datetime with a time zone, by default the present. Without `partition`
@@ -204,7 +203,7 @@ class Producer:
         Never waits: when `buffer_memory` is used up it raises BufferFull, and `await drain()` waits for room.
         """
         guard = self._guard
-        # Before anything is taken: what is refused must not be sent later.
+        # Before the record is taken: a record for which `send` raises must not be sent.
         loop = guard.loop
         if guard.unusable or loop is None or _get_running_loop() is not loop:
             guard.check_on_loop()
@@ -227,13 +226,13 @@ class Producer:
         """Take the rows of a pyarrow RecordBatch or Table for sending. Needs klamm[arrow].
 
         `value`, `key` and so on name columns: binary or string for values and keys, timestamps or whole
-        milliseconds, lists of structs with key and value for headers. What is returned ends in a list of
-        SentRange(partition, base_offset, records), or a typed error; the rest may be written then. No Python
-        object is made per row. The rows are queued as room allows; `await drain()` waits until they are, and
-        only then is it certain that records sent later come behind them.
+        milliseconds, lists of structs with key and value for headers. Returns a delivery, which ends in a
+        list of SentRange(partition, base_offset, records) or a typed error; after an error some rows may be
+        written. No Python object is made per row. The rows are queued as room allows; `await drain()` waits
+        until all are queued. Records sent before that may come before some of the rows.
 
-        Raises ClientMisused for columns that cannot be sent, and BufferFull when much waits already. The
-        first call in a process loads numba, which takes seconds, in a thread: there the delivery ends in the
+        Raises ClientMisused for columns that cannot be sent, and BufferFull when many calls wait already. The
+        first call in a process loads numba in a thread, which takes seconds: then the delivery ends in the
         ClientMisused instead.
         """
         self._guard.check_on_loop()
@@ -251,7 +250,7 @@ class Producer:
         return delivery
 
     async def drain(self) -> None:
-        """Wait until there is room for a record: at once, unless `buffer_memory` is nearly used up.
+        """Wait until there is room for a record. Returns at once unless `buffer_memory` is nearly used up.
 
         Tasks that wait go on in the order in which they came, as many at once as have room for a record
         each: a `send` right after `await drain()` has its room, however many tasks do the same. Room for a
@@ -264,18 +263,18 @@ class Producer:
         self._guard.check()
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send all that is here without lingering, and wait until each record succeeded or failed.
+        """Send all records without linger time, and wait until each of them succeeded or failed.
 
-        Raises TimedOut when that takes longer than `timeout` seconds; the records are on their way still.
+        Raises TimedOut when that takes longer than `timeout` seconds; the records are still on their way.
         """
         self._guard.check_on_loop()
         await self._engine.flush(as_timeout(timeout))
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        """The partitions of a topic, from 0 on. UnknownTopic if there is none within `timeout` seconds
-        (without one, within `max_block_ms`).
+        """The partitions of a topic, from 0 on. Raises UnknownTopic if the topic does not exist within
+        `timeout` seconds (without one, within `max_block_ms`).
 
-        The topic is created if it is not there and the broker creates topics by itself, as for a record.
+        As with a record, a topic that does not exist is created if the broker creates topics automatically.
         """
         self._guard.check_on_loop()
         return await self._engine.partitions_for(as_name(topic, "topic"), as_timeout(timeout))

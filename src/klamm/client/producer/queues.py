@@ -1,7 +1,7 @@
-"""The batches of one partition that wait, and the partitions of one topic. A core.
+"""The batches that wait for one partition, and the partitions of one topic. A core.
 
-Batches leave a queue in order, at its left; the last one may still be open. One that must be sent again comes
-back to its place, before all that are younger.
+Batches leave a queue in order; the last one may still be open. A batch that must be sent again is put back
+before all later batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from klamm.records.decoding import Headers
 
 
 class PartitionQueue:
-    """What waits for one partition, and how much of it is under way."""
+    """The batches that wait for one partition, and the number that is under way."""
 
     __slots__ = (
         "index",
@@ -41,30 +41,30 @@ class PartitionQueue:
         self.sequences = sequences
         """None without idempotence."""
         self.template: ProduceTemplate | None = None
-        """How its requests are made while they carry one small batch; None until there was such a one."""
+        """Makes the requests that carry one small batch; None before the first such request."""
 
     def add(self, batch: Batch) -> None:
-        """A new batch, open or closed, behind all others."""
+        """Add a new batch, open or closed, after all others."""
         self.next_order += 1
         self.waiting.append(batch)
         self.open_batch = batch if batch.is_open else None
 
     def close_open(self) -> Batch | None:
-        """Let the open batch take no more records; returns it, if there was one."""
+        """Close the open batch and return it; None if there is none."""
         batch, self.open_batch = self.open_batch, None
         if batch is not None:
             batch.close()
         return batch
 
     def take(self) -> Batch:
-        """The first batch, to be sent."""
+        """Take the first batch out, to be sent."""
         batch = self.waiting.popleft()
         if batch is self.open_batch:
             self.close_open()
         return batch
 
     def put_back(self, batch: Batch) -> None:
-        """A batch to be sent again, before those that came after it."""
+        """Put back a batch that is to be sent again, before all later batches."""
         place = 0
         for other in self.waiting:
             if other.order > batch.order:
@@ -79,11 +79,12 @@ class PartitionQueue:
 
 
 UnplacedRecord: TypeAlias = tuple[bytes | None, bytes | None, int, Headers | None, int | None]
-"""Key, value, timestamp, headers, and the partition that the sender named."""
+"""Key, value, timestamp, headers, and the partition that the user named."""
 
 
 class UnplacedBatch(Batch):
-    """Records whose partition cannot be chosen yet; `wanted` are the partitions their sender named."""
+    """Records whose partition cannot be chosen yet; `wanted` has the partitions that the user named, or
+    None."""
 
     __slots__ = ("wanted",)
 
@@ -99,7 +100,7 @@ class UnplacedBatch(Batch):
 
 
 class TopicBuffer:
-    """The partitions of one topic. It has none until they are known."""
+    """The queues of one topic, by partition; none until metadata say how many partitions there are."""
 
     __slots__ = ("batches_seen", "has_leader", "name", "queues", "sticky", "unplaced", "used_at")
 
@@ -110,7 +111,7 @@ class TopicBuffer:
         self.unplaced: deque[UnplacedBatch] = deque()
         self.sticky = StickyPartition(switch_bytes, 0)
         self.batches_seen = -1
-        """How many batches had been begun when `is_unused` last looked."""
+        """How many batches had been begun at the latest call of `is_unused`."""
         self.used_at = 0.0
 
     def is_unused(self, now: float, idle_seconds: float) -> bool:
@@ -124,7 +125,7 @@ class TopicBuffer:
         return not is_busy and now - self.used_at >= idle_seconds
 
     def rotation(self) -> list[int]:
-        """The partitions that records without a key go round, beginning with the sticky one."""
+        """The partitions that records without a key go to in turn, beginning with the sticky one."""
         count = len(self.queues)
         around = [(self.sticky.current + step) % count for step in range(count)]
         return [index for index in around if self.has_leader[index]] or around

@@ -1,7 +1,7 @@
-"""Produce requests out of batches, and what their answers say about each. A core.
+"""Makes Produce requests from batches, and reads from the answers what happened to each batch. A core.
 
-From version 13 on topics are named by id. A topic whose id is not known, as with old brokers, is sent by name
-in an older version, and all others in the same request with it.
+From version 13 on, requests name topics by id. If the id of a topic is not known, as with old brokers, the
+whole request is sent in an older version, which names topics by name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FIRST_VERSION_WITH_ZSTD = 7
 
 
 class ProduceCall:
-    """One request that is under way: the batches in it, and the ids that it gave their topics."""
+    """One request: its batches, and the topic ids that it names."""
 
     __slots__ = ("_topic_ids", "batches")
 
@@ -41,11 +41,11 @@ class ProduceCall:
 
     @property
     def max_version(self) -> int | None:
-        """The newest version that can name all topics; None if all can."""
+        """The newest version that can name all topics of the request; None if every version can."""
         return LAST_VERSION_WITH_NAMES if ZERO_TOPIC_ID in self._topic_ids.values() else None
 
     def request(self, settings: ProducerSettings) -> ProduceRequest:
-        """The message; encodes the batches, which may take a while."""
+        """The request message. Encodes the batches, which may take milliseconds."""
         topics = {
             name: TopicProduceData(name=name, topic_id=topic_id, partition_data=[])
             for name, topic_id in self._topic_ids.items()
@@ -62,7 +62,7 @@ class ProduceCall:
         )
 
     def answers(self, response: ProduceResponse, version: int, learn: LearnLeader) -> Iterator[BatchAnswer]:
-        """What the response says about each batch that it names."""
+        """The answer for each batch that the response names."""
         with_names = version <= LAST_VERSION_WITH_NAMES
         by_place: dict[tuple[str | bytes, int], Batch] = {
             (batch.topic if with_names else self._topic_ids[batch.topic], batch.partition): batch
@@ -70,7 +70,7 @@ class ProduceCall:
         }
         for topic in response.responses:
             for said in topic.partition_responses:
-                # Each once: a damaged answer may speak of a partition twice.
+                # Each batch once: a damaged answer may name a partition twice.
                 batch = by_place.pop((topic.name if with_names else topic.topic_id, said.index), None)
                 if batch is None:
                     continue
@@ -79,7 +79,7 @@ class ProduceCall:
 
 
 def call_for(batches: list[Batch], metadata: MetadataCache) -> ProduceCall:
-    """A request for these batches, with the topic ids of the moment."""
+    """A request for these batches, with the topic ids of the latest metadata."""
     topic_ids = {}
     for batch in batches:
         known = metadata.topics.get(batch.topic)
@@ -88,7 +88,7 @@ def call_for(batches: list[Batch], metadata: MetadataCache) -> ProduceCall:
 
 
 def check_version(version: int, codec: int, address: BrokerAddress) -> None:
-    """Raise if batches are compressed in a way that brokers of that age do not know."""
+    """Raise if the broker is too old for the compression of the batches."""
     if version < _FIRST_VERSION_WITH_ZSTD and codec == Codec.ZSTD:
         raise BrokerError.of(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"producing to {address}", "it does not know zstd"
@@ -104,7 +104,7 @@ class BatchAnswer(NamedTuple):
     has_moved: bool
     """The answer named another leader than the one we knew."""
     is_stale: bool
-    """What we know of the cluster is out of date."""
+    """The answer shows that our metadata are out of date."""
 
 
 def _answer(said: PartitionProduceResponse) -> Answer:
@@ -117,7 +117,7 @@ def _answer(said: PartitionProduceResponse) -> Answer:
 def _learn(
     batch: Batch, said: PartitionProduceResponse, response: ProduceResponse, learn: LearnLeader
 ) -> bool:
-    """Take over the leader that an answer names; whether it is news."""
+    """Take over the leader that an answer names; returns whether it is a new one."""
     leader = said.current_leader
     if leader is None or leader.leader_id < 0:
         return False

@@ -1,19 +1,20 @@
-"""Sequence numbers of an idempotent producer in one partition: what makes sending again harmless. A core.
+"""Sequence numbers of an idempotent producer in one partition, so that no batch is written twice. A core.
 
 A broker takes the batches of a producer id and epoch only in the order of their sequences, and recognises
 each of the last five when it comes again. What this module keeps:
 
 - Batches get consecutive sequences in the order they are first sent (wrapping to 0 after 2^31-1), and keep
   them however often they are sent again. `numbered` holds them in that order until they are settled.
-- A batch that failed, or whose time was up, leaves a hole that may be one or not (perhaps the broker has it
-  after all). It stays in the list, dead, until something tells: if a later one is written there was no hole.
-- Until then no new batch gets a number. If nothing is left that could tell, or the oldest live one is refused
-  as out of order, which proves that it is not written, the epoch is raised and the live ones are numbered
-  anew from 0. That is safe: batches after one that is not written are not written either, and stragglers of
-  the old epoch are refused.
+- A batch that failed, or whose time was up, may leave a hole in the sequence, unless the broker has written
+  it after all. It stays in the list (a dead batch has an outcome) until that is known: if a later batch is
+  written, there is no hole.
+- Until then no new batch gets a number. If no live batch is left that could show it, or the oldest live batch
+  is refused as out of order, which proves that it is not written, then the epoch is raised and the live
+  batches get new numbers from 0. That is safe: batches after one that is not written are not written either,
+  and the broker refuses late requests of the old epoch.
 
-- The first batch of an epoch goes alone. A broker that has never heard of a producer takes any sequence: were
-  the first one refused for a passing reason and the second taken, their order would be lost.
+- The first batch of an epoch is sent alone. A broker that does not know a producer yet takes any sequence: if
+  it refused the first batch with a retriable error and took the second, their order would be lost.
 
 The epoch is raised here and not asked for, as KIP-360 has it for producers without transactions. Brokers know
 epochs per partition, so other partitions go on undisturbed. When epochs are used up a new id is needed.
@@ -64,10 +65,10 @@ class PartitionSequences:
         self.producer_id = NO_PRODUCER_ID
         self.epoch = 0
         self.is_begun = False
-        """Whether the broker has a batch of this epoch."""
+        """True if the broker has written a batch of this epoch."""
         self.next_sequence = 0
         self.numbered: list[Batch] = []
-        """Batches that have a number and are not settled, in order; the dead ones have an outcome."""
+        """Batches that have a number and are not written yet, in order; dead ones have an outcome."""
         self.renumbering = False
         """True if the epoch must be raised before any batch is sent."""
         self.is_state_lost = False
@@ -76,11 +77,11 @@ class PartitionSequences:
 
     @property
     def lacks_id(self) -> bool:
-        """Whether `may_send` said no for want of a producer id."""
+        """True if there is no producer id, so that `may_send` returns False."""
         return self.producer_id == NO_PRODUCER_ID
 
     def may_send(self, batch: Batch, on_wire: int) -> bool:
-        """Whether `batch`, the next in the queue, may be sent now while `on_wire` others are under way."""
+        """True if `batch`, the next in the queue, may be sent now while `on_wire` others are under way."""
         if self.renumbering or (self.numbered and self._has_hole()):
             if on_wire:
                 return False
@@ -89,12 +90,12 @@ class PartitionSequences:
         if self.producer_id == NO_PRODUCER_ID and not self._adopt_id():
             return False
         if batch.sequence >= 0:
-            # It is sent again. One at a time, until all those before it are settled.
+            # The batch is sent again: one at a time, so that it does not overtake an earlier batch.
             return on_wire == 0
         return self.is_begun or on_wire == 0
 
     def number(self, batch: Batch) -> None:
-        """Give a batch its sequence, unless it has one. `may_send` was true."""
+        """Give a batch its sequence number, unless it has one. `may_send` returned True before."""
         if batch.sequence >= 0:
             return
         self._stamp(batch, self.next_sequence)
@@ -102,15 +103,16 @@ class PartitionSequences:
         self.numbered.append(batch)
 
     def written(self, batch: Batch) -> None:
-        """The broker has it, so there is no hole before it."""
+        """The broker has written the batch, so there is no hole before it."""
         if batch in self.numbered:
             self.is_begun = True
             place = self.numbered.index(batch)
             self.numbered[: place + 1] = [one for one in self.numbered[:place] if one.outcome is None]
 
     def buried(self, batch: Batch) -> None:
-        """A batch failed that nobody will answer for any more: only the hole that it may have left is kept.
-        The batch itself must go when its deliveries go, so that it can be told that nobody looked."""
+        """A batch failed, and no answer about it can come any more. An empty batch takes its place in
+        `numbered`, as the hole that it may have left: the batch itself must be freed when its deliveries are,
+        so that an error that nobody has looked at is logged."""
         if batch in self.numbered:
             hole = Batch(
                 batch.topic, batch.partition, batch.order, batch.number, batch.created, batch.deadline
@@ -119,7 +121,7 @@ class PartitionSequences:
             self.numbered[self.numbered.index(batch)] = hole
 
     def refused_in_order(self, batch: Batch) -> bool:
-        """The broker says that this batch does not follow. Whether that proves a hole right before it."""
+        """The broker refused a batch as out of order. Returns whether that proves a hole right before it."""
         first_live = next((one for one in self.numbered if one.outcome is None), None)
         if first_live is batch:
             self.renumbering = True
@@ -131,7 +133,7 @@ class PartitionSequences:
         self.is_state_lost = True
 
     def replaced(self, batch: Batch, parts: list[Batch]) -> None:
-        """The batch was split: its parts share its numbers."""
+        """A batch was split: its parts share its sequence numbers."""
         if batch not in self.numbered:
             return
         place = self.numbered.index(batch)
@@ -151,7 +153,7 @@ class PartitionSequences:
         return any(one.outcome is None for one in self.numbered)
 
     def _raise_epoch(self) -> bool:
-        """Start a new epoch; false when that takes a new id, and there is none yet."""
+        """Start a new epoch. Returns False if that needs a new producer id, and there is none yet."""
         if self.epoch >= MAX_EPOCH:
             self._identity.used_up(self.producer_id)
             self.producer_id = NO_PRODUCER_ID

@@ -12,7 +12,7 @@ from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
 from klamm.records.compression import CODEC_NAMES
 
 MAX_COLUMN_BATCH_BYTES = 1_048_576
-"""What topics take by default; nothing is won by larger batches either."""
+"""The default of max.message.bytes of topics. Larger batches would not be faster either."""
 
 
 class ProducerOptions(ClientOptions, total=False):
@@ -36,12 +36,12 @@ class ProducerOptions(ClientOptions, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """The keys of client_keys.PRODUCER_KEYS; their rows say what they mean."""
+    """The values of client_keys.PRODUCER_KEYS, whose rows describe them."""
 
     acks: int = -1
     batch_bytes: int = 65_536
     column_batch_bytes: int = 1_048_576
-    """Of rows that are all there already: a batch of them need not be small to leave soon."""
+    """The batch size for columns: all rows are there already, so a large batch does not delay any of them."""
     buffer_bytes: int = 33_554_432
     codec: int = 0
     level: int | None = None
@@ -89,7 +89,7 @@ def producer_config(
     partitioner: Partitioner | str | None,
     options: Mapping[str, object],
 ) -> tuple[ClientConfig, Partitioner | None]:
-    """The configuration out of a producer's arguments, and the partitioner if it is a function."""
+    """The configuration from a producer's arguments, and the partitioner if the user gave a function."""
     if partitioner is not None and not callable(partitioner):
         options = {**options, "partitioner": partitioner}
     chooser = partitioner if callable(partitioner) else None

@@ -27,10 +27,10 @@ from klamm.protocol.messages.k00_produce import (
 from klamm.protocol.primitives import encode_uvarint
 
 MOST_TEMPLATE_BYTES = 16 * 1024
-"""The largest batch that is copied into its request; larger ones are written as they are, beside it."""
+"""The largest batch that is copied into its request. Larger ones are written to the socket without a copy."""
 
 TEMPLATE_VERSION = 13
-"""Topics are named by id from here on, as every broker of today has it."""
+"""The first version that names topics by id. Every current broker knows it."""
 
 _KEY_AND_VERSION = slice(4, 8)
 _BODY_START = 12
@@ -41,11 +41,11 @@ _AFTER_SIZE_BYTES = _START.size - _SIZE_BYTES
 _CORRELATION_ID_BYTES = 4
 _NUMBERS_BYTES = 24  # base offset, log append time, log start offset
 _MARKER = 0x4B6C616D6D
-"""A base offset that is looked for in an encoded answer, to know where the numbers stand in it."""
+"""The base offset of the example answer: where it is found in the encoded bytes, the numbers begin."""
 
 
 class ProduceTemplate:
-    """Makes the requests of one partition, to whoever leads it, and reads their answers."""
+    """Makes the requests for one partition, to any leader of it, and reads their answers."""
 
     __slots__ = (
         "_answer",
@@ -66,14 +66,14 @@ class ProduceTemplate:
         assert topic_id != ZERO_TOPIC_ID and self.version >= FLEXIBLE_SINCE[ApiKey.PRODUCE]
         self.topic_id = topic_id
         self.led_by: tuple[TopicMetadata, int] | None = None
-        """The node that leads the partition, according to metadata that hold until there are newer ones."""
+        """The leader's node id, and the metadata that name it: valid until the topic's metadata change."""
         head, _, self._tail = encode_request_frame(
             self.api_key, self.version, 0, client_id, _example_request(topic_id, partition, settings)
         )
         self._key_and_version = head[_KEY_AND_VERSION]
         self._head = head[_BODY_START:-_LENGTH_SIZE]
         self._length = (0, encode_uvarint(1))
-        """The size of the latest batch, and how that is written: records often have one size."""
+        """The size of the latest batch, and its encoding: often all records have the same size."""
         answer = bytes(
             encode_response_frame(self.api_key, self.version, 0, _example_answer(topic_id, partition))[0]
         )[_SIZE_BYTES:]
@@ -83,7 +83,7 @@ class ProduceTemplate:
         self._answer = Struct(f">i{len(self._answer_start)}sqqq{len(self._answer_end)}s")
 
     def frame(self, correlation_id: int, batch: bytes | bytearray | memoryview) -> bytes:
-        """The request with this batch, ready to be written."""
+        """The bytes of the request with this batch."""
         head, tail = self._head, self._tail
         batch_size = len(batch)
         known_size, length = self._length
@@ -95,7 +95,8 @@ class ProduceTemplate:
         return b"".join((start, head, length, batch, tail))
 
     def read(self, correlation_id: int, frame: memoryview) -> Outcome | None:
-        """What a whole answer says, if that is only that the batch is written; None for any other answer."""
+        """The outcome, if the answer says nothing but that the batch is written; None for any other
+        answer."""
         if len(frame) != self._answer.size:
             return None
         answered_id, start, base_offset, log_append_time_ms, _, end = self._answer.unpack(frame)
@@ -115,7 +116,7 @@ def _example_request(topic_id: bytes, partition: int, settings: ProducerSettings
 
 
 def _example_answer(topic_id: bytes, partition: int) -> ProduceResponse:
-    """No error, no pause, nothing to be told."""
+    """An answer without an error and without a throttle time."""
     written = PartitionProduceResponse(index=partition, error_code=0, base_offset=_MARKER)
     return ProduceResponse(
         responses=[TopicProduceResponse(topic_id=topic_id, partition_responses=[written])],

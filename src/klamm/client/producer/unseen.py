@@ -1,7 +1,7 @@
-"""Says in the log which records failed while nobody looked at their deliveries.
+"""Logs the records that failed without anybody looking at their deliveries.
 
-That is known when the last delivery of a batch is dropped, on whatever thread and under whatever lock that
-happens. So it is only noted there, and logged on the client's loop a moment later.
+That is known when the last delivery of a batch is freed, on any thread and perhaps under a lock. So the
+failure is only noted there, and logged on the client's loop soon after.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from klamm.client.producer.batches import FailureNotice
 
 MOST_LINES = 10
 WINDOW_S = 10.0
-"""No more than so many lines in such a time; what came beside them is counted, and told with the next."""
+"""At most MOST_LINES lines are logged in this time. Further failures are counted, and the next line says how
+many there were."""
 
 
 class UnseenFailures:
@@ -23,11 +24,11 @@ class UnseenFailures:
 
     def __init__(self, logger: ClientLogger) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Where to log; where nothing runs any more it is done at once."""
+        """The loop to log on; None before the producer started and after it was closed: then `add` logs."""
         self.is_forked = False
-        """Whether this is a copy in a forked child: the parent tells of its failures."""
+        """True in a forked child, which logs nothing: the parent logs these failures."""
         self._logger = logger
-        # Reentrant, because what is done under it may drop the next batch.
+        # Reentrant, because code that runs under the lock may free another batch.
         self._lock = threading.RLock()
         self._noted: list[FailureNotice] = []
         self._is_scheduled = False
@@ -37,7 +38,7 @@ class UnseenFailures:
         self._untold_records = 0
 
     def add(self, notice: FailureNotice) -> None:
-        notice.is_seen = True  # it is alive again, and must be told once
+        notice.is_seen = True  # `_noted` keeps the notice alive; when it is freed again it must not be added
         if self.is_forked:
             return
         with self._lock:
@@ -54,7 +55,7 @@ class UnseenFailures:
         self._log()
 
     def close(self) -> None:
-        """Log what was noted; from now on at once."""
+        """Log all that was noted. Later failures are logged at once."""
         self.loop = None
         self._log()
         with self._lock:
