@@ -1,4 +1,4 @@
-"""What users give as arguments, read the same way everywhere: names, partitions, times and time-outs."""
+"""Checks and converts arguments that several methods take: names, partitions, times and time-outs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ PartitionT = TypeVar("PartitionT", bound=tuple[str, int])
 Item = TypeVar("Item", bound=Any)
 
 LONGEST_NAME_BYTES = 2**15 - 1
-"""The longest text that Kafka's protocol has room for."""
+"""The longest text in Kafka's protocol."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def several(items: Iterable[Item], what: str) -> list[Item]:
-    """The items of an argument. A single text is a slip: it would be taken for its letters."""
+    """The items of an argument. Raises ClientMisused for a single text, which would be taken for its
+    letters."""
     if isinstance(items, str | bytes):
         raise ClientMisused(f"{items!r} is one {what}", advice=f"Give a list of {what}s")
     if not isinstance(items, Iterable):
@@ -46,9 +47,9 @@ def as_name(item: str, what: str) -> str:
     try:
         size = len(item.encode())
     except UnicodeEncodeError as error:
-        raise ClientMisused(f"the name of a {what} cannot be written: {error.reason}") from None
+        raise ClientMisused(f"the name of a {what} cannot be encoded: {error.reason}") from None
     if size > LONGEST_NAME_BYTES:
-        # Brokers hang up on these without a word.
+        # Brokers would close the connection without an answer.
         raise ClientMisused(f"the name of a {what}, {item[:20]!r}..., has {size} bytes, which is too long")
     return item
 
@@ -68,7 +69,7 @@ def as_partition(item: PartitionLike) -> TopicPartition:
 
 
 def as_partitions(items: Iterable[PartitionLike]) -> list[TopicPartition]:
-    # One partition is a tuple, too, and would be taken for two wrong ones; `as_partition` says so.
+    # A single partition is a tuple, too. Its two items are not partitions, so `as_partition` raises for them.
     return [as_partition(item) for item in several(items, "partition")]
 
 
@@ -90,7 +91,7 @@ def given_partitions(arguments: tuple[Any, ...]) -> list[TopicPartition] | None:
 
 
 def as_count(number: int) -> int:
-    """How many records at most."""
+    """The argument `max_records`: a number from 1 on."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ClientMisused(
             f"max_records={number!r} is not a number of records", advice="Give one from 1 on, or leave it out"
@@ -99,7 +100,7 @@ def as_count(number: int) -> int:
 
 
 def as_timeout(seconds: float | None, name: str = "timeout") -> float | None:
-    """How long to wait, in seconds; None leaves it to the call. `name` is that of the argument."""
+    """A time-out in seconds; None means the default of the call. `name` is the name of the argument."""
     if seconds is None:
         return None
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
@@ -111,7 +112,7 @@ def as_timeout(seconds: float | None, name: str = "timeout") -> float | None:
 
 
 def seconds_left(deadline: float) -> float:
-    """How long it is until the monotonic clock says `deadline`; 0 if it has said so already."""
+    """The seconds until `deadline` on the monotonic clock; 0 if it is over."""
     return max(deadline - monotonic(), 0.0)
 
 
@@ -120,7 +121,7 @@ def time_ms(time: TimeLike) -> int:
     if isinstance(time, datetime):
         if time.tzinfo is None:
             raise ClientMisused(
-                f"{time!r} does not say its time zone", advice="Give it one: datetime.now(timezone.utc)"
+                f"{time!r} has no time zone", advice="Give it one: datetime.now(timezone.utc)"
             )
         return (time - _EPOCH) // _MILLISECOND
     if not isinstance(time, int) or isinstance(time, bool) or time < 0:
@@ -132,7 +133,7 @@ def time_ms(time: TimeLike) -> int:
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic, which is how most requests have them."""
+    """Partition numbers by topic, as most requests need them."""
     grouped: dict[str, list[int]] = defaultdict(list)
     for topic, partition in partitions:
         grouped[topic].append(partition)

@@ -1,7 +1,7 @@
-"""What a client counts, for its user and for the metrics page: one list, in one place.
+"""The counters of a client, for its user and for the metrics page.
 
-Counters are plain numbers that only grow (those that may fall again say so). They are written by the thread
-that runs the client's loop, or under the caller's lock, and may be read from any thread at any time.
+Counters are plain numbers that only grow (those that may fall say so). The thread that runs the client's loop
+writes them, or a caller under its lock; any thread may read them at any time.
 """
 
 from __future__ import annotations

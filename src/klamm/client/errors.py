@@ -6,22 +6,22 @@
     │   └── AuthorizationFailed  TopicExists  InvalidTopic  UnsupportedRequest
     ├── ConnectionFailed           no broker there, or it went away
     │   ├── NoBrokerReachable  NotKafka  TlsFailed
-    ├── AuthenticationFailed       who we are was not believed
-    ├── TimedOut                   no bare time-outs: what, where, how long, and the last cause
+    ├── AuthenticationFailed       the login failed
+    ├── TimedOut                   says what timed out, where, after how long, and the last cause
     │   └── DeliveryTimedOut
     ├── BufferFull                 the producer's memory is used up
     ├── NotSerializable            a key, value or header that is not bytes
     ├── NoOffset                   no committed offset and `start="none"`
     ├── CorruptRecords             fetched bytes that are not records
-    ├── BatchFailed                some items of a call about several failed; has .results and .errors
+    ├── BatchFailed                some items of a call failed; has .results and .errors
     ├── ClaimRevoked               a claim's partition was taken away (plain sessions, on_revoke="cancel")
     ├── ClientClosed  ClientForked ClientMisused
     └── ConfigError                a wrong setting; shared with the broker, so it lies in config/rows.py
     PollOverdue                    a warning: the consumer did not poll in time, and left its group
 
 TimedOut is also a TimeoutError, ConnectionFailed a ConnectionError, NotSerializable a TypeError, ConfigError
-a ValueError. All of them can be pickled and copied. What fails outside of the client (sockets, TLS) is raised
-as one of these at the edge of the client; the cores use them too, as values.
+a ValueError. All of them can be pickled and copied. Errors of sockets and TLS are raised as one of these. The
+cores also pass them around as values.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class BrokerError(ClientError):
 
     @staticmethod
     def of(code: int, what: str, broker_message: str | None = None) -> BrokerError:
-        """The error for a code. `what` says what was asked of whom: "produce to orders-3 on broker 1"."""
+        """The error for a code. `what` names the request and the broker: "producing to orders-3 on broker
+        1"."""
         try:
             known = ErrorCode(code)
         except ValueError:
@@ -70,11 +71,11 @@ class UnknownTopic(
 
 
 class TopicExists(BrokerError, codes=(ErrorCode.TOPIC_ALREADY_EXISTS,)):
-    """A topic of that name is there already."""
+    """A topic of that name exists already."""
 
 
 class InvalidTopic(BrokerError, codes=(ErrorCode.INVALID_TOPIC_EXCEPTION,)):
-    """A name that no topic can have, or that is kept for topics of the brokers' own."""
+    """A name that no topic can have, or that is reserved for internal topics."""
 
 
 class RecordRefused(
@@ -87,7 +88,7 @@ class RecordRefused(
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     ),
 ):
-    """The broker does not take this record, now or later."""
+    """The broker refuses this record, and would refuse it again."""
 
 
 class RecordTooLarge(
@@ -98,7 +99,7 @@ class RecordTooLarge(
 
 
 class OffsetOutOfRange(BrokerError, codes=(ErrorCode.OFFSET_OUT_OF_RANGE,)):
-    """A position outside of what the partition holds."""
+    """An offset before the first record of a partition, or after the last."""
 
 
 class GroupError(
@@ -133,11 +134,11 @@ class AuthorizationFailed(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
 ):
-    """The broker knows who we are, and does not allow this."""
+    """The login succeeded, but the user is not allowed to do this."""
 
 
 class UnsupportedRequest(BrokerError, codes=(ErrorCode.UNSUPPORTED_VERSION,)):
-    """The broker does not know a request that is needed."""
+    """The broker does not support a request that is needed."""
 
 
 _ADVICE = {
@@ -169,7 +170,7 @@ _ADVICE = {
 
 
 class ConnectionFailed(ClientError, ConnectionError):
-    """A connection could not be made, or ended while an answer was awaited."""
+    """A connection could not be opened, or ended before an answer came."""
 
     retriable = True
 
@@ -191,12 +192,12 @@ class TlsFailed(ConnectionFailed):
 
 
 class AuthenticationFailed(ClientError):
-    """The broker did not take our credentials, or does not know the mechanism."""
+    """The broker did not accept our credentials, or does not support the mechanism."""
 
 
 class TimedOut(ClientError, TimeoutError):
-    """Something took longer than it may. The text names what, where, how long it was waited for, and the last
-    cause. `seconds` is what passed, which may differ a little from what was allowed."""
+    """A call took too long. The text says what timed out, where, after how long, and the last cause.
+    `seconds` is the time that passed, which may differ a little from the time-out."""
 
     retriable = True
 
@@ -217,7 +218,7 @@ class TimedOut(ClientError, TimeoutError):
 
 
 def _rounded(seconds: float) -> float:
-    """To as many digits as anybody wants to read: 0.05, 9.8, 31.2, 120."""
+    """Rounded to two or three digits: 0.05, 9.8, 31.2, 120."""
     return float(f"{seconds:.3g}") if seconds >= 10 else float(f"{seconds:.2g}")
 
 
@@ -229,7 +230,7 @@ class DeliveryTimedOut(TimedOut):
 
 
 class BufferFull(ClientError):
-    """`buffer_memory` is used up: records come faster than brokers take them."""
+    """`buffer_memory` is used up: records are sent faster than brokers acknowledge them."""
 
     retriable = True
 
@@ -246,7 +247,7 @@ class LocalRecordTooLarge(RecordTooLarge):
 
 
 class NoOffset(ClientError):
-    """A partition has no committed offset, and `start` says not to guess."""
+    """A partition has no committed offset, and `start` is "none"."""
 
 
 class CorruptRecords(ClientError):
@@ -254,13 +255,13 @@ class CorruptRecords(ClientError):
 
 
 class BatchFailed(ClientError):
-    """A call about several items, of which some failed.
+    """Some items of a call about several items failed.
 
-    `results` has what came of those that succeeded, `errors` the error of each of the others.
+    `results` has the results of the items that succeeded, `errors` the error of each item that failed.
     """
 
     NAMED = 3
-    """So many of the errors are in the text; all are in `errors`."""
+    """How many of the errors are in the text; `errors` has all."""
 
     def __init__(self, what: str, results: Mapping[Any, Any], errors: Mapping[Any, ClientError]) -> None:
         named = "; ".join(str(error) for error in list(errors.values())[: self.NAMED])
@@ -286,8 +287,8 @@ class ClientMisused(ClientError):
 
 
 class ClaimRevoked(ClientError):
-    """A claim that is iterated over was taken away, with `on_revoke="cancel"`."""
+    """The partition of a claim was revoked during the iteration over it, with `on_revoke="cancel"`."""
 
 
 class PollOverdue(UserWarning):
-    """The consumer left its group, since it did not poll for longer than `max_poll_interval_ms`."""
+    """The consumer left its group, because it did not poll for longer than `max_poll_interval_ms`."""

@@ -1,12 +1,12 @@
-"""Says no when a client is used after it was closed, in a child process that was forked after it was made, or
-on another event loop than the one on which it began.
+"""Raises an error if a client is used after it was closed, in a child process that was forked after the
+client was made, or on another event loop than that of its first call.
 
-Each client has one guard; a plain face shares that of the asyncio client inside it. The way of a record tests
-one attribute (`guard.unusable`) and calls `check` only when it is set. A client that its user drops without
-closing it warns once (`abandoned`, from the face's `__del__`).
+Each client has one guard; a plain face shares the guard of the asyncio client inside it. `send` and `poll`
+test one attribute (`guard.unusable`) and call `check` only if it is set. If a user drops a client without
+closing it, the client warns once (`abandoned`, called by the face's `__del__`).
 
-After a fork the child has a copy of the client without its thread and with sockets that the parent goes on
-using. So the copy does nothing at all: every call raises ClientForked, and closing it returns at once.
+After a fork the child has a copy of the client without its thread, and with sockets that the parent still
+uses. So the copy must do nothing: every call raises ClientForked, and `close` returns at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from klamm.client.errors import ClientClosed, ClientForked, ClientMisused
 
 
 class ForkAware:
-    """Something that learns in the child that it was forked: `forked` becomes true there."""
+    """An object whose `forked` becomes True in a forked child process."""
 
     forked: bool = False
 
@@ -28,7 +28,7 @@ class ForkAware:
         _FORK_AWARE.add(self)
 
     def after_fork(self) -> None:
-        """In the child, before anything else runs there."""
+        """Called in the child, before any other code runs there."""
         self.forked = True
 
 
@@ -44,7 +44,7 @@ os.register_at_fork(after_in_child=_tell_child)
 
 
 class ClientGuard(ForkAware):
-    """Whether a client may be used. `kind` and `client_id` name it in errors: "producer klamm-1"."""
+    """The guard of one client. `kind` and `client_id` name the client in errors: "producer klamm-1"."""
 
     def __init__(self, kind: str, client_id: str) -> None:
         super().__init__()
@@ -53,12 +53,12 @@ class ClientGuard(ForkAware):
         self.unusable = False
         self.started = False
         self.loop: asyncio.AbstractEventLoop | None = None
-        """That of the first call; the hottest calls compare it before they `check_on_loop`."""
+        """The loop of the first call. `send` compares it and calls `check_on_loop` only if it differs."""
         self._warned = False
 
     @property
     def state(self) -> str:
-        """What a client's `repr` says besides its name."""
+        """The part of a client's `repr` after its name."""
         return ", forked" if self.forked else ", closed" if self.unusable else ""
 
     def check(self) -> None:
@@ -75,7 +75,8 @@ class ClientGuard(ForkAware):
             self.check()
 
     def check_on_loop(self) -> None:
-        """As `check`; ClientMisused on another loop than that of the first call, where nothing would come."""
+        """As `check`. Also raises ClientMisused on another loop than that of the first call, where no answer
+        would arrive."""
         self.check()
         try:
             loop = asyncio.get_running_loop()
@@ -99,7 +100,8 @@ class ClientGuard(ForkAware):
         )
 
     def begin_close(self) -> bool:
-        """Whether the caller is the one to close the client: the first to ask, and not in a forked child."""
+        """True for the first caller, who then closes the client; False for later ones, and in a forked
+        child."""
         first = not self.unusable
         self.unusable = True
         return first

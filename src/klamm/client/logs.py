@@ -1,6 +1,6 @@
-"""Logging of the client: every line starts with the id of the client it is about.
+"""Logging of the client: every line starts with the client's id.
 
-A program may run many clients, and the broker's log names them by the same id.
+A program may run many clients, and the broker's log names them by the same ids.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The keyword arguments that every client takes: one for each row of CLIENT_KEYS, dots as underscores.
 
-They are written out so that type checkers and editors know them; a test holds them equal to the rows. What
-each means is in docs/CLIENT_CONFIGURATION.md. `sasl_oauth_token_provider` has no row: it is a function.
+They are written out so that type checkers and editors know them; a test compares them with the rows.
+docs/CLIENT_CONFIGURATION.md describes each. `sasl_oauth_token_provider` has no row, because it is a function.
 """
 
 from __future__ import annotations

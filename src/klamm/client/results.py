@@ -1,4 +1,4 @@
-"""What the client hands to its users: records, where a record went, offsets. Plain values, no behaviour."""
+"""The values that the client returns to its users: records, where a record was written, offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 
 class Record(NamedTuple):
-    """A record as a consumer gets it. `timestamp` is in milliseconds since 1970, in UTC."""
+    """A record that a consumer received. `timestamp` is in milliseconds since 1970, in UTC."""
 
     topic: str
     partition: int
@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
 
 class SentRecord(NamedTuple):
-    """Where a record went. With acks=0 nobody says, and `offset` is -1."""
+    """Where a record was written. With acks=0 the broker does not answer, and `offset` is -1."""
 
     partition: int
     offset: int

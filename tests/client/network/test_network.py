@@ -213,7 +213,7 @@ async def test_a_broker_that_moved_is_left() -> None:
 
 async def test_a_broker_that_nobody_knows() -> None:
     async with FakeBroker() as broker, network_to(broker.bootstrap) as network:
-        with pytest.raises(ConnectionFailed, match="broker 7 is not in the cluster") as caught:
+        with pytest.raises(ConnectionFailed, match="broker 7 is not in the metadata") as caught:
             await network.call(7, ListGroupsRequest())
         assert caught.value.retriable
 

@@ -1,4 +1,4 @@
-"""The cluster: its id, its controller, its brokers, and what each of them serves."""
+"""The cluster: its id, its controller, its brokers, and the versions that each broker supports."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def _from_metadata(calls: AdminCalls) -> ClusterDescription:
 
 
 async def broker_versions(calls: AdminCalls, broker_id: int, timeout: float | None) -> BrokerVersions:
-    what = f"asking broker {broker_id} what it serves"
+    what = f"asking broker {broker_id} for its versions"
 
     async def ask(brokers: list[int]) -> dict[int, Outcome[BrokerVersions]]:
         if broker_id not in await calls.brokers():

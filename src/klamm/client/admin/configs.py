@@ -1,6 +1,7 @@
-"""Settings of topics, brokers and groups: describe, alter, and list what has any.
+"""Settings of topics, brokers and groups: describe, alter, and list the resources that have settings.
 
-A broker is asked about itself, and told itself; everything else any broker answers.
+Requests about a broker's own settings go to that broker. Any broker describes the others; the controller
+alters them.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _entry(entry: DescribeConfigsResourceResult) -> ConfigEntry:
 
 
 def config_source(number: int) -> ConfigSource | int:
-    """Where a value comes from; a number that only newer brokers know stays one."""
+    """The source of a value; a number that we do not know, from a newer broker, stays a number."""
     return ConfigSource(number) if number in set(ConfigSource) else number
 
 
@@ -135,7 +136,7 @@ def _resource_type(number: int) -> ResourceType:
     try:
         return ResourceType(number)
     except ValueError:
-        raise ClientMisused(f"the broker told of a resource of the unknown type {number}") from None
+        raise ClientMisused(f"the broker's answer has a resource of the unknown type {number}") from None
 
 
 # ---- alter
@@ -200,7 +201,7 @@ def _alterations(change: ConfigChange) -> list[AlterableConfig]:
 async def list_config_resources(
     calls: AdminCalls, types: Sequence[ResourceType], timeout: float | None
 ) -> list[ConfigResource]:
-    what = "listing what has settings"
+    what = "listing the resources with settings"
 
     async def ask() -> list[ConfigResource]:
         request = ListConfigResourcesRequest(resource_types=[int(one) for one in types])
@@ -224,7 +225,7 @@ _Ask = Callable[[int | None, list[ConfigResource]], Awaitable[Mapping[ConfigReso
 async def _by_broker(
     calls: AdminCalls, resources: Sequence[ConfigResource], ask: _Ask[Value]
 ) -> dict[ConfigResource, Outcome[Value]]:
-    """Ask each broker about itself, and any about the rest; `ask` gets None for any."""
+    """Ask each broker about itself, and any broker about the rest: `ask` gets None instead of a broker."""
     groups: dict[int | None, list[ConfigResource]] = defaultdict(list)
     for one in resources:
         groups[_broker_of(one)].append(one)

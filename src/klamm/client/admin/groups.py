@@ -1,4 +1,4 @@
-"""Groups: list, describe, delete, and send members away. Each group's coordinator is asked."""
+"""Groups: list, describe, delete, and remove members. Requests go to the coordinator of each group."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> GroupMember:
                     for partition in one.partitions
                 )
         except MalformedMessage:
-            pass  # a member that writes its own format: what it holds cannot be told
+            pass  # the member uses a format of its own, so its partitions are not known
     return GroupMember(
         member.member_id, member.group_instance_id, member.client_id, member.client_host, topics, partitions
     )
@@ -144,7 +144,7 @@ async def remove_members(
             return {one: calls.failure(response.error_code, what) for one in pending}
         outcomes: dict[str, Outcome[str]] = {}
         for member in response.members:
-            # A static member is told by its name; its id in the answer may be any.
+            # A static member is identified by its instance id; its member id in the answer may be any.
             named = member.group_instance_id if member.group_instance_id in identities else member.member_id
             outcomes[named] = named
             if member.error_code != ErrorCode.NONE:

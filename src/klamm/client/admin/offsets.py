@@ -1,4 +1,4 @@
-"""Offsets: those that groups have committed, and those that partitions have."""
+"""Offsets: those that groups have committed, and the first and last offsets of partitions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SPECIAL_TIMES = {
 _READ_COMMITTED = 1
 _CONSUMER = -1
 
-# The newest versions that name topics; later ones have ids, which a group's deleted topics no longer have.
+# The newest versions with topic names. Later ones have topic ids, and a deleted topic of a group has none.
 _LAST_COMMIT_BY_NAME = 9
 _LAST_FETCH_BY_NAME = 9
 _FIRST_FETCH_OF_MANY_GROUPS = 8
@@ -148,7 +148,7 @@ def _committed(calls: AdminCalls, code: int, what: str) -> Outcome[bool]:
     if code == ErrorCode.NONE:
         return True
     if code == ErrorCode.UNKNOWN_MEMBER_ID:
-        # What it means for a commit that comes from no member.
+        # For a commit that does not come from a member this code means:
         return GroupError(
             f"{what} failed with {ErrorCode(code).name}: the group has members",
             code=ErrorCode(code),
@@ -198,7 +198,7 @@ async def group_lag(
     try:
         ends = await list_offsets(calls, wanted, False, timeout)
     except BatchFailed as failed:
-        # Offsets outlive their topic; nothing is left to read of one that was deleted.
+        # Committed offsets outlive their topic; a deleted topic has no lag.
         if not all(isinstance(error, UnknownTopic) for error in failed.errors.values()):
             raise
         ends = failed.results
@@ -263,7 +263,7 @@ def _wire_time(spec: OffsetSpec) -> int:
         return time_ms(spec)
     if spec not in SPECIAL_TIMES:
         raise ClientMisused(
-            f"{spec!r} is not a valid place in a partition",
+            f"{spec!r} is not a valid offset to list",
             advice=f"Give one of {', '.join(SPECIAL_TIMES)}, milliseconds, or a datetime",
         )
     return SPECIAL_TIMES[spec]

@@ -1,4 +1,4 @@
-"""What lies on brokers' disks: records to delete, log directories, and producers that partitions remember."""
+"""Data on the disks of brokers: delete records, describe log directories and idempotent producers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Topics and partitions: create, delete, list, describe, grow.
+"""Topics and partitions: create, delete, list, describe, add partitions.
 
-What changes topics returns when a broker's metadata shows the change, leaders and all: who creates a topic
-and sends to it at once finds it.
+Calls that change topics return when a broker's metadata shows the change, with leaders. So a user can send to
+a topic right after creating it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ async def create_topics(
 
 
 def _check(topic: NewTopic) -> None:
-    """What the request has no place for."""
+    """Raise ClientMisused for values that the request cannot carry."""
     if not isinstance(topic, NewTopic):
         raise ClientMisused(
             f"{topic!r} is not a NewTopic", advice='Give one: NewTopic("orders", partitions=3)'
@@ -105,8 +105,8 @@ def _check(topic: NewTopic) -> None:
 def _creatable(topic: NewTopic) -> CreatableTopic:
     if topic.assignments is not None and (topic.partitions or topic.replication_factor):
         raise ClientMisused(
-            f"topic {topic.name!r} has assignments, and numbers as well",
-            advice="Give either the brokers of each partition or numbers",
+            f"topic {topic.name!r} has assignments, and a number of partitions or replicas as well",
+            advice="Give either the brokers of each partition, or the numbers",
         )
     return CreatableTopic(
         name=topic.name,
@@ -126,7 +126,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 def _created(calls: AdminCalls, topic: CreatableTopicResult, *, may_be_ours: bool) -> Outcome[CreatedTopic]:
     code = topic.error_code
     if code == ErrorCode.TOPIC_ALREADY_EXISTS and may_be_ours:
-        code = ErrorCode.NONE  # an earlier attempt, whose answer was lost, has made it
+        code = ErrorCode.NONE  # an earlier attempt, whose answer was lost, has created it
     if code != ErrorCode.NONE:
         return calls.failure(code, f"creating topic {topic.name!r}", topic.error_message)
     configs = {
@@ -246,12 +246,13 @@ async def describe_topics(
 
 async def _describe_all(calls: AdminCalls) -> dict[str, TopicDescription]:
     outcomes = await _describe(calls, [])
-    # One that was deleted between two pages is not an error.
+    # A topic that was deleted between two pages is not an error.
     return {name: one for name, one in sorted(outcomes.items()) if isinstance(one, TopicDescription)}
 
 
 async def _describe(calls: AdminCalls, names: list[str]) -> dict[str, Outcome[TopicDescription]]:
-    """These topics, in pages; no names mean all. Brokers older than Kafka 3.8 have Metadata only."""
+    """Describe these topics, page by page; no names mean all. Brokers older than Kafka 3.8 only have
+    Metadata."""
     outcomes: dict[str, Outcome[TopicDescription]] = {}
     cursor: Cursor | None = None
     while True:
@@ -278,7 +279,7 @@ async def _describe(calls: AdminCalls, names: list[str]) -> dict[str, Outcome[To
             return outcomes
         if behind is not None and _place(cursor) <= _place(behind):
             raise BrokerError.of(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "a description of topics that goes in circles"
+                ErrorCode.UNKNOWN_SERVER_ERROR, "describing topics", "the broker repeats pages of its answer"
             )
 
 
@@ -337,7 +338,7 @@ def _has_leaders(topic: MetadataResponseTopic) -> bool:
 async def _wait(
     calls: AdminCalls, what: str, topics: Iterable[str], is_done: MetadataCheck, timeout: float | None
 ) -> None:
-    """Wait until a broker's metadata shows of each topic what `is_done` looks for."""
+    """Wait until `is_done` is true for the metadata of each topic."""
 
     async def ask(names: list[str]) -> dict[str, Outcome[str]]:
         outcomes: dict[str, Outcome[str]] = {}

@@ -32,7 +32,7 @@ OffsetSpec: TypeAlias = OffsetWord | TimeLike
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """A broker, under the address that it has for us."""
+    """A broker, with its address for clients."""
 
     broker_id: int
     host: str
@@ -60,7 +60,7 @@ class VersionRange:
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersions:
-    """What a broker serves: versions of requests by API key, and features by name.
+    """What a broker supports: versions of requests by API key, and features by name.
 
     `finalized_features` are those that the whole cluster has switched on.
     """
@@ -144,7 +144,7 @@ class ConfigResource(NamedTuple):
 
     @classmethod
     def all_brokers(cls) -> ConfigResource:
-        """What is set for all brokers of the cluster at run time."""
+        """The settings that apply to all brokers of the cluster."""
         return cls(ResourceType.BROKER, "")
 
     @classmethod
@@ -158,7 +158,7 @@ class ConfigResource(NamedTuple):
 
 
 class ConfigSynonym(NamedTuple):
-    """A value that speaks for a key, under the name that it is set by."""
+    """The value of a setting in one of the places where it can be set, and its name there."""
 
     name: str
     value: str | None
@@ -169,7 +169,8 @@ class ConfigSynonym(NamedTuple):
 class ConfigEntry:
     """A setting. `value` is None when it is unset, and when it is a secret.
 
-    `synonyms` are all values that speak for it, the one in effect first. `type` is None from old brokers.
+    `synonyms` has the value in every place where it is set, the one in effect first. `type` is None from old
+    brokers.
     """
 
     name: str
@@ -183,13 +184,13 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody set it, neither here nor in a broker's file."""
+        """True if the setting has its default: it is set neither here nor in a broker's file."""
         return self.source == ConfigSource.DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """What to change in the settings of one resource; what is not named stays.
+    """What to change in the settings of one resource; other settings stay as they are.
 
     `append` and `subtract` are for lists, such as cleanup.policy.
     """
@@ -215,7 +216,8 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member of a group, what it subscribed to and what it holds (both empty in groups of no consumers)."""
+    """A member of a group, its topics and its partitions (both empty if the group is not one of
+    consumers)."""
 
     member_id: str
     instance_id: str | None
@@ -227,7 +229,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group: its state, its members, how it shares out partitions, and the broker that coordinates it."""
+    """A group: its state, its members, its assignor, and the broker that coordinates it."""
 
     group: str
     state: str

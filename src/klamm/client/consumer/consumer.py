@@ -180,7 +180,7 @@ class Consumer:
             guard.abandoned()
 
     def counters(self) -> dict[str, float]:
-        """What this client has counted so far, by name."""
+        """The counters of this client so far, by name."""
         counters = self._engine.counters
         counters.prefetched_bytes = self._engine.positions.buffered_bytes
         return counters.as_dict()

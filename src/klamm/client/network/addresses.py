@@ -1,7 +1,7 @@
-"""Where brokers are: the addresses that a user gave, and those that the cluster tells of.
+"""The addresses of brokers: those that the user gave, and those in the cluster's metadata.
 
-A broker that was given by the user has no node id yet; it gets a negative one, so that it can be pooled like
-the others.
+The node id of an address that the user gave is not known yet; it gets a negative one, so that it can be a key
+of the connection pool like the others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9a-fA-F:.]+(?:%\w+)?)\]|(?P<name>[^\s:/\[
 
 
 class BrokerAddress(NamedTuple):
-    """One broker. Its text is what errors and logs call it."""
+    """One broker. `str()` of it is the broker's name in errors and logs."""
 
     node_id: int
     host: str
@@ -33,7 +33,7 @@ class BrokerAddress(NamedTuple):
 
 
 def parse_bootstrap(servers: Sequence[str]) -> tuple[BrokerAddress, ...]:
-    """The addresses of bootstrap.servers, numbered -1, -2, … ConfigError for one that is none."""
+    """The addresses of bootstrap.servers, numbered -1, -2, … Raises ConfigError for one that is not valid."""
     found: dict[str, BrokerAddress] = {}
     for text in servers:
         match = _ADDRESS.fullmatch(text.strip())

@@ -20,18 +20,19 @@ from klamm.protocol.messages.k36_sasl_authenticate import SaslAuthenticateReques
 from klamm.security.sasl import SaslCredentials, SaslRefused
 
 MOST_STEPS = 10
-"""Messages of one login; SCRAM takes two. A server that wants more keeps us busy."""
+"""The most messages of one login; SCRAM takes two. It ends a login with a server that never finishes."""
 
 RENEW_FROM, RENEW_TO = 0.85, 0.95
-"""The share of a login's life after which it is renewed: differently for each connection."""
+"""A login is renewed after a random share of its lifetime between these: connections renew at different
+times."""
 
 _NONCE_BYTES = 24
 _HANDSHAKE_WITH_MESSAGES = 1
-"""The first version after which the mechanism's bytes travel as requests."""
+"""The first version after which the mechanism's messages are sent as SaslAuthenticate requests."""
 
 
 async def authenticate(connection: BrokerConnection, credentials: SaslCredentials, timeout: float) -> float:
-    """Log in. Returns for how many seconds the login lasts, 0 for ever."""
+    """Log in. Returns for how many seconds the login is valid; 0 means without limit."""
     address = connection.address
     if not connection.supports(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_WITH_MESSAGES):
         raise AuthenticationFailed(
@@ -74,7 +75,7 @@ def _refused_login(
     answer: SaslAuthenticateResponse, connection: BrokerConnection, tokens: TokenCredentials | None
 ) -> AuthenticationFailed:
     error = AuthenticationFailed(
-        f"{connection.address} did not accept the login: {answer.error_message or 'it does not say why'}",
+        f"{connection.address} did not accept the login: {answer.error_message or 'it gave no reason'}",
         code=ErrorCode(answer.error_code),
         advice="Look at sasl_username, sasl_password and sasl_mechanism"
         if tokens is None
@@ -110,7 +111,7 @@ def _refused_handshake(
 async def keep_authenticated(
     connection: BrokerConnection, credentials: SaslCredentials, lifetime: float, timeout: float
 ) -> None:
-    """Renew the login again and again, until the connection ends or a renewal fails, which ends it."""
+    """Renew the login before it expires, until the connection ends. A renewal that fails closes it."""
     while lifetime > 0 and not connection.closed:
         await asyncio.sleep(lifetime * random.uniform(RENEW_FROM, RENEW_TO))
         if connection.closed:

@@ -1,12 +1,13 @@
-"""How long to wait before trying again. A core: time and chance come from outside."""
+"""How long to wait before trying again. A core: the caller passes the time and a random number."""
 
 from __future__ import annotations
 
 JITTER = 0.2
-"""Pauses differ by up to this share, so that clients which failed together do not come back together."""
+"""Pauses vary by up to this share, so that clients that failed at the same time do not retry at the same
+time."""
 
 _MOST_DOUBLINGS = 30
-"""Beyond this every pause is at its longest anyway, and the power would overflow some day."""
+"""After so many doublings every pause is at its longest, and the power of two must not overflow."""
 
 
 class Backoff:
@@ -19,13 +20,15 @@ class Backoff:
         self.longest_seconds = max(longest_seconds, first_seconds)
 
     def pause(self, failures: int, chance: float) -> float:
-        """Seconds to wait after `failures` in a row (1 is the first); `chance` is from 0 to 1."""
+        """Seconds to wait after `failures` in a row (1 after the first); `chance` is a random number from 0
+        to 1.
+        """
         doubled = self.first_seconds * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS)
         return min(doubled, self.longest_seconds) * (1 - JITTER + 2 * JITTER * chance)
 
 
 class Health:
-    """Whether a broker could be reached lately, and from when on it may be tried again."""
+    """Whether the latest attempt to connect to a broker failed, and when it may be tried again."""
 
     __slots__ = ("failures", "not_before", "reason")
 
@@ -33,7 +36,7 @@ class Health:
         self.failures = 0
         self.not_before = 0.0
         self.reason: Exception | None = None
-        """Why it could not be reached the last time."""
+        """Why the latest attempt failed; None if it succeeded."""
 
     def failed(self, now: float, backoff: Backoff, chance: float, reason: Exception) -> None:
         self.failures += 1
@@ -46,5 +49,5 @@ class Health:
         self.reason = None
 
     def wait(self, now: float) -> float:
-        """Seconds until it may be tried again."""
+        """Seconds until the broker may be tried again."""
         return max(self.not_before - now, 0.0)

@@ -3,13 +3,14 @@
 What always holds:
 * Answers come in the order of the requests, and each carries its request's correlation id; anything else ends
   the connection.
-* Every future that `send` returned ends: with the answer, with TimedOut, or with ConnectionFailed naming the
-  request. One timer per connection looks after all deadlines.
-* A waiter that gave up early does not end the connection, which still owes the answer. One that is owed for
-  longer than request.timeout.ms does: a broker that silent counts as gone.
+* Every future that `send` returned ends: with the answer, with TimedOut, or with a ConnectionFailed that
+  names the request. One timer per connection checks all deadlines.
+* A waiter with a short time-out does not end the connection: the answer may still come. But if a broker has
+  not answered a request for request.timeout.ms, it counts as gone, and the connection ends.
 * While the login is renewed, requests are delayed, and then sent in their order.
-* All runs on the loop, but for one shortcut: other threads may write prepared requests (`send_here`). So what
-  is under way, and what is written, changes only under `lock`, and no waiter is called under it.
+* Everything runs on the loop, with one exception: other threads may write prepared requests (`send_here`). So
+  the list of requests under way, and the bytes to write, change only under `lock`; no waiter is called under
+  it.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ from klamm.protocol.messages.k18_api_versions import ApiVersionsResponse
 from klamm.protocol.schema import Message
 
 MAX_LOGIN_FRAME_BYTES = 1024 * 1024
-"""The largest answer before the login is done: a stranger cannot make us set aside more than this."""
+"""The largest answer before the login is done: an unknown server cannot make us allocate more memory."""
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""The largest answer: five times fetch.max.bytes by default. What other protocols say first is above it."""
+"""The largest answer: five times the default of fetch.max.bytes. The first bytes of other protocols, read as
+a size, are larger."""
 
 MAX_IN_FLIGHT_REQUESTS = 1000
-"""Requests under way from which on `drained` waits; brokers buffer about as many."""
+"""With so many requests under way `drained` waits; brokers buffer about as many."""
 
 WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 """Bytes that may wait for the socket before `drained` waits: some requests of the largest default size."""
@@ -85,9 +87,10 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self.lock = threading.RLock()
         self._transport: asyncio.Transport | None = None
         self._shortcut: socket.socket | None = None
-        """The socket once more, for `send_here`."""
+        """A second descriptor of the socket, for `send_here`."""
         self._unwritten = b""
-        """What the socket did not take of a request that another thread wrote; goes before all else."""
+        """The rest of a request that another thread could not write completely; it is written before all
+        else."""
         self._receiver = FrameReceiver(MAX_LOGIN_FRAME_BYTES)
         self._in_flight: deque[PendingRequest] = deque()
         self._delayed: deque[tuple[PendingRequest | None, Sequence[Any]]] | None = None
@@ -96,18 +99,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._versions = CommonVersions()
         self._is_paused = False
         self.is_retired = False
-        """Whether nobody should send any more."""
+        """True if no more requests are to be sent on this connection."""
         self._throttled_until = 0.0
         self._drain_waiters: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._failure: ClientError | None = None
         self._has_answered = False
-        """Whether it has ever spoken Kafka."""
+        """True if the server has sent a valid answer."""
         self._is_trusted = False
-        """Whether it has ever answered more than which versions it knows."""
+        """True if the server has answered a request other than ApiVersions and SaslHandshake."""
         self.renewal: asyncio.Task[None] | None = None
-        """Keeps the login alive; ends with the connection."""
+        """The task that renews the login; it ends with the connection."""
         self.gone: asyncio.Future[None] = self._loop.create_future()
         """Done when the socket is closed."""
 
@@ -120,7 +123,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def writable(self) -> bool:
-        """Whether `drained` would return at once."""
+        """True if `drained` would return at once."""
         return not (
             self.closed
             or self._is_paused
@@ -130,11 +133,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def is_suspect(self) -> bool:
-        """Whether somebody gave up waiting for an answer that is still owed."""
+        """True if the oldest request under way has timed out without an answer."""
         return bool(self._in_flight) and self._in_flight[0].waiter.done()
 
     def longest_wait(self, now: float) -> tuple[str, float] | None:
-        """The request that waits longest, and for how many seconds."""
+        """The name of the oldest request under way, and for how many seconds it has waited."""
         if not self._in_flight:
             return None
         return ApiKey(self._in_flight[0].api_key).title, now - self._in_flight[0].sent_at
@@ -144,11 +147,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return self._versions.newest(api_key, max_version, self.address)
 
     def supports(self, api_key: int, version: int = 0) -> bool:
-        """Whether the broker takes a request in `version` or a newer one that we know."""
+        """True if the broker supports a request in `version` or a newer one that we know."""
         return self._versions.reaches(api_key, version)
 
     def takes(self, api_key: int, version: int) -> bool:
-        """Whether the broker takes a request in this very version."""
+        """True if the broker supports a request in exactly this version."""
         return self._versions.has(api_key, version)
 
     def send(self, request: Message, version: int, timeout: float | None = None) -> asyncio.Future[Any]:
@@ -172,7 +175,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def send_prepared(
         self, waiter: AnswerWaiter, prepared: PreparedRequest, records: bytearray | memoryview
     ) -> None:
-        """As `send_to`, of a request that is made already but for its records."""
+        """As `send_to`, for a request that is made already except for its records."""
         with self.lock:
             if self.closed:
                 raise self._ended(f"{ApiKey(prepared.api_key).title} cannot be sent")
@@ -188,7 +191,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._begin(None, self._encode(request, version))
 
     async def drained(self) -> None:
-        """Wait until more may be sent; ConnectionFailed when the connection ends meanwhile."""
+        """Wait until more requests may be sent. Raises ConnectionFailed if the connection ends meanwhile."""
         while not self.writable:
             if self.closed:
                 raise self._ended("nothing more can be sent")
@@ -203,19 +206,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
                     timer.cancel()
 
     def close(self, reason: ClientError | None = None) -> None:
-        """End the connection: waiters get ConnectionFailed, what is written already still leaves."""
+        """End the connection: waiters get ConnectionFailed. Bytes that are written already are still sent."""
         self._end(reason or ClientClosed("the client was closed"))
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection at once, whatever is unsent."""
+        """End the connection at once, without sending the rest of what was written."""
         self._end(ClientClosed("the client was closed"))
         if self._transport is not None:
             self._transport.abort()
 
     def retire(self) -> None:
-        """Close when the last answer is in; nobody should send any more."""
+        """Close the connection after the last answer; no more requests are to be sent on it."""
         self.is_retired = True
         if not self.in_flight:
             self.close()
@@ -226,7 +229,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._versions.learn(response)
 
     def allow_large_answers(self) -> None:
-        """The login is done: this is a broker."""
+        """The login is done, so this is a broker: allow answers of up to MAX_FRAME_BYTES."""
         self._receiver.max_frame_bytes = MAX_FRAME_BYTES
 
     def delay_requests(self) -> None:
@@ -259,7 +262,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         if transport.get_extra_info("sslcontext") is None:
             own = transport.get_extra_info("socket")
-            # A descriptor of its own: that of the transport may be closed, and mean another file by then.
+            # A second descriptor: the transport may close its own, whose number may then be another file's.
             self._shortcut = socket.socket(own.family, own.type, own.proto, fileno=os.dup(own.fileno()))
 
     def may_send_here(self, now: float) -> bool:
@@ -293,7 +296,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         except BlockingIOError:
             written = 0
         except OSError:
-            return  # the loop hears of it too, and ends the connection
+            return  # the loop gets the same error, and ends the connection
         if written < len(frame):
             self._unwritten = frame[written:]
             self._loop.call_soon_threadsafe(self._write_rest)
@@ -427,7 +430,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if self.closed:
             return
         if not self._in_flight:
-            raise MalformedMessage(f"{len(frame)} bytes came that nobody asked for")
+            raise MalformedMessage(f"{len(frame)} bytes came without a request")
         pending = self._in_flight[0]
         if pending.prepared is not None and not pending.waiter.done():
             response = pending.prepared.read(pending.correlation_id, frame)
@@ -444,7 +447,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             )
         version = pending.version
         if pending.api_key == ApiKey.API_VERSIONS and frame[offset : offset + 2] == _UNSUPPORTED:
-            version = 0  # the one answer that a broker gives in another version than it was asked in
+            version = 0  # the only answer that comes in another version than the request's
         if pending.waiter.done():
             response = None  # its waiter gave up
         else:
@@ -467,7 +470,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._throttled_until = max(self._throttled_until, now + seconds)
 
     def _stranger(self, problem: str) -> None:
-        """The bytes that came are not Kafka's."""
+        """The bytes that came are not a valid answer: end the connection."""
         if self._has_answered:
             self._end(error_for_broken_protocol(self.address, problem))
         else:
@@ -484,7 +487,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_at(deadline, self._sweep)
 
     def _sweep(self) -> None:
-        """Let waiters whose time is up know, and give the connection up when an answer is owed too long."""
+        """Time out the waiters whose deadline is over; end the connection if an answer is missing for too
+        long."""
         now = self._loop.time()
         earliest = 0.0
         dead: PendingRequest | None = None
@@ -553,11 +557,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self.gone.set_result(None)
 
     def _waiting(self) -> list[PendingRequest]:
-        """All requests without an answer, under the lock."""
+        """All requests without an answer. Under the lock."""
         return [*self._in_flight, *(pending for pending, _ in self._delayed or () if pending is not None)]
 
     def _ended(self, what: str) -> ClientError:
-        """What a waiter gets: an exception of its own, naming its request."""
+        """The error for one waiter: an exception of its own, which names its request."""
         failure = self._failure
         assert failure is not None
         cls = type(failure) if isinstance(failure, ConnectionFailed) else ConnectionFailed
@@ -575,11 +579,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
 _UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 _THROTTLED = frozenset(key.value for key in ApiKey) - {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
-"""The requests whose answers say how long to wait before the next."""
+"""The requests whose answers have a throttle time."""
 
 
 _BEFORE_TRUST = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE})
-"""What listeners of every kind answer, also to those who may not go on."""
+"""The requests that every listener answers, also to clients that must log in first."""
 
 
 @cache

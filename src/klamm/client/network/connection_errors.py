@@ -1,4 +1,4 @@
-"""Why connections end that nobody closed, in words: what happened, and what to do about it. A core."""
+"""The errors of connections that ended without `close`: what happened, and what to do. A core."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from klamm.security.tls import explain_tls_error, may_pass
 def error_for_lost_connection(
     address: BrokerAddress, error: Exception | None, *, is_trusted: bool, has_answered: bool
 ) -> ClientError:
-    """The connection ended: after the broker had answered requests, only which versions it knows, or nothing.
+    """The connection ended. `has_answered`: the broker had answered at least ApiVersions. `is_trusted`: it
+    had answered other requests as well.
 
     An error of TLS is final only before the first answer: with TLS 1.3 brokers refuse our certificate after
-    the handshake. Later it is a lost connection like any other.
+    the handshake. After an answer it is a lost connection like any other.
     """
     if isinstance(error, ssl.SSLError) and not has_answered:
         problem, advice = explain_tls_error(error)
@@ -28,31 +29,31 @@ def error_for_lost_connection(
     if has_answered:
         return ConnectionFailed(
             f"{address} closed the connection at the first request{reason}",
-            advice="If this goes on: a listener that asks for a login does so, see security_protocol",
+            advice="If this goes on, look at security_protocol: a listener that requires a login does this",
         )
     failure = NotKafka(
         f"{address} closed the connection without an answer{reason}",
-        advice="If this goes on: look whether the address is a Kafka listener, and one without TLS",
+        advice="If this goes on, look whether the address is a Kafka listener without TLS",
     )
     failure.retriable = True  # a broker that is just stopping does the same
     return failure
 
 
 def error_for_broken_protocol(address: BrokerAddress, problem: str) -> ClientError:
-    """It spoke Kafka before, and what came now is none: another try may do better."""
+    """The server answered correctly before, and now sent bytes that are not an answer. Retriable."""
     failure = NotKafka(f"{address} broke Kafka's protocol: {problem}")
     failure.retriable = True
     return failure
 
 
 def error_for_other_protocol(address: BrokerAddress, first_bytes: bytes) -> ClientError:
-    """It never spoke Kafka."""
+    """The server never sent a valid answer."""
     guess, advice = guess_protocol(first_bytes)
     return NotKafka(f"{address} does not speak Kafka's protocol: {guess}", advice=advice)
 
 
 def guess_protocol(first_bytes: bytes) -> tuple[str, str]:
-    """What a server speaks whose answer starts like this, and what to do about it."""
+    """What protocol a server speaks whose answer starts with these bytes, and what to do."""
     if first_bytes[:4] in (b"HTTP", b"<htm", b"<!DO"):
         return "it speaks HTTP", "Give the address of a broker's Kafka listener"
     if first_bytes[:2] in (b"\x15\x03", b"\x16\x03"):

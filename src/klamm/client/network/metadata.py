@@ -1,9 +1,8 @@
-"""What the client knows of the cluster: brokers, topics, partitions and who leads them. A core.
+"""What the client knows of the cluster: brokers, topics, partitions and their leaders. A core.
 
-Answers are merged in: topics that were not asked for stay as they were. The leader epoch of a partition
-never goes back while its topic stays the same, so a broker that lags behind cannot send us to an old leader.
-A topic with another id than before was deleted and made anew, and nothing that was known of it counts any
-more.
+Answers are merged: topics that were not asked for stay as they were. The leader epoch of a partition never
+decreases while its topic stays the same, so a broker that lags behind cannot send us to an old leader. A
+topic with another id than before was deleted and created again, and all that was known of it is dropped.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class PartitionMetadata(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """One topic. `partitions[n]` is partition n; there are none when `error` says that there is no topic."""
+    """One topic. `partitions[n]` is partition n; empty if `error` says that the topic does not exist."""
 
     name: str
     topic_id: bytes
@@ -50,7 +49,7 @@ class TopicMetadata(NamedTuple):
 
     @property
     def has_leader(self) -> bool:
-        """Whether there is a partition that can be used. A topic whose leaders are being elected has none."""
+        """True if at least one partition has a leader. While leaders are being elected there may be none."""
         return any(each.leader >= 0 for each in self.partitions)
 
 
@@ -59,17 +58,17 @@ class MetadataChange:
     """What an answer changed. A recreated topic is also in `leaders`, with all its partitions."""
 
     added: set[str] = field(default_factory=set)
-    """Topics that are known now and were not, or did not exist."""
+    """Topics that were not known before, or did not exist."""
     removed: set[str] = field(default_factory=set)
     """Topics that existed and do not any more."""
     recreated: set[str] = field(default_factory=set)
-    """Topics that were deleted and made anew."""
+    """Topics that were deleted and created again."""
     grown: set[str] = field(default_factory=set)
     """Topics with more partitions than before."""
     leaders: set[TopicPartition] = field(default_factory=set)
-    """Partitions with another leader, or another epoch of it."""
+    """Partitions with another leader or another leader epoch."""
     brokers: bool = False
-    """Brokers came, went or moved."""
+    """True if brokers joined, left or changed their address."""
 
     def __bool__(self) -> bool:
         return bool(
@@ -90,7 +89,7 @@ class MetadataCache:
         self._names: dict[bytes, str] = {}
 
     def leader(self, topic: str, partition: int) -> tuple[int, int] | None:
-        """Node id and epoch of a partition's leader; None when it is not known or has none."""
+        """Node id and epoch of a partition's leader; None if the partition is not known or has no leader."""
         known = self.topics.get(topic)
         if known is None or not 0 <= partition < len(known.partitions):
             return None
@@ -107,7 +106,7 @@ class MetadataCache:
         return known.partitions[partition]
 
     def apply(self, response: MetadataResponse, now: float, *, all_topics: bool = False) -> MetadataChange:
-        """Merge an answer in. With `all_topics` those that are not in it do not exist."""
+        """Merge an answer. With `all_topics`, topics that it does not name do not exist any more."""
         change = MetadataChange()
         self.updated_at = now
         self.cluster_id = response.cluster_id if response.cluster_id is not None else self.cluster_id
@@ -127,7 +126,7 @@ class MetadataCache:
     def learn_leader(
         self, partition: TopicPartition, node_id: int, epoch: int, endpoint: BrokerAddress | None = None
     ) -> bool:
-        """Take what a Produce or Fetch answer said about the leader; whether it is news."""
+        """Take over the leader that a Produce or Fetch answer named; returns whether it is a new one."""
         known = self.partition(*partition)
         if known is None or node_id < 0 or epoch <= known.leader_epoch:
             return False
@@ -144,11 +143,11 @@ class MetadataCache:
         return True
 
     def learn_broker(self, address: BrokerAddress) -> None:
-        """Take the address of a broker that another answer named."""
+        """Take over the address of a broker that another answer named."""
         self.brokers[address.node_id] = address
 
     def forget_topics(self, names: Iterable[str]) -> None:
-        """Drop topics that nobody needs any more, so that nothing stale is left of them."""
+        """Drop topics that are not refreshed any more, so that no stale metadata are used."""
         for name in names:
             self._forget(name, MetadataChange())
 
@@ -159,7 +158,7 @@ class MetadataCache:
 
     def _take_brokers(self, response: MetadataResponse, change: MetadataChange) -> None:
         if not response.brokers:
-            return  # a broker that is just starting knows nobody; better to keep whom we know
+            return  # a broker that is just starting knows no others; keep the brokers that we know
         brokers = {
             each.node_id: BrokerAddress(each.node_id, each.host, each.port, each.rack)
             for each in response.brokers
@@ -171,7 +170,7 @@ class MetadataCache:
         before = self.topics.get(name)
         error = _error(topic.error_code)
         if before is not None and before.exists and error.retriable and error not in _GONE:
-            self.topics[name] = before._replace(error=error)  # it will pass; what was known still holds
+            self.topics[name] = before._replace(error=error)  # a retriable error; keep the partitions
             return
         same = before is not None and before.topic_id == topic.topic_id
         partitions = tuple(
@@ -179,7 +178,7 @@ class MetadataCache:
             for each in sorted(topic.partitions, key=lambda each: each.partition_index)
         )
         if [each.index for each in partitions] != list(range(len(partitions))):
-            # Indexes with gaps would be a broker's bug; what is behind a gap cannot be told apart.
+            # Partition numbers with gaps are a bug of the broker: `partitions[n]` would not be partition n.
             partitions = ()
             error = ErrorCode.UNKNOWN_SERVER_ERROR
         after = TopicMetadata(name, bytes(topic.topic_id), topic.is_internal, error, partitions)

@@ -1,9 +1,9 @@
-"""The client's way to the cluster: connections to brokers, pooled; metadata, kept fresh; coordinators, found.
+"""One client's access to the cluster: its connections to brokers, its metadata, and its groups' coordinators.
 
-Connections are pooled by broker and lane, because answers come in order on a connection: a fetch that waits
-for records must not hold up a heartbeat. A broker that could not be reached is left alone for a while. When
-no broker that is known answers, the addresses the user gave are tried again. Everything here runs on one
-event loop; `close` ends every task and socket.
+A client has one connection per broker and lane. Answers come in order on a connection, and a fetch that waits
+for records must not delay a heartbeat, so these use different lanes. After a failed attempt the client pauses
+before it connects to the same broker again. If no known broker answers, it tries the addresses that the user
+gave again. Everything here runs on one event loop; `close` ends every task and socket.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ T = TypeVar("T")
 GENERAL = "general"
 
 LEAST_SHARE_SECONDS = 1.0
-"""What one broker gets at least of the time that is shared by all that may be asked."""
+"""The least time that one broker has to answer, when several are asked one after the other."""
 
 DEADLINE_GRACE_SECONDS = 0.1
-"""How much later than its requests a whole call is given up: the request's own error says more."""
+"""How much later than its requests a whole call times out: the error of the request says more."""
 
 _FIRST_BATCHED_FIND_COORDINATOR = 4
 _NEVER = float("inf")
 
 
 class Versioned(NamedTuple):
-    """A request that looks different from version to version: its class, and how to make it for one."""
+    """A request whose fields depend on the version: its class, and a function that makes it for a version."""
 
     cls: type[Message]
     build: Callable[[int], Message]
@@ -93,7 +93,8 @@ class Network:
             logger=self._logger,
         )
         self._deadlines: dict[asyncio.Task[Any] | None, float] = {}
-        """When the calls that are being retried give up, so that their requests give up first and say why."""
+        """The deadlines of the calls that are being retried, by task: their requests time out first, with an
+        error that says more."""
         self._coordinators: dict[str, int] = {}
         self._refresher = MetadataRefresher(
             self.metadata,
@@ -108,13 +109,13 @@ class Network:
     # ---- life
 
     async def start(self) -> None:
-        """Begin. Nothing is connected before it is needed."""
+        """Start. Connections are made when they are needed first."""
         self._pool.check_open()
         self._refresher.start()
 
     async def close(self, timeout: float | None = None) -> None:
-        """End all tasks and connections. What was written already is still sent, if brokers take it within
-        `timeout` seconds."""
+        """End all tasks and connections. Requests that were written already are still sent, if brokers take
+        them within `timeout` seconds."""
         await self._refresher.close()
         await self._pool.close(timeout)
 
@@ -129,7 +130,8 @@ class Network:
         timeout: float | None = None,
         max_version: int | None = None,
     ) -> Any:
-        """One attempt at one broker: connects if need be, sends, and returns the decoded answer."""
+        """One attempt at one broker: connects if there is no connection, sends, and returns the decoded
+        answer."""
         loop = asyncio.get_running_loop()
         seconds = self._request_seconds if timeout is None else timeout
         deadline = min(loop.time() + seconds, self._deadline())
@@ -149,9 +151,10 @@ class Network:
         timeout: float | None = None,
         max_version: int | None = None,
     ) -> Any:
-        """The answer of any broker: those that are connected first, the addresses of the user last.
+        """The answer of any broker. Tries connected brokers first, the addresses that the user gave last.
 
-        Each is tried once at most. An error that no other broker could answer better is raised at once.
+        Tries each at most once. Only after ConnectionFailed and TimedOut does it try the next broker; other
+        errors are raised at once.
         """
         loop = asyncio.get_running_loop()
         seconds = self._request_seconds if timeout is None else timeout
@@ -171,22 +174,22 @@ class Network:
         raise _no_broker(failures, candidates)
 
     def open_connection(self, node_id: int, lane: str = GENERAL) -> BrokerConnection | None:
-        """The connection to a broker, if there is one."""
+        """The open connection to a broker; None if there is none."""
         return self._pool.find(node_id, lane)
 
     async def connection(self, node_id: int, lane: str = GENERAL) -> BrokerConnection:
-        """The connection to a broker, made if need be. Waits while the broker is left alone."""
+        """The connection to a broker, opened if there is none. Waits for the pause after a failed attempt."""
         return await self._pool.get(node_id, lane)
 
     @property
     def last_error(self) -> ClientError | None:
-        """Why the latest refresh of metadata failed; None when it did not."""
+        """Why the latest refresh of metadata failed; None if it succeeded."""
         return self._refresher.last_error
 
     async def retrying(self, what: str, timeout: float, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works, pausing longer each time, for `timeout` seconds.
+        """Call `attempt` until it succeeds, with growing pauses, for `timeout` seconds.
 
-        Errors that no retry can heal are raised as they are; the others end up as the cause of TimedOut.
+        An error that is not retriable is raised as it is. The last retriable one is the cause of TimedOut.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -222,7 +225,7 @@ class Network:
                 self._deadlines[task] = outer
 
     def _deadline(self) -> float:
-        """When the call around this one gives up."""
+        """The deadline of the `retrying` call that this task is in; infinite outside of one."""
         return self._deadlines.get(asyncio.current_task(), _NEVER) if self._deadlines else _NEVER
 
     # ---- coordinators
@@ -237,7 +240,7 @@ class Network:
         )
 
     def forget_coordinator(self, group: str) -> None:
-        """Look for the coordinator anew next time: it moved, or cannot be reached."""
+        """Look for the coordinator again next time, because it moved or cannot be reached."""
         self._coordinators.pop(group, None)
 
     async def _find_coordinator(self, group: str) -> int:
@@ -260,36 +263,39 @@ class Network:
     # ---- metadata
 
     def want_topics(self, names: Iterable[str]) -> None:
-        """Ask for these topics, now if they are new and whenever metadata is refreshed."""
+        """Include these topics in every refresh of metadata; new ones are asked for at once."""
         self._refresher.want(names)
 
     def want_all_topics(self, wanted: bool = True) -> None:
         self._refresher.want_all(wanted)
 
     def drop_topics(self, names: Iterable[str]) -> None:
-        """Nobody needs these topics any more."""
+        """Leave these topics out of the refreshes of metadata."""
         self._refresher.drop(names)
 
     def request_refresh(self, create: Iterable[str] = ()) -> asyncio.Future[None]:
-        """Ask soon; the future is done after the next answer, or fails when no retry can bring one.
+        """Refresh the metadata soon. The future ends after the next answer, or with an error that is not
+        retriable.
 
-        A producer may have wanted topics created that are not there, as far as brokers do that.
+        For a producer, brokers that create topics automatically create those of `create` that do not exist.
         """
         return self._refresher.request(create if self.config.kind == "producer" else ())
 
     def on_metadata(self, callback: Callable[[MetadataChange], None]) -> None:
-        """Call `callback` after every refresh; what it is given is false when nothing changed."""
+        """Call `callback` after every refresh, with what changed; the change is false if nothing did."""
         self._refresher.on_change(callback)
 
     def on_metadata_failure(self, callback: Callable[[ClientError, float], None]) -> None:
-        """Call `callback` after every refresh that failed, with why and for how many seconds none has
-        succeeded."""
+        """Call `callback` after every refresh that failed, with the error and the number of seconds for which
+        no refresh has succeeded."""
         self._refresher.on_failure = callback
 
     async def topic(self, name: str, timeout: float) -> TopicMetadata:
-        """A topic, once it is known and a partition of it can be used. A producer's look-up creates it.
+        """A topic, once it is known and at least one of its partitions has a leader. A producer's look-up
+        creates the topic if it does not exist.
 
-        Partitions may be without a leader for long, because their brokers are down; the others are of use.
+        It does not wait for all leaders: some partitions may be without one for long, while their brokers are
+        down.
         """
         known = self.metadata.topics.get(name)
         if known is not None and known.has_leader:
@@ -321,7 +327,7 @@ class Network:
     # ---- connections
 
     async def _ready(self, node_id: int, lane: str, api_key: int, deadline: float) -> BrokerConnection:
-        """A connection that takes the request now, by `deadline`."""
+        """A connection that is open and writable; raises TimedOut if there is none by `deadline`."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -333,7 +339,7 @@ class Network:
             address = self.metadata.brokers.get(node_id) or self._bootstrap_by_id(node_id)
             failure = None if address is None else self._pool.last_failure(address)
             cause = failure or ConnectionFailed(
-                "the connection was not ready for it by then. Look whether a Kafka broker listens there"
+                "the connection was not ready by then. Look whether a Kafka broker listens there"
             )
             what = f"{ApiKey(api_key).title} to {address or f'broker {node_id}'}"
             raise TimedOut(what, loop.time() - began, cause=cause) from None
@@ -343,7 +349,7 @@ class Network:
         if address is None:
             self.request_refresh()
             raise ConnectionFailed(
-                f"broker {node_id} is not in the cluster as far as is known",
+                f"broker {node_id} is not in the metadata of the cluster",
                 advice="Look whether the broker runs",
             )
         return address
@@ -353,7 +359,7 @@ class Network:
         return self._bootstrap[index] if 0 <= index < len(self._bootstrap) else None
 
     def _candidates(self, now: float) -> list[BrokerAddress]:
-        """Whom to ask when anybody will do, the likeliest to answer first."""
+        """The brokers to try for a request that any broker can answer, the likeliest to answer first."""
         known = list(self.metadata.brokers.values())
         random.shuffle(known)
 
@@ -368,7 +374,8 @@ class Network:
         return known + [each for each in self._bootstrap if each.endpoint not in endpoints]
 
     def _silence(self, now: float) -> ClientError | None:
-        """Whom to blame when nothing has failed yet: who keeps us waiting, or that nobody ever answered."""
+        """The cause of a time-out when no request has failed: the broker that has not answered for the
+        longest time, or that no broker ever answered."""
         waiting = self._pool.longest_silence(now)
         if waiting is not None:
             return ConnectionFailed(waiting)
@@ -379,7 +386,8 @@ class Network:
 
 
 def connection_settings(config: ClientConfig, ssl_context: ssl.SSLContext | None) -> ConnectionSettings:
-    """How to connect. A context that is given turns TLS on by itself, and replaces the ssl options."""
+    """The settings of connections. An `ssl_context` from the user enables TLS, and replaces the ssl
+    options."""
     protocol = config.str_("security.protocol")
     if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
         raise ConfigError(
@@ -409,7 +417,7 @@ def connection_settings(config: ClientConfig, ssl_context: ssl.SSLContext | None
 
 
 def _check_tls_unused(config: ClientConfig, protocol: str) -> None:
-    """Certificates that would never be looked at: the user believes to be encrypted."""
+    """Raise ConfigError for ssl options without TLS: the user thinks that connections are encrypted."""
     name = next((name for name in config if name.startswith("ssl.") and config.given(name)), None)
     if name is not None:
         wanted = "SASL_SSL" if protocol.startswith("SASL") else "SSL"
@@ -434,7 +442,7 @@ def _credentials(config: ClientConfig) -> SaslCredentials:
 
 
 def _no_broker(failures: list[ClientError], candidates: list[BrokerAddress]) -> ClientError:
-    """What to say when nobody answered: the one reason, or that there are several."""
+    """The error when no broker answered: the first failure if none is retriable, else one that names all."""
     lasting = [error for error in failures if not error.retriable]
     if failures and len(lasting) == len(failures):
         return lasting[0]  # no retry can help, and the first address is what the user looks at first

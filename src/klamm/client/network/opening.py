@@ -1,7 +1,7 @@
-"""From an address to a connection that can be used: dial, TLS, versions, login.
+"""Opens a connection that can be used: TCP, TLS, versions, login.
 
-All of it together takes no longer than socket.connection.setup.timeout.ms, and every way to fail is a typed
-error that names the broker and the step.
+All steps together take at most socket.connection.setup.timeout.ms. Every failure is a typed error that names
+the broker and the step.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from klamm.security.tls import explain_tls_error, may_pass
 
 SOFTWARE_NAME = "klamm"
 SOFTWARE_VERSION = "0.1.0"
-"""What brokers are told that we are."""
+"""The client's name and version in ApiVersions requests."""
 
 TLS_GOODBYE_SECONDS = 0.25
-"""How long a closing TLS connection waits for the broker's goodbye, which nobody needs."""
+"""How long a closing TLS connection waits for the broker's close_notify, which has no further use."""
 
 _NEWEST_API_VERSIONS = API_VERSIONS[ApiKey.API_VERSIONS].max_version
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """What all connections of one client have in common."""
+    """The settings of all connections of one client."""
 
     client_id: str
     setup_seconds: float
@@ -49,7 +49,7 @@ class ConnectionSettings:
 
 
 class _Step:
-    """What is being done right now, for the error if it takes too long."""
+    """The current step, for the error if it takes too long."""
 
     def __init__(self) -> None:
         self.name = "accept the connection"
@@ -87,7 +87,7 @@ async def open_connection(
 
 
 async def _dial(connection: BrokerConnection, settings: ConnectionSettings, step: _Step) -> None:
-    """Connect to the first of the host's addresses that takes it."""
+    """Connect to the first of the host's addresses that accepts the connection."""
     address = connection.address
     loop = asyncio.get_running_loop()
     found = await _resolve(address)
@@ -117,7 +117,7 @@ async def _dial(connection: BrokerConnection, settings: ConnectionSettings, step
 
 
 async def _resolve(address: BrokerAddress) -> list[tuple[int, tuple[Any, ...]]]:
-    """The families and socket addresses of a host. One that is an address itself needs no looking up."""
+    """The families and socket addresses of a host. A host that is an IP address is not looked up."""
     with contextlib.suppress(ValueError):
         number = ipaddress.ip_address(address.host)
         family = socket.AF_INET if number.version == 4 else socket.AF_INET6
@@ -147,7 +147,7 @@ def _prepare(sock: socket.socket, settings: ConnectionSettings) -> None:
 async def _adopt(
     connection: BrokerConnection, sock: socket.socket, settings: ConnectionSettings, step: _Step
 ) -> None:
-    """Hand the connected socket to the loop, and begin TLS on it."""
+    """Give the connected socket to the loop, and do the TLS handshake if TLS is on."""
     loop = asyncio.get_running_loop()
     try:
         if settings.ssl_context is None:
@@ -198,7 +198,8 @@ async def _log_in(
 
 
 async def _negotiate(connection: BrokerConnection, timeout: float) -> None:
-    """Ask what the broker serves. One that does not know our version says which it knows."""
+    """Ask which requests the broker supports. A broker that does not know our version of ApiVersions answers
+    which it knows; then it is asked again."""
     response = await _ask_versions(connection, _NEWEST_API_VERSIONS, timeout)
     if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
         known = [each.max_version for each in response.api_keys if each.api_key == ApiKey.API_VERSIONS]

@@ -1,8 +1,9 @@
 """The connections of one client, by broker and lane.
 
-What always holds: at most one connection per broker and lane is in use or being made, and all who want it
-wait for the same one. A broker that could not be reached is left alone for a while that doubles. A connection
-that nobody used for connections.max.idle.ms is closed. After `close` no task and no socket is left.
+What always holds: at most one connection per broker and lane is open or being opened, and all callers that
+need it wait for the same one. After each failed attempt the pause before the next one to the same broker
+doubles. A connection that was not used for connections.max.idle.ms is closed. After `close` no task and no
+socket is left.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from klamm.client.network.connection import BrokerConnection
 from klamm.client.network.opening import ConnectionSettings, open_connection
 
 CLOSE_SECONDS = 2.0
-"""How long `close` waits for sockets to send what was written before it drops them."""
+"""How long `close` waits until sockets have sent what was written, before it aborts them."""
 
 IDLE_LOOKS = 4
 """How often, within connections.max.idle.ms, unused connections are looked for."""
@@ -30,7 +31,7 @@ PoolKey = tuple[int, str]
 
 
 class ConnectionPool:
-    """`address_of` says where a broker is, or raises the error that whoever wants it shall get."""
+    """`address_of` returns the address of a broker, or raises an error, which `get` then raises."""
 
     def __init__(
         self,
@@ -51,19 +52,19 @@ class ConnectionPool:
         self._connections: dict[PoolKey, BrokerConnection] = {}
         self._opening: dict[PoolKey, asyncio.Task[BrokerConnection]] = {}
         self._leaving: set[BrokerConnection] = set()
-        """Out of use, and their sockets not closed yet."""
+        """Connections that are out of use, but whose sockets are not closed yet."""
         self._health: dict[str, Health] = {}
         self._idle_timer: asyncio.TimerHandle | None = None
         self._has_met_broker = False
         self.is_closed = False
 
     def find(self, node_id: int, lane: str) -> BrokerConnection | None:
-        """The connection, if there is one."""
+        """The open connection; None if there is none."""
         connection = self._connections.get((node_id, lane))
         return None if connection is None or connection.closed else connection
 
     async def get(self, node_id: int, lane: str) -> BrokerConnection:
-        """The connection, made if need be. Waits while the broker is left alone."""
+        """The connection, opened if there is none. Waits for the pause after a failed attempt."""
         connection = self.find(node_id, lane)
         if connection is not None:
             return connection
@@ -85,19 +86,20 @@ class ConnectionPool:
             raise
 
     def wait(self, address: BrokerAddress, now: float) -> float:
-        """For how many seconds a broker will still be left alone."""
+        """The seconds until the next attempt to connect to a broker."""
         health = self._health.get(address.endpoint)
         return health.wait(now) if health is not None else 0.0
 
     def last_failure(self, address: BrokerAddress) -> Exception | None:
-        """Why a broker could not be reached, if it could not the last time."""
+        """Why the latest attempt to connect to a broker failed; None if it succeeded."""
         health = self._health.get(address.endpoint)
         return health.reason if health is not None else None
 
     def keep_only(self, brokers: Mapping[int, BrokerAddress]) -> None:
-        """Leave brokers that moved or are gone, and addresses that are known by their node ids now.
+        """Retire the connections to brokers that moved or left the cluster. Connections to addresses that the
+        user gave are from now on found by the node id of their broker.
 
-        What is under way there is still answered.
+        Requests that are under way on a retired connection are still answered.
         """
         by_endpoint = {address.endpoint: address for address in brokers.values()}
         for (node_id, lane), connection in list(self._connections.items()):
@@ -115,7 +117,7 @@ class ConnectionPool:
                 del self._health[endpoint]
 
     def longest_silence(self, now: float) -> str | None:
-        """Who keeps us waiting longest, as a sentence."""
+        """Which broker has not answered for the longest time, as a sentence for an error."""
         waits = [
             (wait[1], f"{connection.address} has not answered {wait[0]} for {wait[1]:.3g} s")
             for connection in self._connections.values()
@@ -124,7 +126,9 @@ class ConnectionPool:
         return max(waits)[1] if waits else None
 
     async def close(self, timeout: float | None = None) -> None:
-        """End everything. What was written already is still sent, within CLOSE_SECONDS or less."""
+        """Close all connections. Requests that were written already are still sent, within CLOSE_SECONDS or
+        less.
+        """
         seconds = CLOSE_SECONDS if timeout is None else min(timeout, CLOSE_SECONDS)
         self.is_closed = True
         if self._idle_timer is not None:
@@ -165,13 +169,14 @@ class ConnectionPool:
             health.failed(loop.time(), self._backoff, random.random(), error)
             self._logger.debug("no connection to %s: %s", address, error)
             if isinstance(error, TlsFailed) and not self._has_met_broker:
-                # Brokers that restart hang up too. But one that never was there is rather a wrong port.
+                # A broker that restarts breaks the handshake, too. But if no broker was ever reached, the
+                # port or the protocol is more likely wrong.
                 error.retriable = False
             raise
         health.succeeded()
         self._has_met_broker = True
         key = (address.node_id, lane)
-        if key in self._connections:  # one that turned out to lead there too, meanwhile
+        if key in self._connections:  # `keep_only` found another connection to it
             self._part_with(key).retire()
         self._connections[key] = connection
         self._watch_idle()
@@ -180,19 +185,19 @@ class ConnectionPool:
     def _opened(self, key: PoolKey, task: asyncio.Task[BrokerConnection]) -> None:
         self._opening.pop(key, None)
         if not task.cancelled():
-            task.exception()  # whoever waits gets it; it is no surprise when nobody does
+            task.exception()  # marks it as seen: callers that wait get it anyway
 
     # ---- parting with connections
 
     def _part_with(self, key: PoolKey) -> BrokerConnection:
-        """Take a connection out of use; `close` still knows it until its socket is gone."""
+        """Take a connection out of use. `close` still closes it if its socket is open."""
         connection = self._connections.pop(key)
         self._leaving.add(connection)
         connection.gone.add_done_callback(lambda _: self._leaving.discard(connection))
         return connection
 
     def _rename(self, connection: BrokerConnection, address: BrokerAddress, lane: str) -> None:
-        """The address that the user gave turned out to be this broker."""
+        """The connection was made to an address that the user gave, which turned out to be this broker's."""
         self._leaving.discard(connection)
         connection.address = address
         connection.node_id = address.node_id

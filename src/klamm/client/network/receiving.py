@@ -1,8 +1,8 @@
-"""Frames out of received bytes: a core that owns the buffers a socket is read into.
+"""Cuts received bytes into frames. A core, which owns the buffers that a socket is read into.
 
 Small frames arrive in one scratch buffer, many at a time, and are copied out together. A frame that does not
-fit gets a buffer of its own and is received straight into it: a fetched answer of many megabytes is not
-copied again, and what is decoded from it are slices of that buffer.
+fit gets a buffer of its own and is received directly into it: a fetch response of many megabytes is not
+copied again, and the records decoded from it are slices of that buffer.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from klamm.protocol.framing import SIZE_BYTES, frame_size
 
 SCRATCH_BYTES = 64 * 1024
-"""What one read takes at most while frames are small; larger frames get a buffer of their own."""
+"""The size of the scratch buffer; frames that do not fit get a buffer of their own."""
 
 _FIRST_BYTES = 16
 
 
 class FrameReceiver:
-    """Give `buffer` to the socket, tell `received` how much came, and get the frames that are whole.
+    """Read the socket into `buffer`, pass the number of bytes to `received`, and get the complete frames.
 
-    Holds at most one frame that is not whole, of at most `max_frame_bytes`. After a MalformedMessage the
-    stream is lost.
+    Keeps at most one incomplete frame, of at most `max_frame_bytes`. After a MalformedMessage the stream
+    cannot be read any further.
     """
 
     __slots__ = ("_filled", "_large", "_scratch", "first_bytes", "max_frame_bytes")
@@ -29,18 +29,19 @@ class FrameReceiver:
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._large: memoryview | None = None
         self._filled = 0
-        """Bytes that are in the large buffer, or else at the start of the scratch buffer."""
+        """The number of bytes in the large buffer; without one, at the start of the scratch buffer."""
         self.first_bytes = b""
-        """What the stream began with: says what a server speaks that does not speak Kafka."""
+        """The first bytes of the stream: they show what a server speaks that does not speak Kafka."""
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """The buffer for the next bytes; never empty."""
         if self._large is not None:
             return self._large[self._filled :]
         return self._scratch[self._filled :] if self._filled else self._scratch
 
     def received(self, count: int) -> list[memoryview]:
-        """The frames, without their sizes, that are whole now that `count` more bytes are in `buffer`."""
+        """`count` more bytes are in `buffer`. Returns the frames that are complete now, without their
+        sizes."""
         self._filled += count
         large = self._large
         if large is None:
@@ -56,7 +57,7 @@ class FrameReceiver:
     def _cut(self) -> list[memoryview]:
         scratch, end = self._scratch, self._filled
         if end >= SIZE_BYTES and frame_size(scratch, 0, self.max_frame_bytes) == end - SIZE_BYTES:
-            self._filled = 0  # just one frame: so it is for those who ask for one thing at a time
+            self._filled = 0  # exactly one frame, as with callers that have one request under way at a time
             return [memoryview(bytes(scratch[SIZE_BYTES:end]))]
         frames: list[memoryview] = []
         position = 0

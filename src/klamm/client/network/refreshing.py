@@ -1,12 +1,13 @@
-"""Keeps the metadata fresh: one task that asks when somebody needs to know, and once in a while anyway.
+"""Refreshes the metadata, in one task: when somebody asks for it, and when the metadata are too old.
 
-A question creates the topics that it names only where it was told so (`request(create=...)`), because records
-wait for them; or always, for a consumer that may create what it subscribes to. A mere refresh creates
-nothing: it would bring back topics that were deleted.
+A refresh creates topics that do not exist only if somebody asked for that (`request(create=...)`), because
+records wait for them; or always, for a consumer that may create the topics it subscribes to. Other refreshes
+create none: they would bring back topics that were deleted.
 
-What always holds: at most one question is under way; all who asked before it began are answered by it; who
-asks while it is under way is answered by the next. Questions that bring no news come ever less often. An
-error that no retry can heal (a wrong password, a server that is no broker) ends the waiting of all who wait.
+What always holds: at most one request is under way. It answers all callers that asked before it began;
+callers that ask while it is under way are answered by the next. Requests that bring nothing new become rarer.
+An error that is not retriable (a wrong password, a server that is not a Kafka broker) is raised to all
+callers that wait.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataReques
 Ask = Callable[[MetadataRequest], Awaitable[MetadataResponse]]
 
 MISSING_TOPIC_S = 1.0
-"""How soon a wanted topic that is not there is asked for again: somebody waits for it to be created. Kafka's
+"""How soon a wanted topic that does not exist is asked for again: somebody waits until it is created. Kafka's
 own clients ask as often."""
 
 
@@ -50,30 +51,30 @@ class MetadataRefresher:
         self._max_age_seconds = max_age_seconds
         self._always_creates = always_creates
         self._to_create: set[str] = set()
-        """Topics that the next question creates if they are not there."""
+        """Topics that the next request creates if they do not exist."""
         self._logger = logger
         self._wanted: set[str] = set()
         self._wants_all = False
         self._callbacks: list[Callable[[MetadataChange], None]] = []
         self.on_failure: Callable[[ClientError, float], None] | None = None
-        """Called after a question that failed, with why and for how many seconds none has succeeded."""
+        """Called after a request that failed, with the error and the seconds since requests began to fail."""
         self._waiting: list[asyncio.Future[None]] = []
         self._wake = asyncio.Event()
         self._is_urgent = False
         self._fruitless = 0
-        """Questions in a row that brought no news."""
+        """Requests in a row that brought nothing new."""
         self._failures = 0
-        """Questions in a row that were not answered."""
+        """Requests in a row that failed."""
         self._failing_since = 0.0
-        """When the first of them was asked."""
+        """When the first of them was sent."""
         self._missing_since: dict[str, float] = {}
-        """Wanted topics that are not there, as of the latest answer."""
+        """Wanted topics that do not exist according to the latest answer, and since when."""
         self._told_missing: set[str] = set()
         self._asked_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
         self.last_error: ClientError | None = None
-        """Why the latest question failed; None after one that succeeded."""
+        """Why the latest request failed; None after one that succeeded."""
 
     # ---- for the network
 
@@ -115,9 +116,11 @@ class MetadataRefresher:
         self._callbacks.append(callback)
 
     def request(self, create: Iterable[str] = ()) -> asyncio.Future[None]:
-        """A future of the caller's own that is done after the next question that begins and succeeds.
+        """A future, for this caller alone, that ends when a request that begins after this call has
+        succeeded.
 
-        That question creates the topics of `create` if they are not there and the broker does so at all.
+        That request creates the topics of `create` that do not exist, if the broker creates topics
+        automatically.
         """
         self._to_create.update(create)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -148,7 +151,7 @@ class MetadataRefresher:
                 if not self._failures:
                     self._failing_since = self._asked_at
                 self._failures += 1
-                # The second, fourth, eighth, … failure in a row: trouble that lasts is told, not repeated.
+                # Warn at the second, fourth, eighth, … failure in a row: not at each, while trouble lasts.
                 is_worth_telling = self._failures > 1 and self._failures & (self._failures - 1) == 0
                 level = logging.WARNING if is_worth_telling else logging.DEBUG
                 self._logger.log(level, "metadata could not be fetched: %s", error)
@@ -160,11 +163,11 @@ class MetadataRefresher:
                 if self.on_failure is not None:
                     self.on_failure(error, loop.time() - self._failing_since)
             except asyncio.CancelledError:
-                self._waiting = waiting + self._waiting  # `close` tells them
+                self._waiting = waiting + self._waiting  # `close` ends these futures
                 raise
-            except Exception as error:  # a callback of ours; never leave the waiters alone
+            except Exception as error:  # a bug in a callback of ours; the callers must not wait forever
                 self._fruitless += 1
-                self._logger.exception("metadata could not be taken over")
+                self._logger.exception("handling new metadata failed")
                 _end(waiting, error)
             else:
                 self.last_error = None
@@ -172,7 +175,8 @@ class MetadataRefresher:
                 _end(waiting, None)
 
     async def _until_due(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait until somebody asks or the metadata is old; then pause as long as questions bring no news."""
+        """Wait until somebody asks or the metadata are too old; then pause if requests brought nothing
+        new."""
         updated_at = self._metadata.updated_at
         max_age = (
             min(self._max_age_seconds, MISSING_TOPIC_S) if self._missing_since else self._max_age_seconds
@@ -187,7 +191,7 @@ class MetadataRefresher:
             await self._woken(pause)
 
     async def _woken(self, seconds: float | None) -> None:
-        """Wait until somebody asks, or for that long."""
+        """Wait until somebody asks, or for `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
@@ -210,7 +214,8 @@ class MetadataRefresher:
         self._fruitless = 0 if has_news else self._fruitless + 1
 
     async def _ask_about(self, names: list[str] | None, clock: Callable[[], float], *, creates: bool) -> bool:
-        """Ask about these topics, or about all, and take over the answer; whether it brought news."""
+        """Ask about these topics, or about all, and take over the answer; returns whether anything
+        changed."""
         response = await self._ask(
             MetadataRequest(
                 topics=None if names is None else [MetadataRequestTopic(name=name) for name in names],
@@ -234,10 +239,11 @@ class MetadataRefresher:
         return bool(change)
 
     def _note_missing(self, now: float) -> None:
-        """Which wanted topics are not there. One that stays away is told once: nothing else would show it."""
+        """Note which wanted topics do not exist. Logs a warning once for each that stays missing: the user
+        would see nothing else of it."""
         topics = self._metadata.topics
         missing: dict[str, float] = {}
-        if not self._wants_all:  # those who want all expect none
+        if not self._wants_all:  # a client that wants all topics does not miss any
             for name in self._wanted:
                 if name not in topics or not topics[name].exists:
                     missing[name] = self._missing_since.get(name, now)
@@ -261,6 +267,6 @@ def _end(waiting: list[asyncio.Future[None]], error: BaseException | None) -> No
 
 
 def _retrieve(done: asyncio.Future[None]) -> None:
-    """Nobody needs to look at a refresh, so its failure is no surprise to the loop."""
+    """Mark the error as seen: callers need not look at the future, and asyncio must not log its error."""
     if not done.cancelled():
         done.exception()

@@ -16,7 +16,7 @@ _KEYS = frozenset(key.value for key in ApiKey)
 
 
 class AnswerWaiter(Protocol):
-    """Who waits for an answer: a future, or something of its kind. What it is told must not make it raise."""
+    """Gets the answer to a request: a future, or an object with the same methods, which must not raise."""
 
     def done(self) -> bool: ...
 
@@ -26,7 +26,7 @@ class AnswerWaiter(Protocol):
 
 
 class PreparedRequest(Protocol):
-    """A request whose bytes are made already, all but the correlation id and the records."""
+    """A request whose bytes are made already, except for the correlation id and the records."""
 
     @property
     def api_key(self) -> int: ...
@@ -35,11 +35,11 @@ class PreparedRequest(Protocol):
     def version(self) -> int: ...
 
     def frame(self, correlation_id: int, records: bytearray | memoryview, /) -> bytes:
-        """The whole request."""
+        """The bytes of the whole request."""
 
     def read(self, correlation_id: int, frame: memoryview, /) -> Any | None:
-        """What the answer to this request says, if it asks for no pause; None if it must be decoded to know,
-        or answers another request."""
+        """The result, if the frame is the usual answer to this request without a throttle time; None if the
+        frame must be decoded."""
 
 
 class PendingRequest:
@@ -80,7 +80,7 @@ class PendingRequest:
 
 
 class CommonVersions:
-    """The versions that both sides know, by API key; empty until the broker has told its own."""
+    """The versions that both sides know, by API key; empty until the broker has answered ApiVersions."""
 
     __slots__ = ("_common",)
 
@@ -88,7 +88,7 @@ class CommonVersions:
         self._common: dict[int, VersionRange] = {}
 
     def learn(self, response: ApiVersionsResponse) -> None:
-        """Take what the broker serves, as far as we know it too."""
+        """Take over the versions that the broker supports, as far as we know them, too."""
         for served in response.api_keys:
             ours = _our_versions(served.api_key)
             if ours is None:
@@ -111,12 +111,12 @@ class CommonVersions:
         )
 
     def reaches(self, api_key: int, version: int) -> bool:
-        """Whether a request can be sent in `version` or a newer one."""
+        """True if a request can be sent in `version` or a newer one."""
         common = self._common.get(api_key)
         return common is not None and common.last >= version
 
     def has(self, api_key: int, version: int) -> bool:
-        """Whether a request can be sent in `version`."""
+        """True if a request can be sent in exactly `version`."""
         common = self._common.get(api_key)
         return common is not None and common.first <= version <= common.last
 

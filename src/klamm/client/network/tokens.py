@@ -1,8 +1,8 @@
-"""Tokens for logins with OAUTHBEARER: asked of the user's provider, and kept while they are fresh.
+"""Tokens for logins with OAUTHBEARER: the user's provider gives them, and they are kept while they are fresh.
 
-All connections of a client share one token while it lasts. When most of its life is over the provider is
-asked for the next one, so that a login, or its renewal on a living connection, never shows a token that is
-about to expire. A provider that is a plain function runs in a thread, because it may ask a server.
+All connections of a client share one token. When most of its lifetime is over, the provider is asked for the
+next one, so that no login, and no renewal of a login, uses a token that is about to expire. A provider that
+is a plain function runs in a thread, because it may ask a server.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from klamm.security.oauth import OAuthLogin, OAuthToken, TokenProvider, checked_
 from klamm.security.sasl import SaslLogin
 
 FRESH_SHARE = 0.8
-"""The share of a token's life in which it is used for new logins. A broker lets a login last as long as its
-token, and logins are renewed later than this, so a renewal always brings a new token."""
+"""The share of a token's lifetime in which it is used for new logins. A login is valid as long as its token,
+and is renewed after more than this share, so a renewal always uses a new token."""
 
 
 class TokenCredentials:
@@ -34,10 +34,11 @@ class TokenCredentials:
         self._fresh_until = 0.0
         self._asking = asyncio.Lock()
         self.is_new = False
-        """Whether the latest `refresh` got a new token rather than one that was kept."""
+        """True if the latest `refresh` got a new token, False if it used the one that was kept."""
 
     async def refresh(self, timeout: float) -> None:
-        """See to it that there is a fresh token; AuthenticationFailed if the provider gives none in time."""
+        """Get a token from the provider, unless there is a fresh one. Raises AuthenticationFailed if the
+        provider gives none in time."""
         async with self._asking:
             self.is_new = self._token is None or self._clock() >= self._fresh_until
             if not self.is_new:
@@ -60,7 +61,7 @@ class TokenCredentials:
             self._fresh_until = asked_at + life * FRESH_SHARE
 
     def forget(self) -> None:
-        """The broker refused the token: the next login gets another."""
+        """Drop the token, because the broker refused it: the next login gets another."""
         self._token = None
 
     def login(self, nonce: str) -> SaslLogin:
