@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from klamm.pipelines import discovery
 from klamm.pipelines.discovery import discover, load_definitions
 from klamm.pipelines.errors import DefinitionError, UserCodeError
 from tests.pipelines.projects import make_project
@@ -138,3 +139,17 @@ def test_what_wants_a_session_at_import_is_told_with_a_way_out(tmp_path: Path) -
     told = asked.stdout.splitlines()
     assert len(told) == 2, asked.stderr
     assert all("There is no Spark session while files are imported" in line for line in told)
+
+
+def test_projects_that_were_imported_before_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may import many projects, or one many times from other folders."""
+    searched: list[int] = []
+    forget = discovery._forget
+    monkeypatch.setattr(
+        discovery, "_forget", lambda folders: (searched.append(len(folders)), forget(folders))
+    )
+    for number in range(5):
+        load_definitions(make_project(tmp_path / str(number), ORDERS))
+    assert max(searched) <= 2, "the folder of the last project, and that of the next"

@@ -20,7 +20,8 @@ from klamm.pipelines.definitions import Definitions, Node
 from klamm.pipelines.errors import DefinitionError, PipelineError, Place, ProjectError, UserCodeError
 from klamm.pipelines.project import Project
 
-# Project folders on sys.path: the last project's is removed, or it could hide modules of the next one.
+# Of the project that was imported last: its folder on sys.path, which could hide modules of the next project,
+# and its pipelines folder, whose modules are in sys.modules. The next import removes both.
 _roots_on_path: set[str] = set()
 _folders_imported: set[Path] = set()
 
@@ -127,11 +128,13 @@ def _importing_from(project: Project) -> Iterator[None]:
     """Import with the project's folder first on sys.path, without old imports, and writing no bytecode."""
     home = str(project.pipelines.parent)
     sys.path[:] = [entry for entry in sys.path if entry not in _roots_on_path]
+    _roots_on_path.clear()
     if home not in sys.path:
         _roots_on_path.add(home)
         sys.path.insert(0, home)
+    _forget({*_folders_imported, project.pipelines})
+    _folders_imported.clear()
     _folders_imported.add(project.pipelines)
-    _forget(_folders_imported)
     importlib.invalidate_caches()
     writes_bytecode = sys.dont_write_bytecode
     sys.dont_write_bytecode = True
