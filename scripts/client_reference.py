@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/client_reference.py > docs/CLIENT_REFERENCE.md
 
-A test compares the file with what this makes, so the document cannot fall behind the code.
+A test compares the file with the output of this script, so the document is always up to date.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _PAIRS: tuple[tuple[str, Any, Any], ...] = (
 """The classes with methods, plain and asyncio."""
 
 _NOT_MADE = ("Delivery", "RangesDelivery", "Session", "Claim")
-"""Users get these and do not make them."""
+"""Classes that methods return and users do not construct."""
 
 
 def render() -> str:

@@ -1,12 +1,13 @@
 """Sets up a clone: the virtual environment, and for the tests also the clients that are not Python.
 
-    python3 scripts/setup.py run     what running Klamm needs
-    python3 scripts/setup.py test    that, and what the tests need
+    python3 scripts/setup.py run     install what Klamm needs to run
+    python3 scripts/setup.py test    install what the tests need too
 
-Run by the Makefile with whatever Python the machine has, so it uses the standard library alone. Each step
-leaves a stamp of what it was made from and is skipped while that stands: the second run takes no time.
-The environment is a must: without it the script ends with an error. A peer (kcat, kafkajs, Apache Kafka,
-Spark's connector for it) is not: one line names what cannot be had, and the tests that need it say so again.
+The Makefile runs this script with the machine's Python, so it imports only the standard library. Each step
+saves a stamp, a hash of its input files, and is skipped while the stamp matches. So a second run takes no
+time. If the virtual environment cannot be created, the script fails. If a peer of the tests (kcat, kafkajs,
+Apache Kafka, Spark's Kafka connector) cannot be installed, the script prints one line, and the tests that
+need it say so again.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ COMMAND_TIMEOUT_SECONDS = 1_200
 
 
 class SetupError(Exception):
-    """A step failed; the message is the one line that the user reads."""
+    """A step failed. The message is shown to the user."""
 
 
 def say(line: str) -> None:
@@ -79,7 +80,8 @@ def run(command: Sequence[str | Path], **options: object) -> None:
 
 
 class Stamp:
-    """Remembers what a step was made from; the step is done again when any of it changed."""
+    """A hash of a step's input files, saved when the step is done. The step is repeated if an input
+    changes."""
 
     def __init__(self, path: Path, *sources: Path, extra: str = "") -> None:
         self._path = path
@@ -124,7 +126,7 @@ def pip_install(*arguments: str | Path) -> None:
 
 def install_klamm() -> None:
     constraints = REPOSITORY / "constraints.txt"
-    # The path is part of the stamp because an editable install points at it: a moved clone installs anew.
+    # An editable install contains the path of the clone, so the path is part of the stamp.
     stamp = Stamp(
         ENVIRONMENT / "klamm.stamp", REPOSITORY / "pyproject.toml", constraints, extra=str(REPOSITORY)
     )
@@ -149,7 +151,7 @@ def install_development_tools() -> None:
 
 
 def install_debian_packages(packages: list[str]) -> str | None:
-    """Install Debian packages; return None when they are there, else the reason why not."""
+    """Install Debian packages. Returns None on success, else the reason of the failure."""
     if shutil.which("apt-get") is None:
         return "this machine has no apt-get"
     if os.geteuid() != 0:
@@ -188,7 +190,7 @@ def provide_kafkajs() -> None:
     if stamp.stands():
         return
     if shutil.which("npm") is None:
-        say("missing: kafkajs (it comes with npm, which is not here); its tests cannot run")
+        say("missing: kafkajs (npm is not installed); its tests cannot run")
         return
     say("installing kafkajs into .cache")
     KAFKAJS.mkdir(parents=True, exist_ok=True)
@@ -215,12 +217,12 @@ def provide_connector_jars() -> None:
 
 
 def copy_jars(jars: Path, pom: Path, name: str, size: str, tests: str) -> None:
-    """Copy what a pom names from Maven's repository into a folder."""
+    """Copy the dependencies of a pom from Maven's repository into a folder."""
     stamp = Stamp(jars / "klamm.stamp", pom)
     if stamp.stands():
         return
     if shutil.which("mvn") is None:
-        say(f"missing: {name} (it comes with Maven, which is not here)")
+        say(f"missing: {name} (Maven is not installed)")
         return
     say(f"copying {name} into .cache ({size})")
     shutil.rmtree(jars, ignore_errors=True)
@@ -233,7 +235,8 @@ def copy_jars(jars: Path, pom: Path, name: str, size: str, tests: str) -> None:
 
 
 def provide_jars() -> None:
-    """One after the other: two Mavens that write to one repository get in each other's way."""
+    """One after the other, because two Maven processes cannot write to one local repository at the same
+    time."""
     provide_kafka_jars()
     provide_connector_jars()
 
@@ -254,7 +257,7 @@ def main() -> int:
         if purpose == "run":
             install_klamm()
             return 0
-        # Downloads for the peers and for the environment have nothing to do with each other.
+        # The peers and the environment do not depend on each other, so they are downloaded at the same time.
         with ThreadPoolExecutor() as pool:
             peers = pool.submit(provide_peers)
             install_klamm()

@@ -61,9 +61,9 @@ def test_a_server_that_does_not_know_the_password_is_refused() -> None:
     one = exchange()
     one.final(SERVER_FIRST)
     forged = base64.b64encode(bytes(32))
-    with pytest.raises(ScramError, match="does not know the password"):
+    with pytest.raises(ScramError, match="did not prove that it knows the password"):
         one.verify(b"v=" + forged)
-    with pytest.raises(ScramError, match="does not know the password"):
+    with pytest.raises(ScramError, match="did not prove that it knows the password"):
         one.verify(b"v=")
 
 
@@ -88,9 +88,9 @@ def test_a_refusal_in_scram_s_own_words() -> None:
         (b"r=rOprNGfwEbeRWgbNEkqOx,s=,i=4096", "no salt"),
         (b"m=more,r=rOprNGfwEbeRWgbNEkqOx,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "extension"),
         (b"e=other-error", "other-error"),
-        (b"r=a,r=b", "not SCRAM's"),
-        (b"hello", "not SCRAM's"),
-        (b"", "not SCRAM's"),
+        (b"r=a,r=b", "not a valid SCRAM message"),
+        (b"hello", "not a valid SCRAM message"),
+        (b"", "not a valid SCRAM message"),
         (b"r=\xff", "UTF-8"),
     ],
 )
@@ -125,5 +125,5 @@ def test_plain_sends_what_it_is_given() -> None:
 
 
 def test_unknown_mechanisms() -> None:
-    with pytest.raises(ValueError, match="GSSAPI is not known, only PLAIN, SCRAM-SHA-256"):
+    with pytest.raises(ValueError, match="GSSAPI: expected one of PLAIN, SCRAM-SHA-256"):
         sasl_credentials("GSSAPI", "a", "b")

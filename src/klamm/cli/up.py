@@ -18,20 +18,21 @@ def up(
     port: Annotated[
         int | None,
         typer.Option(
-            min=0, max=65535, help="Port to listen on; 0 uses a free one.", show_default=str(DEFAULT_PORT)
+            min=0, max=65535, help="Port to listen on; 0 picks a free one.", show_default=str(DEFAULT_PORT)
         ),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help="The folder of the data.", show_default="./klamm-data")
+        Path | None, typer.Option(help="Directory that holds the data.", show_default="./klamm-data")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A properties or TOML file with Kafka's setting names.")
+        Path | None, typer.Option(help="Configuration file with Kafka's keys, as properties or TOML.")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One setting; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set one configuration key; may be repeated."),
     ] = None,
 ) -> None:
-    """Start a broker. Flags override KLAMM_* variables, these the file, and the file the defaults."""
+    """Start a broker. Flags override KLAMM_* variables, and these override the configuration file."""
     # Imported here to keep `klamm --help` quick.
     from klamm.cli.run_broker import run_broker
     from klamm.node.broker import CannotStart

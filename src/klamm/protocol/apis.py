@@ -3,8 +3,8 @@
 A broker advertises those it has a handler for; the client uses the others against brokers that do.
 
 The advertised range is that of a Kafka 4.3 broker. It can differ from the range that the messages are
-declared for: Produce advertises 0-2 because old librdkafka looks there for its compression codecs, yet nobody
-may send them; version 6 of InitProducerId is unstable and kept back.
+declared for: Produce advertises 0-2 because old librdkafka looks there for its compression codecs, yet a
+request in these versions is refused; version 6 of InitProducerId is unstable and not advertised.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def request_header_version(key: int, version: int) -> int:
 
 
 def response_header_version(key: int, version: int) -> int:
-    """ApiVersions keeps header 0 always: a client reads it before it knows what the broker speaks."""
+    """ApiVersions always has header 0: a client reads it before it knows the versions of the broker."""
     if key == ApiKey.API_VERSIONS:
         return 0
     return 1 if version >= FLEXIBLE_SINCE.get(key, _NEVER_FLEXIBLE) else 0

@@ -8,7 +8,7 @@ class ProtocolError(Exception):
 
 
 class MalformedMessage(ProtocolError):
-    """The peer's bytes are not the message they claim to be. The connection is of no further use."""
+    """The peer's bytes are not the message they claim to be. The connection must be closed."""
 
 
 class TooManyElements(MalformedMessage):
@@ -16,4 +16,4 @@ class TooManyElements(MalformedMessage):
 
 
 class UnencodableMessage(ProtocolError):
-    """Our own message does not fit the version it is to be written in. A bug of the caller."""
+    """A message has a value that its version cannot encode. A bug of the caller."""

@@ -1,7 +1,7 @@
 """Frames: an int32 size, then as many bytes.
 
-The server reads into a buffer of its own and only asks `frame_size`. `FrameReader` is for whoever receives
-bytes in pieces, clients and tests: bytes in, frames out, no IO.
+The server reads into its own buffer and calls only `frame_size`. Clients and tests, which receive bytes in
+pieces, use `FrameReader`: bytes in, frames out, no IO.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SIZE_BYTES = 4
 """The size before every frame."""
 
 DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
-"""The default of Kafka's socket.request.max.bytes: larger than any honest request."""
+"""The default of Kafka's socket.request.max.bytes: no well-behaved client sends a larger request."""
 
 _SIZE = Packer(">i")
 

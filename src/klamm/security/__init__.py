@@ -1,1 +1,1 @@
-"""Proving who we are, and hiding what we say: SASL mechanisms and TLS, without IO."""
+"""Logins (SASL) and encryption (TLS) of the client, without IO."""

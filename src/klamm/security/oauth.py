@@ -1,7 +1,8 @@
-"""SASL OAUTHBEARER (RFC 7628), the client's side: a token of an issuer proves who we are. A core.
+"""SASL OAUTHBEARER (RFC 7628), the client's side: the client logs in with a token. A core.
 
-The first message carries the token. A broker that accepts the token answers with nothing. One that refuses it
-answers with its reasons as JSON, waits for a message of one byte, and then says that the login failed.
+The first message carries the token. If the broker accepts the token, its answer is empty. If it refuses the
+token, it answers with the reasons as JSON, waits for a message of one byte, and then reports that the login
+failed.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _RESERVED_EXTENSION = "auth"
 
 
 class OAuthToken(NamedTuple):
-    """What a provider of tokens returns, if it has more to say than the token itself.
+    """A token with its expiry time and extensions. A token provider returns it, or only the token as a str.
 
-    `expires_at` is a datetime with a time zone, or seconds since 1970. A token that says when it expires is
-    kept and used for several connections until most of its life is over; of one that does not, every login
-    gets a new one. `extensions` are sent to the broker with the token (KIP-342).
+    `expires_at` is a datetime with a time zone, or seconds since 1970. A token with `expires_at` is kept and
+    used for further logins until most of its lifetime is over. Without it, the provider is called for every
+    login. `extensions` are sent to the broker with the token (KIP-342).
     """
 
     token: str
@@ -42,12 +43,12 @@ TokenProvider: TypeAlias = Callable[[], TokenGiven | Awaitable[TokenGiven]]
 
 
 def checked_token(given: object) -> OAuthToken:
-    """What a provider returned, as a token that can be sent. ValueError says what is wrong with it."""
+    """The return value of a token provider as an OAuthToken. Raises ValueError if it cannot be sent."""
     found = given if isinstance(given, OAuthToken) else OAuthToken(given) if isinstance(given, str) else None
     if found is None or not isinstance(found.token, str):
         raise ValueError(f"it returned {type(given).__name__}, not a str or an OAuthToken")
     if not _TOKEN.fullmatch(found.token):
-        raise ValueError("it returned a token with characters that no token has")
+        raise ValueError("it returned a token with characters that are not allowed in a token")
     expires_at = found.expires_at
     if isinstance(expires_at, datetime):
         if expires_at.tzinfo is None:
@@ -56,14 +57,16 @@ def checked_token(given: object) -> OAuthToken:
         raise ValueError(f"it returned {type(expires_at).__name__} as expires_at, not a datetime or seconds")
     for name, value in found.extensions.items():
         if not _EXTENSION_NAME.fullmatch(name) or name == _RESERVED_EXTENSION:
-            raise ValueError(f"it returned an extension named {name!r}; names are letters, and not 'auth'")
+            raise ValueError(
+                f"it returned an extension named {name!r}; expected letters only, and not 'auth'"
+            )
         if not _EXTENSION_VALUE.fullmatch(value):
             raise ValueError(f"the extension {name!r} has characters that cannot be sent")
     return found
 
 
 def expiry_seconds(token: OAuthToken) -> float | None:
-    """When a token expires, in seconds since 1970; None if it does not say."""
+    """When a token expires, in seconds since 1970; None if `expires_at` is not set."""
     expires_at = token.expires_at
     return expires_at.timestamp() if isinstance(expires_at, datetime) else expires_at
 
@@ -84,5 +87,6 @@ class OAuthLogin:
         return self._message
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """A challenge is a refusal; the broker waits for one byte before it says that the login failed."""
+        """A challenge means that the token is refused. The broker waits for one byte, then reports the
+        failure."""
         return _SEPARATOR.encode() if challenge else None

@@ -1,11 +1,12 @@
-"""SASL mechanisms, the client's side: what to say, given what the server said. A core.
+"""SASL mechanisms, the client's side: which message to send, given the server's last message. A core.
 
     login = credentials.login(nonce)
     to_send = login.start()
     while to_send is not None:
-        to_send = login.answer(server_said)         # SaslRefused: the server did not take it, or is false
+        to_send = login.answer(server_said)         # raises SaslRefused
 
-PLAIN sends the password as it is, so it belongs inside TLS. SCRAM never sends it. OAUTHBEARER is in oauth.py.
+PLAIN sends the password in clear text, so use it only with TLS. SCRAM never sends the password. OAUTHBEARER
+is in oauth.py.
 """
 
 from __future__ import annotations
@@ -18,38 +19,39 @@ MECHANISMS = ("PLAIN", *HASHES)
 
 
 class SaslRefused(Exception):
-    """The exchange failed, and says why."""
+    """The login failed; the text says why."""
 
 
 class SaslLogin(Protocol):
     """One login."""
 
     is_slow: bool
-    """Whether the next `answer` takes milliseconds: deriving keys from a password does, on purpose."""
+    """True if the next `answer` takes milliseconds, because it derives keys from the password."""
 
     def start(self) -> bytes:
         """The first message."""
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """The next message, or None when both sides are content."""
+        """The next message to send, or None if the login is complete. Raises SaslRefused if it failed."""
 
 
 class SaslCredentials(Protocol):
-    """A mechanism, a name and a password."""
+    """A mechanism, a user name and a password."""
 
     mechanism: str
 
     def login(self, nonce: str) -> SaslLogin:
-        """Begin a login. `nonce`: printable ASCII without commas, never used before."""
+        """Start a login. `nonce` is printable ASCII without commas and must be new for each login."""
 
 
 def sasl_credentials(mechanism: str, username: str, password: str) -> SaslCredentials:
-    """ValueError when the mechanism is not known, or a character is not allowed."""
+    """Raises ValueError if the mechanism is unknown, or the name or the password has a character not
+    allowed."""
     if mechanism == "PLAIN":
         return PlainCredentials(username, password)
     if mechanism in HASHES:
         return _Scram(mechanism, username, password)
-    raise ValueError(f"the mechanism {mechanism} is not known, only {', '.join(MECHANISMS)}")
+    raise ValueError(f"unknown SASL mechanism {mechanism}: expected one of {', '.join(MECHANISMS)}")
 
 
 class PlainCredentials:
@@ -59,8 +61,8 @@ class PlainCredentials:
 
     def __init__(self, username: str, password: str) -> None:
         if "\0" in username or "\0" in password:
-            raise ValueError("a name or password with a NUL cannot be sent")
-        # Kafka compares the bytes as they come, so they are sent as they are.
+            raise ValueError("sasl.username and sasl.password must not contain a NUL character")
+        # Kafka compares the bytes without preparing them (SASLprep), so they are not prepared here either.
         self._message = f"\0{username}\0{password}".encode()
 
     def login(self, nonce: str) -> SaslLogin:

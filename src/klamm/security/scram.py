@@ -1,10 +1,11 @@
-"""SCRAM (RFC 5802, RFC 7677), the client's side: proof of a password that never travels. A core.
+"""SCRAM (RFC 5802, RFC 7677), the client's side: it proves that it knows the password, without sending it. A
+core.
 
-The server proves in turn that it knows the password too; one that cannot is not our broker. Keys are derived
-from the password once per salt and kept, as that is slow on purpose.
+The server must prove that it knows the password too; if it cannot, the login fails, because the server may
+not be the real broker. Deriving keys from the password is slow on purpose, so they are kept for each salt.
 
-Names and passwords are taken as their bytes in UTF-8. The RFC would have them prepared (SASLprep), but Kafka
-stores them as they were typed, and so do its clients: a prepared password would not be recognised.
+User names and passwords are encoded as UTF-8 without SASLprep, unlike in the RFC: neither Kafka nor its
+clients apply SASLprep, so a prepared password would not match.
 """
 
 from __future__ import annotations
@@ -18,23 +19,26 @@ from collections.abc import Mapping
 HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 MIN_ITERATIONS = 4096
-"""RFC 7677: fewer would make a stolen proof cheap to break. Kafka refuses to store fewer."""
+"""The least that RFC 7677 allows: with fewer, a password could be guessed from a stolen proof. Kafka's
+minimum too."""
 
 MAX_ITERATIONS = 1_000_000
-"""A second of work; Kafka stores 16384 at most. A server that asks for more wants to keep us busy."""
+"""About a second of work. Kafka's maximum is 16384, so a server that asks for more is not honest."""
 
 _MOST_KEYS = 8
-"""Salts whose keys are kept: one per user in a cluster, a few while credentials change."""
+"""How many salts have their keys kept. A cluster has one salt per user, and a few while credentials
+change."""
 
 _NO_CHANNEL_BINDING = "n,,"
 
 
 class ScramError(Exception):
-    """The server's message is not what SCRAM says, or the server does not know the password."""
+    """The server's message violates SCRAM, refuses the login, or does not prove that the server knows the
+    password."""
 
 
 class ScramCredentials:
-    """A name and a password, and the keys that were derived from them."""
+    """A user name, a password, and the keys derived from them."""
 
     def __init__(self, mechanism: str, username: str, password: str) -> None:
         self.mechanism = mechanism
@@ -59,10 +63,11 @@ class ScramCredentials:
 
 
 class ScramExchange:
-    """One login: `first`, then `final` with the server's answer, then `verify` with its last word."""
+    """One login: `first`, then `final` with the server's first message, then `verify` with its final
+    message."""
 
     def __init__(self, credentials: ScramCredentials, nonce: str) -> None:
-        """`nonce`: printable ASCII without commas, never used before."""
+        """`nonce` is printable ASCII without commas and must be new for each login."""
         self._credentials = credentials
         self._nonce = nonce
         self._first_bare = f"n={credentials.username},r={nonce}"
@@ -72,11 +77,12 @@ class ScramExchange:
         return (_NO_CHANNEL_BINDING + self._first_bare).encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """The proof, for the server's salt, iterations and half of the nonce."""
+        """The message with the proof, made with the salt, the iterations and the nonce of the server's
+        message."""
         text = _text(server_first)
         fields = _fields(text)
         if "m" in fields:
-            raise ScramError("the server needs an extension that is not known")
+            raise ScramError("the server requires a SCRAM extension that Klamm does not know")
         _refuse_error(fields)
         nonce, salt, iterations = self._server_fields(fields)
         client_key, server_key = self._credentials.keys(salt, iterations)
@@ -91,18 +97,20 @@ class ScramExchange:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """ScramError unless the server has proved that it knows the password."""
+        """Raise ScramError if the server does not prove that it knows the password."""
         assert self._server_signature is not None, "`final` comes before `verify`"
         fields = _fields(_text(server_final))
         _refuse_error(fields)
         signature = _decoded(fields.get("v", ""), "signature")
         if not hmac.compare_digest(signature, self._server_signature):
-            raise ScramError("the server does not know the password either: it may not be the real one")
+            raise ScramError(
+                "the server did not prove that it knows the password: it may not be the real broker"
+            )
 
     def _server_fields(self, fields: Mapping[str, str]) -> tuple[str, bytes, int]:
         nonce = fields.get("r", "")
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise ScramError("the server's nonce does not continue ours")
+            raise ScramError("the server's nonce does not begin with the client's nonce")
         salt = _decoded(fields.get("s", ""), "salt")
         if not salt:
             raise ScramError("the server sent no salt")
@@ -129,14 +137,14 @@ def _fields(text: str) -> dict[str, str]:
     for part in text.split(","):
         name, separator, value = part.partition("=")
         if len(name) != 1 or not separator or name in fields:
-            raise ScramError("the server's message is not SCRAM's")
+            raise ScramError("the server's message is not a valid SCRAM message")
         fields[name] = value
     return fields
 
 
 def _refuse_error(fields: Mapping[str, str]) -> None:
     if "e" in fields:
-        raise ScramError(f"the server refused: {fields['e']}")
+        raise ScramError(f"the server refused the login: {fields['e']}")
 
 
 def _decoded(text: str, what: str) -> bytes:

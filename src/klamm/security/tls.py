@@ -1,7 +1,7 @@
-"""TLS from the configuration's ssl.* keys, and what an error of it means to a user.
+"""The TLS context of a client from its ssl.* keys, and explanations of TLS errors for users.
 
-Certificates are checked, and so is the host's name in them, unless the user says not to. Nothing below
-TLS 1.2 is spoken.
+The broker's certificate is always checked. The host name in it is checked unless the user turns that off. TLS
+versions below 1.2 are not used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LASTING = (
 
 
 def client_ssl_context(config: ConfigValues) -> ssl.SSLContext:
-    """A context for connections to brokers. ConfigError names the key whose file is of no use."""
+    """A context for connections to brokers. Raises ConfigError with the key whose file cannot be used."""
     authorities = config.optional_str("ssl.ca.location")
     try:
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authorities)
@@ -61,7 +61,8 @@ def client_ssl_context(config: ConfigValues) -> ssl.SSLContext:
 
 
 class _password_of:
-    """Gives the key's password when OpenSSL asks for it, which would ask at the terminal otherwise."""
+    """Returns the password of the private key to OpenSSL, which would otherwise prompt for it at the
+    terminal."""
 
     def __init__(self, config: ConfigValues, path: str) -> None:
         self._password = config.optional_str("ssl.key.password")
@@ -79,27 +80,30 @@ class _password_of:
 def _file_error(key: str, path: str | None, error: Exception) -> ConfigError:
     reason = getattr(error, "strerror", None) or str(error)
     if isinstance(error, ssl.SSLError):
-        reason = f"it does not hold what it should, in PEM form ({error.reason or error})"
+        reason = f"the file is not a valid PEM file for this key ({error.reason or error})"
     return ConfigError(f"{key}={path!r} is refused: {reason}", key=key)
 
 
 def explain_tls_error(error: Exception) -> tuple[str, str]:
-    """What went wrong in a handshake, and what to do about it."""
+    """What went wrong in a TLS handshake, and what the user can do. "It" in the first text is the broker."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _HOST_NAME_MISMATCH:
             return (
                 f"its certificate is for another host ({error.verify_message})",
                 "Connect to a name that is in the certificate, or set ssl_endpoint_identification_algorithm "
-                "to none if you can do without this check",
+                "to none to skip this check",
             )
         if error.verify_code in _NOT_YET_OR_NO_MORE_VALID:
-            return f"{error.verify_message}", "Renew the broker's certificate, or set the clock right"
+            return (
+                f"{error.verify_message}",
+                "Renew the broker's certificate, or correct the clock of this machine",
+            )
         if error.verify_code in _UNKNOWN_AUTHORITY:
             return (
                 f"its certificate comes from an authority that is not trusted ({error.verify_message})",
-                "Give the authority's certificate as ssl_ca_location",
+                "Set ssl_ca_location to a file with the authority's certificate",
             )
-        return f"its certificate is refused: {error.verify_message}", "Look at the broker's certificate"
+        return f"its certificate is refused: {error.verify_message}", "Check the broker's certificate"
     reason = getattr(error, "reason", None) or ""
     if reason in _NO_TLS_THERE:
         return (
@@ -108,19 +112,20 @@ def explain_tls_error(error: Exception) -> tuple[str, str]:
         )
     if any(each in reason for each in _OURS_REFUSED):
         return (
-            f"it refused us ({reason.replace('_', ' ').lower()})",
-            "Give a certificate that the broker trusts as ssl_certificate_location and ssl_key_location",
+            f"it refused the client's certificate ({reason.replace('_', ' ').lower()})",
+            "Set ssl_certificate_location and ssl_key_location to a certificate that the broker trusts",
         )
     if isinstance(error, ssl.SSLEOFError | ConnectionError | EOFError):
         return (
             "it closed the connection in the middle of the handshake",
-            "Look whether the port is one with TLS; else use security_protocol PLAINTEXT or SASL_PLAINTEXT",
+            "Check that the port speaks TLS; if it does not, use security_protocol PLAINTEXT or "
+            "SASL_PLAINTEXT",
         )
-    return str(error), "Look at the broker's TLS settings"
+    return str(error), "Check the broker's TLS settings"
 
 
 def may_pass(error: Exception) -> bool:
-    """True if another handshake may succeed: the error is not about certificates, or about TLS at all."""
+    """True if another handshake may succeed: the error is neither a refused certificate nor a missing TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return False
     reason = getattr(error, "reason", None) or ""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the broker when it is asked for: pytest loads this package in every run, wanted or not."""
+    """Import `Broker` on first use: pytest loads this package in every run, also without Klamm's fixtures."""
     if name == "Broker":
         from klamm.testing.broker import Broker
 

@@ -3,9 +3,9 @@
     with klamm.testing.Broker() as broker:
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 
-It listens on a free port of 127.0.0.1, keeps its data in a temporary directory, rebalances without delay,
-and is gone, directory and all, when the block ends. It runs on an event loop of its own in a thread, so it
-serves blocking and asyncio tests alike.
+The broker listens on a free port of 127.0.0.1, keeps its data in a temporary directory, and rebalances groups
+without delay. When the block ends, the broker stops and the directory is deleted. The broker runs on its own
+event loop in a thread, so blocking tests and asyncio tests can both use it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ TEST_DEFAULTS: Mapping[str, str] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "5",
-    # Tests start many brokers; what a crash of the machine would lose does not matter to them.
+    # Tests start many brokers, and need no protection against a crash of the machine.
     "log.flush.offset.checkpoint.interval.ms": "3600000",
 }
 
 MOST_OPEN_FILES = 256
-"""Segments kept open. A test's process needs descriptors too, and low ones: whatever waits with `select`, as
-Spark's driver does, takes none beyond 1,023."""
+"""The most segment files that a broker keeps open. The test itself needs low file descriptors: code that
+calls `select`, such as Spark's driver, cannot use descriptors above 1,023."""
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 
 
 class Broker:
-    """A broker in a thread. `config` takes Kafka's names; `data_dir` is kept when it is given."""
+    """A broker in a thread. `config` has Kafka's key names. A `data_dir` that is passed is not deleted."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Shut down cleanly; the data stays, so that `start` carries on where this broker ended."""
+        """Shut down cleanly. The data stays, so a later `start` serves it again."""
         if self._thread is None:
             return
         assert self._loop is not None and self.node is not None
@@ -99,13 +99,13 @@ class Broker:
             raise self._failure
 
     def restart(self) -> None:
-        """Stop and start on the same port, as an operator would."""
+        """Stop cleanly, and start again on the same port with the same data."""
         self._settings["listeners"] = f"PLAINTEXT://127.0.0.1:{self.port}"
         self.stop()
         self.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the broker's loop, for tests that look inside."""
+        """Run a coroutine on the broker's event loop, for tests of the broker's internals."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_TIMEOUT_S)
 

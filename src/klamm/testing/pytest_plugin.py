@@ -1,7 +1,7 @@
-"""Fixtures for users' tests; pytest finds them by itself where Klamm is installed.
+"""Fixtures for users' tests. pytest loads them automatically if Klamm is installed.
 
-`klamm`: a broker of the test's own. `klamm_session`: one for the whole session, shared by all tests that
-ask for it. Both are `klamm.testing.Broker`; settings come from the marker `klamm_config`:
+`klamm` is a broker for one test. `klamm_session` is one broker for the whole session, shared by all tests
+that use it. Both are a `klamm.testing.Broker`. The marker `klamm_config` sets the configuration of `klamm`:
 
     @pytest.mark.klamm_config({"auto.create.topics.enable": False})
     def test_orders(klamm): ...
@@ -26,8 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def klamm(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A real broker, for this test alone."""
-    # Imported here: the plugin is loaded by every pytest run, also by those that want no broker.
+    """A real broker for one test."""
+    # Imported here, because pytest loads the plugin in every run, also without these fixtures.
     from klamm.testing.broker import Broker
 
     marker = request.node.get_closest_marker("klamm_config")
@@ -37,7 +37,7 @@ def klamm(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def klamm_session() -> Iterator[Broker]:
-    """A real broker, shared by the whole session: use topic names of your own."""
+    """A real broker, shared by all tests of the session: give each test its own topic names."""
     from klamm.testing.broker import Broker
 
     with Broker() as broker:

@@ -1,6 +1,6 @@
-"""A bare blocking connection that speaks single requests: for tests and the bench.
+"""A blocking connection that sends single requests, for tests and the bench.
 
-It is no client: no retries, no metadata, no batching. It says exactly what it is told to say.
+It has no retries, no metadata and no batching: it sends exactly the requests that it is given.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 
 
 class WireConnection:
-    """One socket to a broker. `call` is a request and its response; `send` and `receive` are the halves."""
+    """One socket to a broker. `call` sends a request and returns its response; `send` and `receive` do one
+    each."""
 
     def __init__(self, bootstrap: str, *, client_id: str = "wire", timeout_s: float = 30.0) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -35,7 +36,7 @@ class WireConnection:
         return self.receive()
 
     def send(self, request: Message, version: int | None = None, *, expect_response: bool = True) -> None:
-        """Send `request` in `version`, by default the newest."""
+        """Send `request` in `version`, by default in the newest."""
         assert request.__api_key__ is not None
         key = ApiKey(request.__api_key__)
         if version is None:
@@ -47,7 +48,7 @@ class WireConnection:
             self._sent.append((self._correlation_id, key, version))
 
     def receive(self) -> Any:
-        """The response to the oldest request that has none yet."""
+        """The response to the oldest request that is not answered yet."""
         frame = self.receive_frame()
         correlation_id, key, version = self._sent.pop(0)
         answered_id, offset = parse_response_header(key, version, frame)

@@ -1,4 +1,4 @@
-"""What consumers of a classic group tell each other inside JoinGroup and SyncGroup.
+"""The subscriptions and assignments that members of a classic group exchange in JoinGroup and SyncGroup.
 
 To the broker these are opaque bytes, except where it has to know the topics that a group subscribes to. Both
 messages carry their version in front. A version newer than those known here is read as the newest one known:

@@ -1,4 +1,4 @@
-"""Produce, key 0: a producer hands record batches to the leaders of their partitions.
+"""Produce, key 0: a producer sends record batches to the leaders of their partitions.
 
 Versions 3-13, flexible from 9. Version 8 brings the errors per record, 10 the leader to go to instead, 13
 topic ids in place of names. With acks=0 there is no response.

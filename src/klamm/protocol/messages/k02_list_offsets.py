@@ -1,6 +1,6 @@
 """ListOffsets, key 2: offsets by timestamp, and the two ends of a log.
 
-Versions 1-11, flexible from 6. The negative timestamps are questions of their own: -1 latest, -2
+Versions 1-11, flexible from 6. Negative timestamps have special meanings: -1 latest, -2
 earliest, -3 of the greatest timestamp (7+).
 """
 

@@ -1,7 +1,7 @@
-"""Metadata, key 3: brokers, topics, partitions and who leads them.
+"""Metadata, key 3: brokers, topics, partitions and their leaders.
 
 Versions 0-13, flexible from 9. An empty list of topics means all in version 0 and none from 1 on, where
-null means all. 10 brings topic ids, 12 questions by topic id, 13 an error of the whole response.
+null means all. 10 brings topic ids, 12 requests by topic id, 13 an error of the whole response.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OffsetCommit, key 8: a group notes how far it has come.
+"""OffsetCommit, key 8: a group stores its offsets.
 
 Versions 2-10, flexible from 8. Version 7 brings the instance id of static members, 9 the member epochs of
 the consumer protocol, 10 topic ids.

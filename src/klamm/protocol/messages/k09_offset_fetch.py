@@ -1,4 +1,4 @@
-"""OffsetFetch, key 9: how far a group has come.
+"""OffsetFetch, key 9: the committed offsets of groups.
 
 Versions 1-10, flexible from 6. Up to 7 one group with its topics at the top of the message, from 8 a list
 of groups. 10 brings topic ids.

@@ -1,4 +1,4 @@
-"""JoinGroup, key 11: a member enters a group, and waits for the others.
+"""JoinGroup, key 11: a member joins a group, and waits for the other members.
 
 Versions 0-9, flexible from 6. Version 4 makes a new member come back with the id it was given, 5 brings
 static members, 9 lets the leader skip the assignment.

@@ -1,4 +1,4 @@
-"""Heartbeat, key 12: a member shows that it lives, and learns of a rebalance.
+"""Heartbeat, key 12: a member keeps its session, and learns of a rebalance.
 
 Versions 0-4, flexible from 4.
 """

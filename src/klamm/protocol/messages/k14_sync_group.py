@@ -1,4 +1,4 @@
-"""SyncGroup, key 14: the leader hands out the assignment, and every member receives its own.
+"""SyncGroup, key 14: the leader sends the assignment, and every member receives its partitions.
 
 Versions 0-5, flexible from 4.
 """

@@ -1,4 +1,4 @@
-"""SaslHandshake, key 17: which mechanism a client wants to prove itself with.
+"""SaslHandshake, key 17: the SASL mechanism that a client wants to log in with.
 
 Versions 0-1, never flexible. After version 0 the mechanism's bytes follow as bare frames, after version 1 as
 SaslAuthenticate. An unknown mechanism is refused with the list of known ones.

@@ -1,4 +1,4 @@
-"""DeleteTopics, key 20: topics go.
+"""DeleteTopics, key 20: delete topics.
 
 Versions 1-6, flexible from 4. Up to 5 by name, from 6 by name or topic id.
 """

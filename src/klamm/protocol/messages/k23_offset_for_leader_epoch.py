@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch, key 23: where a leader epoch ended in the log.
 
-Versions 2-4, flexible from 4. Consumers and followers find out with it whether their log was cut.
+Versions 2-4, flexible from 4. Consumers and followers use it to find out whether the log was truncated.
 """
 
 from __future__ import annotations

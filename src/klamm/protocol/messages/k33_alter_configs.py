@@ -1,7 +1,7 @@
 """AlterConfigs, key 33: set the whole configuration of a resource.
 
-Versions 0-2, flexible from 2. What is not named goes back to its default. IncrementalAlterConfigs
-replaces it.
+Versions 0-2, flexible from 2. Keys that are not in the request go back to their defaults.
+IncrementalAlterConfigs replaces this API.
 """
 
 from __future__ import annotations

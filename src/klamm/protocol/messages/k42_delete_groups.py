@@ -1,4 +1,4 @@
-"""DeleteGroups, key 42: groups without members go, with their offsets.
+"""DeleteGroups, key 42: delete groups without members, and their offsets.
 
 Versions 0-2, flexible from 2.
 """

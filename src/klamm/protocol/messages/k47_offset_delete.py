@@ -1,4 +1,4 @@
-"""OffsetDelete, key 47: a group forgets offsets of topics that it no longer subscribes to.
+"""OffsetDelete, key 47: delete the offsets of topics that a group no longer subscribes to.
 
 Version 0, never flexible.
 """

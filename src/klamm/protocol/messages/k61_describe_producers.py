@@ -1,4 +1,4 @@
-"""DescribeProducers, key 61: the idempotent producers that a partition remembers.
+"""DescribeProducers, key 61: the idempotent producers whose state a partition keeps.
 
 Version 0, all flexible.
 """

@@ -1,4 +1,4 @@
-"""DeleteShareGroupOffsets, key 92: forget the start offsets of a share group.
+"""DeleteShareGroupOffsets, key 92: delete the start offsets of a share group.
 
 Version 0, all flexible.
 """
