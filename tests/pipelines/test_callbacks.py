@@ -31,7 +31,7 @@ def many_files() -> Iterator[None]:
 
 def test_too_many_open_files_are_told(many_files: None) -> None:
     not_called_yet: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace()))
-    with pytest.raises(PipelineError, match=r"which has 1,\d\d\d open files and sockets"):
+    with pytest.raises(PipelineError, match=r"this process has 1,\d\d\d open files and sockets"):
         ensure_callbacks(not_called_yet)
 
 
