@@ -237,6 +237,25 @@ def test_alterations_are_refused_with_a_reason(resource_type, name, alterations,
     assert words in str(caught.value)
 
 
+class CountedName(str):
+    """Counts how often any of these names is compared with another string."""
+
+    comparisons = 0
+
+    def __eq__(self, other):
+        CountedName.comparisons += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_that_no_key_is_altered_twice_is_seen_in_one_pass():
+    names = [CountedName(f"left.by.another.version.{number}") for number in range(1000)]
+    alterations = [Alteration(name, AlterOperation.DELETE, None) for name in names]
+    alter_config(create(image_of(), "t").image, BrokerConfig(), ResourceType.TOPIC, "t", alterations)
+    assert CountedName.comparisons < 10 * len(names)
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "a\n", "x" * 250, "a:b"])
 def test_illegal_topic_names(name):
     with pytest.raises(KafkaError) as caught:

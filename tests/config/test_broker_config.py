@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from klamm.config.alterations import Alteration, AlterOperation, alter
@@ -117,6 +119,17 @@ def test_the_four_operations():
         "cleanup.policy": "compact"
     }
     assert changed({}, ("cleanup.policy", subtract, "delete")) == {"cleanup.policy": ""}
+
+
+@pytest.mark.parametrize("operation", [AlterOperation.APPEND, AlterOperation.SUBTRACT])
+def test_long_lists_are_altered_in_one_pass(operation):
+    name = "follower.replication.throttled.replicas"
+    before = ",".join(f"{number}:1" for number in range(16_000))
+    others = ",".join(f"{number}:2" for number in range(16_000))
+    started_s = time.process_time()
+    altered = changed({name: before}, (name, operation, others))[name]
+    assert time.process_time() - started_s < 1
+    assert len(altered.split(",")) == (32_000 if operation is AlterOperation.APPEND else 16_000)
 
 
 @pytest.mark.parametrize(

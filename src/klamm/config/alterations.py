@@ -59,8 +59,10 @@ def alter(
         items = row.parse(value)
         assert isinstance(before, tuple) and isinstance(items, tuple)
         if operation is AlterOperation.APPEND:
-            after = before + tuple(item for item in items if item not in before)
+            present = frozenset(before)
+            after = before + tuple(item for item in items if item not in present)
         else:
-            after = tuple(item for item in before if item not in items)
+            removed = frozenset(items)
+            after = tuple(item for item in before if item not in removed)
         altered[name] = ",".join(after)
     return altered
