@@ -22,7 +22,7 @@ class ProducerIds(Protocol):
     """Hands out producer ids that no producer of the cluster has had before."""
 
     async def next(self) -> int:
-        """Raises a KafkaError while there are none."""
+        """The next producer id. Raises a KafkaError while the metadata store does not answer."""
 
 
 class Broker(Protocol):

@@ -86,7 +86,7 @@ def _named_again(message: ProduceRequest, *, by_id: bool) -> frozenset[tuple[str
 
 
 def _offer_lane(broker: Broker, request: Request[ProduceRequest], partition: Partition) -> None:
-    """Two requests of the same shape in a row: the third may take the short way."""
+    """After two requests of the same shape in a row, give the connection a lane for the next ones."""
     connection = request.connection
     shape = (partition.topic_id, partition.index, request.version, request.message.acks)
     if shape == connection.last_shape:
@@ -95,7 +95,7 @@ def _offer_lane(broker: Broker, request: Request[ProduceRequest], partition: Par
 
 
 class _Produce:
-    """One request on its way through: what was appended, what was refused, what is still to be awaited."""
+    """One request: which batches were appended, which were refused, and what is still to be awaited."""
 
     __slots__ = (
         "acks",
@@ -166,7 +166,7 @@ class _Produce:
                     ErrorCode.INVALID_TXN_STATE, "there is no transaction to write this batch to"
                 )
             if must_open(header, config, self.now_ms):
-                # The receive buffer is not ours any more once this function returns: keep a copy.
+                # Other requests use the receive buffer once this function returns: keep a copy.
                 self.unopened.append((partition, bytearray(records), response))
             else:
                 self._append_batch(partition, records, header, response)
@@ -242,7 +242,7 @@ class _Produce:
         for topic in self.responses:
             for response in topic.partition_responses:
                 if response.error_code:
-                    # Without answers, hanging up is the only way to make the client look again.
+                    # The client gets no answer: only a closed connection makes it ask for metadata again.
                     raise CloseConnection(
                         f"a produce with acks=0 to {topic.name}-{response.index} failed: "
                         f"{ErrorCode(response.error_code).name}, {response.error_message}"
@@ -251,7 +251,7 @@ class _Produce:
 
 
 def _refuse(response: PartitionProduceResponse, error: KafkaError, partition: Partition | None) -> None:
-    """Answer with `error`; `partition` is the one whose log refused the batch, if it came that far."""
+    """Answer with `error`. `partition` is the partition whose log refused the batch, or None."""
     response.error_code = error.code
     response.error_message = error.message
     response.base_offset = -1

@@ -153,7 +153,7 @@ class _Fetch:
         self.fetch = fetch
         most_bytes = min(broker.config.int_("fetch.max.bytes"), MAX_RESPONSE_BYTES)
         self.max_bytes = min(request.message.max_bytes, most_bytes)
-        # Who asks for more than an answer may hold is not kept waiting for it.
+        # An answer holds at most max_bytes: waiting for more would never end.
         self.min_bytes = min(request.message.min_bytes, self.max_bytes)
         self.is_read_committed = request.message.isolation_level == _READ_COMMITTED
 

@@ -1,8 +1,8 @@
 """Metadata (key 3), versions 0 to 13.
 
-Tells which brokers there are, under the addresses of the listener that the question came by, and who leads
-which partition. No topics means all in version 0 and none later, where null means all. Topics can be asked
-for by id from version 12 on.
+Tells which brokers there are, with the addresses of the listener that the request came by, and which broker
+leads which partition. No topics means all in version 0 and none later, where null means all. Topics can be
+asked for by id from version 12 on.
 
 A topic that is not there is created when the client and `auto.create.topics.enable` allow it. Kafka answers
 such a first question with an error and lets the client come back; here the topic is made first, so the first
@@ -82,7 +82,7 @@ async def _create_and_answer(
 
 
 def _names_to_create(broker: Broker, request: Request[MetadataRequest]) -> Steps[list[str]]:
-    """The topics asked for by name that are not there and that the asking shall create."""
+    """The topics that the request names, that do not exist, and that it may create."""
     if not request.message.allow_auto_topic_creation or not broker.config.bool_("auto.create.topics.enable"):
         return []
     topics = broker.cluster.image.topics
@@ -172,9 +172,10 @@ def _response(
 
 
 class TopicAnswers:
-    """The parts of answers that topics are, made once for each topic, its operations and the living brokers.
+    """The part of an answer about each topic, kept for its operations and the living brokers.
 
-    An image that has not changed shares its objects with the one before, so identity says what still holds.
+    A new image shares the objects that have not changed with the image before it. So a part still holds if it
+    was made from the same object.
     """
 
     def __init__(self) -> None:

@@ -3,7 +3,9 @@
 Answered when the offsets are in __consumer_offsets. A commit without generation (-1) is taken while the group
 has no members, and makes the group if need be; one with a generation must come from a member of it.
 Versions 2 to 4 may choose how long the offset is kept; 6 brings the leader epoch; 7 the static name; 9 tells
-an unknown group by GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; 10 names topics by id.
+of an unknown group by GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; 10 names topics by id. More than
+`COMMITTED_AT_ONCE` offsets are written in several batches, so some may be committed and others refused; each
+partition has a code of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def handle(
 
 
 class _Commit:
-    """One request on its way: the offsets that may be committed, and what is known of the others."""
+    """One request: the offsets that may be committed, and the answers for the other partitions."""
 
     def __init__(self, broker: Broker, request: Request[OffsetCommitRequest]) -> None:
         self._broker = broker

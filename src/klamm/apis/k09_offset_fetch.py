@@ -1,6 +1,6 @@
 """OffsetFetch (key 9), versions 1 to 10.
 
-A partition for which nothing is committed, or a group nobody has heard of, has offset -1 and no error. Null
+A partition for which nothing is committed, or whose group is unknown, has offset -1 and no error. Null
 topics ask for everything. What is asked twice is answered once. Up to version 7 a request is about one group,
 from 8 on about many; 9 adds the member, which groups of the classic protocol do not check; 10 names topics by
 id. `require_stable` has nothing to wait for as long as there are no transactions.
@@ -69,7 +69,7 @@ def _fetch(broker: Broker, wanted: OffsetFetchRequestGroup, *, uses_ids: bool) -
 
 
 def _each_topic_once(topics: list[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
-    """What is asked about the same topic in several places, in one place."""
+    """Merge the topics that the request names in several places."""
     if len(topics) <= 1:
         return topics
     indexes: dict[tuple[str, bytes], list[int]] = {}

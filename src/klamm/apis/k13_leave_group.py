@@ -1,7 +1,7 @@
 """LeaveGroup (key 13), versions 0 to 5.
 
 Up to version 2 one member leaves and its error is the error of the whole; from 3 on many may, each with an
-error of its own, and a static member may be removed by its name alone. The reason of version 5 is for people.
+error of its own, and a static member may be removed by its name alone. The reason of version 5 is logged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeGroups (key 15), versions 0 to 6.
 
-What the members told each other is shown while the group is stable. A group nobody has heard of is "Dead",
+What the members told each other is shown while the group is stable. An unknown group is "Dead",
 without an error up to version 5, with GROUP_ID_NOT_FOUND from 6 on. Version 3 adds the operations the caller
 may perform, which without access control are all of them; 4 brings static names.
 """

@@ -1,7 +1,7 @@
 """DeleteGroups (key 42), versions 0 to 2.
 
-A group without members goes, with its offsets; one with members is NON_EMPTY_GROUP, one nobody has heard of
-GROUP_ID_NOT_FOUND.
+A group without members is deleted with its offsets. A group with members is refused with NON_EMPTY_GROUP, an
+unknown one with GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """OffsetDelete (key 47), version 0.
 
-Forgets committed offsets, but not those of topics that a consumer of the group reads: they would come back
-with its next commit, and are refused with GROUP_SUBSCRIBED_TO_TOPIC. Groups of other protocols must be empty.
+Deletes committed offsets. Those of topics that a consumer of the group reads are refused with
+GROUP_SUBSCRIBED_TO_TOPIC: the next commit of the consumer would bring them back. Groups of other
+protocols must be empty.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeCluster (key 60), versions 0 to 2.
 
-The cluster's id, its controller and its brokers, under the addresses of the listener that the question came
-by. There are no controllers apart from brokers, so a question for their endpoints is refused. No broker is
+The cluster's id, its controller and its brokers, with the addresses of the listener that the request came
+by. There are no controllers apart from brokers, so a request for their endpoints is refused. No broker is
 ever fenced: one that is not alive is not listed.
 """
 

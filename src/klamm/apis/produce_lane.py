@@ -1,10 +1,10 @@
-"""The same produce request again: answered without decoding it or encoding the answer.
+"""Answers produce requests that repeat the one before without decoding them or encoding the answer.
 
 A producer that writes to one partition sends the same bytes over and over, but for the correlation id and the
 batch. After two equal requests in a row the connection gets a lane, which remembers the bytes around the
 batch and the answer around its offsets. A request that fits is only compared; its batch is checked and
 appended exactly as on the long way (k00_produce), and the answer is a copy with four numbers written into
-it. Whatever is not quite the same, or would not simply succeed, is left to the long way.
+it. A request that differs, or that would not succeed, takes the long way.
 
 Measured with batches of one record, see docs/adr/0006: less than half the time.
 """

@@ -5,7 +5,7 @@ The rules that keep a request from costing more than its bytes and what exists (
 * what a request names twice is answered once, or refused where Kafka refuses it (`distinct`);
 * an answer whose size depends on what exists, or on how much was asked, is returned `in_steps`. Its long
   lists are made `lazily`: an element is made when it is encoded, and is not kept;
-* a loop of a coroutine that may be long takes a `Pauses` along.
+* a loop of a coroutine that may be long calls `Pauses.pause` in every round.
 """
 
 from __future__ import annotations

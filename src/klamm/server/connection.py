@@ -126,11 +126,11 @@ class Connection:
         self._serial_task: asyncio.Task[None] | None = None
         self._job: Job | None = None
         self._is_alone = False
-        """A large request is parked: it is not joined by others."""
+        """A large request is parked: no other request of this connection is handled meanwhile."""
         self._is_yielding = False
-        """It is the turn of other connections; `_carried` may hold whole frames."""
+        """The connection waits for its next turn; `_carried` may hold whole frames."""
         self._warming: asyncio.Task[None] | None = None
-        """Brings back into memory what is to be sent next; until then nothing is sent."""
+        """Reads into the page cache what is to be sent next; until then nothing is sent."""
         self._close_callbacks: list[Callable[[], None]] = []
         self._started_s = 0.0
         """When the handling of the frames of this turn began; 0 if they are few bytes and the lane's."""
@@ -154,11 +154,11 @@ class Connection:
 
     @property
     def is_busy(self) -> bool:
-        """A request is still being answered: the client has every reason to be silent."""
+        """A request is still being answered, so the client is not idle."""
         return bool(self._waiting)
 
     def close(self, reason: str = "") -> None:
-        """Hang up. Parked requests are abandoned: their effects stand, their answers have nowhere to go.
+        """Close the connection. Parked requests are abandoned: effects stand, answers are dropped.
 
         A coroutine runs to its end: cancelled halfway, it could leave half an effect. Steps that are left are
         not done: each step has a whole effect or none.
@@ -187,7 +187,7 @@ class Connection:
         self._server.forget(self)
 
     def abandon(self) -> None:
-        """Hang up because the broker stops: nothing may be written once its logs are closed."""
+        """Close the connection because the broker stops: no task may write once the logs are closed."""
         self.close()
         for task in (self._serial_task, self._warming):
             if task is not None:
@@ -295,7 +295,7 @@ class Connection:
         self._send_ready()
 
     def _keep_rest(self, rest: memoryview) -> None:
-        """Keep the bytes that are no whole frame yet, or that may not be handled yet."""
+        """Keep the bytes that are not a whole frame yet, or that may not be handled yet."""
         if not self._must_wait() and len(rest) >= SIZE_BYTES:
             whole = SIZE_BYTES + frame_size(rest, 0, self._server.max_request_bytes)
             if whole > LARGE_FRAME_BYTES:
@@ -554,7 +554,7 @@ class Connection:
         self._warming = self._loop.create_task(self._warm_and_send(piece))
 
     async def _warm_and_send(self, piece: FileSlice) -> None:
-        """Go on sending when `piece`, which keeps its file open meanwhile, is in memory."""
+        """Read `piece` into the page cache, then go on sending. `piece` keeps its file open meanwhile."""
         try:
             await self._server.run_in_thread(lambda: warm(piece.file.fd, piece.position, piece.length))
         except OSError as error:
@@ -577,7 +577,7 @@ class Connection:
             self._is_reading = True
             self._loop.add_reader(self._socket.fileno(), self._on_readable)
         if self._carried and self._large_view is None and holds_frame(self._carried):
-            # A frame that back-pressure held up, and that the socket will never announce again.
+            # A whole frame is left in `_carried`, and the socket will not announce it again.
             self._loop.call_soon(self._handle_carried)
 
     def _handle_carried(self) -> None:

@@ -1,4 +1,4 @@
-"""From a frame to a handler: the header is read, the version checked, the body decoded; and back again."""
+"""Decodes a frame, finds the handler of its API key and version, and encodes what the handler answers."""
 
 from __future__ import annotations
 

@@ -22,17 +22,17 @@ from klamm.server.work import WorkQueue
 logger = logging.getLogger("klamm.server")
 
 ACCEPT_BURST = 100
-"""Connections accepted in one turn of the loop, so that a storm of them does not starve the others."""
+"""Connections accepted in one turn of the loop, so that thousands at once do not hold up the others."""
 
 OUT_OF_DESCRIPTORS_PAUSE_S = 0.1
 
 DESCRIPTORS_FOR_FILES = 6_500
-"""Kept from clients, though never more than a third: without them segments could not be opened or begun, and
-idle connections would stop everybody's writes. Segments that are kept open take up to 4,096 of them, unsent
-answers up to 2,000."""
+"""Descriptors that connections do not get, at most a third of all. Without them idle connections could keep
+the broker from opening segments, and so from writing. Segments that are kept open take up to 4,096 of them,
+unsent answers up to 2,000."""
 
 REFUSAL_LOG_INTERVAL_S = 1.0
-"""Who connects again and again should not fill the log as well."""
+"""Refused connections are logged together, at most once in this time."""
 
 IDLE_SWEEPS_PER_PERIOD = 4
 LONGEST_SWEEP_INTERVAL_S = 30.0

@@ -1,11 +1,11 @@
-"""Where received bytes go before they are frames.
+"""The buffers that connections receive into.
 
 Small frames, that is nearly all of them, are received into one buffer that every connection of a server
 shares: it is filled and consumed within one callback, so ten thousand idle connections hold no buffer at
 all. A frame that is longer than what has arrived of it gets a buffer of its own from `LargeBuffers`. Those
 are anonymous maps: memory becomes resident only as bytes really arrive, however much a length announces.
-So it is the bytes that arrived which are counted and limited. Were it the announced ones, a few clients who
-announce much and send nothing would shut everybody else out.
+The bytes that have arrived are counted and limited. If the announced bytes were, a few clients that announce
+much and send nothing could keep all others from sending large frames.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LargeBuffers:
             raise ReceiveMemoryExceeded(f"no memory for a frame of {size} bytes: {error}") from error
 
     def count_received(self, byte_count: int) -> None:
-        """So many more bytes have arrived in a buffer; they count until it is given back."""
+        """Count `byte_count` more bytes that have arrived in a buffer; they count until it is given back."""
         if self._received_bytes + byte_count > self._limit_bytes:
             raise ReceiveMemoryExceeded(
                 f"{self._received_bytes} of {self._limit_bytes} bytes for large frames are in use"
@@ -60,7 +60,7 @@ class LargeBuffers:
         self._received_bytes += byte_count
 
     def give_back(self, buffer: mmap.mmap, counted_bytes: int) -> None:
-        """The buffer is free again, and so are the bytes that were counted for it."""
+        """Take the buffer back, and stop counting the `counted_bytes` that arrived in it."""
         self._received_bytes -= counted_bytes
         capacity = len(buffer)
         if self._kept_bytes + capacity <= KEPT_BYTES:

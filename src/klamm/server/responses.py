@@ -12,9 +12,9 @@ from klamm.server.sending import held_by
 
 
 class PendingResponse:
-    """The place in line of a response that is not made yet, or whose turn has not come.
+    """The place in line of a response that is not made yet, or that waits for an earlier response.
 
-    A finished one is kept as the bytes it will be: they are smaller than the objects, and can be counted.
+    A finished response is kept encoded: the bytes are smaller than the objects, and can be counted.
     """
 
     __slots__ = (
@@ -75,7 +75,7 @@ class ResponseLine(deque[PendingResponse]):
             yield pending.chunks
 
     def abandon(self) -> None:
-        """The connection is gone: nobody waits for any of them."""
+        """Drop all responses, because the connection is closed."""
         for pending in self:
             if pending.future is not None:
                 pending.future.cancel()

@@ -4,9 +4,9 @@ Responses made within one turn of the loop are joined into one `send`. Small fil
 same send; a large one leaves by `sendfile`, its header before it with MSG_MORE. When the socket is full the
 rest waits for the loop to say that there is room. Nothing is copied that the kernel can copy.
 
-Whoever puts a file range here knows that it is in memory. That holds for now, not for as long as a slow
-client takes: what has waited for a while is looked up in the page cache again, piece by piece, and a piece
-that has left it is not sent before somebody has warmed it in a thread.
+A file range is in the page cache when it is put here, but it may leave the cache while it waits for a slow
+client. So the queue looks up a range that has waited for a while again, piece by piece. It raises ColdRange
+for a piece that is not in the cache, and the connection then reads the piece in a thread.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PeerGone(Exception):
 
 
 class ColdRange(Exception):
-    """The next to be sent is not in the page cache: warm `piece`, then send again with `is_warm`."""
+    """The next piece to send is not in the page cache: read `piece`, then call `send` with `is_warm`."""
 
     def __init__(self, piece: FileSlice) -> None:
         super().__init__(piece)
@@ -98,7 +98,7 @@ class SendQueue:
         """
         chunks = self._chunks
         try:
-            if len(chunks) == 1 and isinstance(chunks[0], bytes):  # the usual case, without ceremony
+            if len(chunks) == 1 and isinstance(chunks[0], bytes):  # the usual case
                 sent = self._socket.send(chunks[0])
                 self.pending_bytes -= sent
                 if not self.pending_bytes:
@@ -139,7 +139,7 @@ class SendQueue:
                 raise ColdRange(FileSlice(piece.file, position, length, None))
         sent = os.sendfile(self._socket.fileno(), piece.file.fd, position, length)
         if sent == 0:
-            # Only a file cut short under our feet ends early; the frame's length is already on the wire.
+            # The file was truncated meanwhile, and the frame's length is already on its way.
             raise PeerGone(f"the segment ended {piece.length - self._file_sent} bytes early")
         self.pending_bytes -= sent
         self._file_sent += sent

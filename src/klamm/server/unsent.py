@@ -1,14 +1,14 @@
-"""What clients have asked for and do not take: answers in memory, and segment files that answers hold open.
+"""Bounds what answers hold that clients have not taken yet: bytes in memory, and open segment files.
 
-One connection may have little unsent; many of them together could still fill the memory or use up the file
+Each connection has a bound of its own; many of them together could still fill the memory or use up the file
 descriptors. So there is a bound over all connections of a server:
 
 * from half of it on, nothing more is read from a connection that has unsent answers;
-* an answer may hold open only as many segment files as are left; it then has fewer records;
+* an answer may hold open only as many segment files as the bound leaves; it then has fewer records;
 * at the bound, connections whose clients have taken nothing for `STUCK_S` are closed, those first that have
   waited longest. A client that reads is never closed, however slowly it reads.
 
-What a socket takes at once is never counted: counting begins when a client is too slow for that.
+Bytes that a socket takes at once are never counted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from functools import cached_property
 from typing import Protocol
 
 MAX_BYTES = 256 * 1024 * 1024
-"""Unsent answers in memory, of all connections: hundreds of slow clients at their usual size."""
+"""Bytes of unsent answers of all connections together: enough for hundreds of slow clients."""
 
 MAX_FILES = 2_000
-"""Segment files that unsent answers hold open, of all connections: two busy consumers of a thousand
-partitions. Where the process may have few descriptors it is a twelfth of them."""
+"""Segment files that the unsent answers of all connections hold open: enough for two busy consumers of a
+thousand partitions. It is lower where a twelfth (`FILES_SHARE`) of the process's descriptors is less."""
 
 FILES_SHARE = 12
 
 STUCK_S = 1.0
-"""A client that takes nothing for so long, while memory is short, is closed."""
+"""While the bound is reached, a connection whose client has taken nothing for so long is closed."""
 
 CHECK_INTERVAL_S = 0.1
 
@@ -65,7 +65,7 @@ class UnsentAnswers:
         return max(0, self._max_files - self.file_count)
 
     def note(self, connection: SlowConnection, byte_count: int, file_count: int) -> None:
-        """So much is unsent on `connection` now."""
+        """Count that `connection` has so many unsent bytes and open files now."""
         bytes_before, files_before = self._of.pop(connection, (0, 0))
         if byte_count or file_count:
             self._of[connection] = (byte_count, file_count)

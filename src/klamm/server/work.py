@@ -1,8 +1,8 @@
-"""Requests that take long, of all connections: one short run of one of them per turn of the event loop.
+"""The line of all requests that take long: a turn of the event loop does one short run of one of them.
 
-So however many clients ask for much at the same time, others wait for one run and not for all of them. The
-first few in line take turns, which keeps one long request from holding up the next ones. Those behind them
-have not begun: they hold the bytes of their frame and no more.
+So a client with a short request waits for one run, however many long requests there are. The first few in
+line take turns, so that one very long request does not hold up the next ones. The requests behind them have
+not begun: each holds the bytes of its frame and no more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Done = Callable[[Any, Exception | None], None]
 
 
 class Job:
-    """The steps of one request, and who is told their result or the exception that ended them."""
+    """The steps of one request, and the function that gets their result or the exception that ended them."""
 
     __slots__ = ("_done", "_steps", "is_over")
 
