@@ -2,7 +2,7 @@
 
 Parked until the group's join phase is complete; only the leader is told who the members are. Version 0 has
 one timeout for session and rebalance; 4 makes a new member join twice, with the id it is given; 5 brings
-static members; 8 a reason, which is for people; 9 lets a static leader that comes back skip the assignment.
+static members; 8 a reason, which is not used; 9 lets a static leader that comes back skip the assignment.
 """
 
 from __future__ import annotations

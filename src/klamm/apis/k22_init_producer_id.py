@@ -1,7 +1,7 @@
 """InitProducerId (key 22), versions 0 to 5.
 
-Gives an idempotent producer an id that nobody in the cluster has had before, and epoch 0. A transactional id
-is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED until transactions exist: clients retry the retriable
+Gives an idempotent producer an id that no producer of the cluster had before, and epoch 0. A transactional
+id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED until transactions exist: clients retry the retriable
 codes for ever, and this one tells their user at once. While the metadata store does not answer, the code is
 COORDINATOR_LOAD_IN_PROGRESS, as in a Kafka that waits for its controller.
 """
