@@ -79,7 +79,7 @@ def test_arguments_win_over_the_file(tmp_path: Path) -> None:
         ('[project]\nname = "shop"\n[spark]\nshuffle = 1', "klamm.toml:4: shuffle is not a key of [spark]"),
         ('[project]\nname = "shop"\n[sparks]\nmaster = 1', "[sparks] is not a known section"),
         ('[project]\nname = "shop"\ntables = ""', "tables is empty"),
-        ("[project", "this is not TOML"),
+        ("[project", "the file is not valid TOML"),
     ],
 )
 def test_what_cannot_be_is_refused_by_line(tmp_path: Path, text: str, words: str) -> None:

@@ -77,7 +77,7 @@ def test_the_brokers_of_each_partition_can_be_chosen(admin):
     with pytest.raises(BrokerError) as refused:
         admin.create_topic(unique("assigned"), assignments={0: [broker + 1000]})
     assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    with pytest.raises(ClientMisused, match="assignments, and numbers as well"):
+    with pytest.raises(ClientMisused, match="assignments, and a number of partitions or replicas as well"):
         admin.create_topic(unique("assigned"), 2, assignments={0: [broker]})
 
 

@@ -45,7 +45,12 @@ def topics_of(**counts: int) -> Topics:
 
 class Scene:
     def __init__(
-        self, *strategies: str, instance_id: str | None = None, topics: str = "t", rack: str | None = None
+        self,
+        *strategies: str,
+        instance_id: str | None = None,
+        topics: str = "t",
+        rack: str | None = None,
+        backoff_seconds: float = BACKOFF_SECONDS,
     ) -> None:
         self.now = 1_000.0
         self.member = Membership(
@@ -59,7 +64,7 @@ class Scene:
                 rack,
                 PATIENCE_SECONDS,
             ),
-            lambda failures: BACKOFF_SECONDS,
+            lambda failures: backoff_seconds,
         )
         self.generation = 0
         self.steps: list[Step] = []

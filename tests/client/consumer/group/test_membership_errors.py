@@ -291,6 +291,16 @@ def test_a_coordinator_that_cannot_be_found_is_told_after_a_while_and_again_afte
     assert len(told) == 2 and told[0] < 1_000.0 + PATIENCE_SECONDS + 20
 
 
+def test_a_pause_longer_than_the_patience_does_not_count_as_being_served() -> None:
+    scene = Scene(backoff_seconds=2 * PATIENCE_SECONDS)
+    scene.poll()
+    for _ in range(2):
+        scene.expect(FindCoordinator)
+        scene.member.request_failed(scene.now, ConnectionFailed("nobody is there"))
+        scene.pass_time(2 * PATIENCE_SECONDS)
+    assert isinstance(scene.member.take_outage(), TimedOut)
+
+
 @pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
 def test_a_coordinator_that_refuses_every_join_for_now_is_told(code: ErrorCode) -> None:
     scene = Scene()

@@ -517,7 +517,9 @@ class Membership:
     def _was_not_served(self, began: float, now: float, error: ClientError) -> None:
         patience = self.settings.patience_seconds
         # After a long time without a failure the coordinator has served us in between: a join was waiting.
-        if self._unserved_since is None or began - self._unserved_until >= patience:
+        # The pause before this attempt does not count as such a time.
+        ready = max(self._unserved_until, self._retry_at)
+        if self._unserved_since is None or began - ready >= patience:
             self._unserved_since = began
         self._unserved_until = now
         if (seconds := now - self._unserved_since) >= patience:
