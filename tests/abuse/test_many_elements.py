@@ -46,8 +46,9 @@ LONG_REQUEST_BYTES = 1_000_000
 LARGEST_REQUEST_BYTES = 40 * 1024 * 1024
 
 LONGEST_STALL_MS = 100.0
-LONGEST_STALL_OF_A_CROWD_MS = 200.0  # 112 ms seen once with 50 clients; 371 ms without turns
 """Of CPU time of the loop's thread, between two looks of the loop."""
+LONGEST_STALL_OF_A_CROWD_MS = 200.0
+"""The same with many clients at once: 112 ms were seen once, and 371 ms without turns between the clients."""
 
 PEAK_GROWTH_BYTES = 120 * 1024 * 1024
 """Most of it are the objects of 50,000 elements, and what malloc does not give back."""
@@ -112,7 +113,7 @@ def watched(topic_id: bytes, abused: Abused, stalls: Stalls) -> Iterator[Abused]
     abused.allowed_growth_bytes = PEAK_GROWTH_BYTES
     yield abused
     longest_ms = stalls.longest_ms()
-    assert longest_ms < LONGEST_STALL_OF_A_CROWD_MS, f"the loop was away for {longest_ms:.0f} ms"
+    assert longest_ms < LONGEST_STALL_MS, f"the loop was away for {longest_ms:.0f} ms"
 
 
 def ask(abused: Abused, frame: bytes) -> int:
@@ -255,7 +256,7 @@ PIPELINED = 2
     ids=["large", "as large as is handled at once"],
 )
 def test_many_clients_ask_for_much_at_the_same_time(
-    watched: Abused, make: Callable[[int], bytes], count: int
+    watched: Abused, stalls: Stalls, make: Callable[[int], bytes], count: int
 ) -> None:
     request = sized(make(count))
     with contextlib.ExitStack() as stack:
@@ -265,6 +266,9 @@ def test_many_clients_ask_for_much_at_the_same_time(
         for sock in sockets:
             for _ in range(PIPELINED):
                 assert struct.unpack_from(">i", read_frame(sock)) == (1,)
+    # Read here, so that the fixture's own bound is for what comes after.
+    longest_ms = stalls.longest_ms()
+    assert longest_ms < LONGEST_STALL_OF_A_CROWD_MS, f"the loop was away for {longest_ms:.0f} ms"
 
 
 def varint(number: int) -> bytes:
