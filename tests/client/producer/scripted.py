@@ -6,6 +6,7 @@
         assert topic.values(0) == [...]
 
 Each Produce request takes the next step of the script; without one it is written and answered as it should.
+A request with another topic id than `topic_id`, of a topic that was deleted, is refused and takes no step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from klamm.aio import Producer
 from klamm.model.errors import ErrorCode
+from klamm.model.ids import ZERO_TOPIC_ID
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k00_produce import (
     LeaderIdAndEpoch,
@@ -86,6 +88,8 @@ class ScriptedTopic:
 
     def produce(self, request: ProduceRequest) -> Any:
         self.acks_seen.add(request.acks)
+        if any(each.topic_id not in (self.topic_id, ZERO_TOPIC_ID) for each in request.topic_data):
+            return answer_with(ErrorCode.UNKNOWN_TOPIC_ID)(self, request)
         step = self.script.pop(0) if self.script else written
         answer = step(self, request)
         return SILENCE if request.acks == 0 and answer is not HANG_UP else answer
