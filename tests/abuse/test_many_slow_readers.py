@@ -38,7 +38,9 @@ SOCKET_BYTES = 64 * 1024
 
 MAX_BYTES = 8 * MEGABYTE
 MAX_FILES = 100
-OPEN_SEGMENTS = 50
+OPEN_SEGMENTS = 25
+"""Fewer than there are segments: most fetches have to open files, in threads."""
+
 OTHER_GROWTH_BYTES = 40 * MEGABYTE
 """What a broker's memory may grow by for other reasons. Without the bound it grows by
 4 MB for each reader."""
@@ -51,7 +53,9 @@ OFFSET_FETCHES = 60
 
 FETCHED_PARTITIONS = 20
 SEGMENTS = 5
-BATCH_BYTES = 100_000
+BATCH_BYTES = 400_000
+"""More than the buffers of both sides take: each reader that is stuck holds a file open."""
+
 FETCHES = 3
 
 

@@ -40,7 +40,7 @@ class LargeFetches:
             session_epoch=-1,
             topics=[FetchTopic(topic="orders", partitions=asked)],
         )
-        connection = SimpleNamespace(files_left=100)
+        connection = SimpleNamespace(reserve_files=lambda correlation_id, wanted: wanted)
         request: Request[FetchRequest] = Request(message, 12, "client", connection, is_large=True)  # type: ignore[arg-type]
         is_finished, result = run(k01_fetch.handle(self._broker, request), float("inf"))  # type: ignore[arg-type]
         assert is_finished

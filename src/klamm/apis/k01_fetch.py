@@ -12,7 +12,7 @@ answered like a consumer's. preferred_read_replica is -1: a partition has one re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
@@ -172,7 +172,7 @@ class _Fetch:
         for piece in pieces_of(targets):
             self.fetch.resolve(self._find_partition, piece)
             yield
-        result = FetchResult(self.max_bytes, self.request.connection.files_left)
+        result = FetchResult(self.max_bytes, self._reserve_files(targets))
         try:
             for piece in pieces_of(targets):
                 result.collect(piece, may_block=False)
@@ -213,15 +213,17 @@ class _Fetch:
         return self._respond(result) if is_last or self._is_enough(result) else None
 
     async def _answer_from_disk(self) -> Answer:
+        targets = ready_targets(self.fetch)
+        max_files = self._reserve_files(targets)
         return self._respond(
             await self.broker.partitions.run_in_thread(
-                collect,
-                ready_targets(self.fetch),
-                self.max_bytes,
-                self.request.connection.files_left,
-                may_block=True,
+                collect, targets, self.max_bytes, max_files, may_block=True
             )
         )
+
+    def _reserve_files(self, targets: Sized) -> int:
+        request = self.request
+        return request.connection.reserve_files(request.correlation_id, len(targets))
 
     def _is_enough(self, result: FetchResult) -> bool:
         return result.must_answer or result.byte_count >= self.min_bytes or not self.fetch.targets

@@ -48,7 +48,13 @@ class ConnectionHandle(Protocol):
 
     @property
     def files_left(self) -> int:
-        """How many segment files an answer may hold open until it is sent."""
+        """How many segment files an answer may hold open until it is sent, if it is made at once."""
+
+    def reserve_files(self, correlation_id: int, wanted: int) -> int:
+        """How many of `wanted` segment files the answer to a request may hold open until it is sent.
+
+        They are kept for this answer, which is made in a thread or in steps.
+        """
 
     def on_close(self, callback: Callable[[], None]) -> None:
         """Have `callback` called once, when the connection is gone."""
@@ -64,7 +70,7 @@ class Request(Generic[MessageT]):
     in steps. Its frame stays until the last of them.
     """
 
-    __slots__ = ("client_id", "connection", "frame", "is_large", "message", "version")
+    __slots__ = ("client_id", "connection", "correlation_id", "frame", "is_large", "message", "version")
 
     def __init__(
         self,
@@ -73,10 +79,12 @@ class Request(Generic[MessageT]):
         client_id: str | None,
         connection: ConnectionHandle,
         frame: memoryview = _NO_FRAME,
+        correlation_id: int = 0,
         *,
         is_large: bool = False,
     ) -> None:
         self.frame = frame
+        self.correlation_id = correlation_id
         self.is_large = is_large
         self.message = message
         self.version = version

@@ -24,12 +24,12 @@ from klamm.apis.registry import NO_RESPONSE, CloseConnection, Lane
 from klamm.apis.steps import Steps
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
-from klamm.server.dispatch import Dispatcher, LargeRequest, Route
+from klamm.server.dispatch import Dispatcher, LargeRequest, frame_or_close
 from klamm.server.receiving import LARGE_FRAME_BYTES, LargeBuffers, ReceiveMemoryExceeded, holds_frame
 from klamm.server.responses import PendingResponse, ResponseLine
 from klamm.server.sending import ColdRange, PeerGone, SendQueue
 from klamm.server.turns import LONG_S, Turns
-from klamm.server.unsent import UnsentAnswers
+from klamm.server.unsent import ReservedFiles, UnsentAnswers
 from klamm.server.work import Job, WorkQueue
 from klamm.storage.log import FileSlice
 from klamm.storage.segments.page_cache import warm
@@ -117,7 +117,7 @@ class Connection:
         self.listener_name = listener_name
         self._loop = asyncio.get_running_loop()
         self._send_queue = SendQueue(sock)
-        self._waiting = ResponseLine()
+        self._waiting = ResponseLine(ReservedFiles(server.unsent))
         self._has_sent = False
         self._carried: bytes = b""
         self._large: mmap.mmap | None = None
@@ -150,7 +150,12 @@ class Connection:
 
     @property
     def files_left(self) -> int:
+        if self._send_queue.pending_bytes:
+            self._note_unsent()  # answers to earlier requests of this turn are not counted yet
         return self._server.unsent.files_left
+
+    def reserve_files(self, correlation_id: int, wanted: int) -> int:
+        return 0 if self.is_closed else self._waiting.reserved.reserve(correlation_id, wanted)
 
     @property
     def is_busy(self) -> bool:
@@ -364,10 +369,10 @@ class Connection:
             self._go_on(self._waiting.add(route, correlation_id), result)
         elif result is not NO_RESPONSE:
             if self._waiting:
-                chunks = _encode(route, correlation_id, result)
+                chunks = frame_or_close(route, correlation_id, result)
                 self._waiting.finish(self._waiting.add(route, correlation_id), chunks)
             else:
-                self._put(_encode(route, correlation_id, result))
+                self._put(frame_or_close(route, correlation_id, result))
 
     def _handle_in_steps(self, frame: memoryview) -> None:
         """Handle a large request in steps: decoding, the work of its handler, and encoding the answer."""
@@ -387,7 +392,7 @@ class Connection:
         elif isinstance(result, GeneratorType):
             self._start_job(pending, result, is_large=False)
         else:
-            self._complete(pending, _encode(pending.route, pending.correlation_id, result))
+            self._complete(pending, frame_or_close(pending.route, pending.correlation_id, result))
 
     def _start_job(self, pending: PendingResponse, steps: Steps[Any], *, is_large: bool) -> None:
         """Do `steps`, whose result is the answer or what a handler may return instead of it.
@@ -586,13 +591,3 @@ class Connection:
         carried = memoryview(bytearray(self._carried))
         self._carried = b""
         self._handle_frames(carried, len(carried))
-
-
-def _encode(route: Route, correlation_id: int, response: Any) -> list[Any]:
-    if response is NO_RESPONSE:
-        return []
-    try:
-        return route.frame(correlation_id, response)
-    except Exception:
-        logger.exception("the answer of API key %d version %d cannot be written", route.key, route.version)
-        raise CloseConnection("internal error") from None

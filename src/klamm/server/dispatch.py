@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from types import GeneratorType
 from typing import Any, NamedTuple
 
 from klamm.apis.broker import Broker
-from klamm.apis.registry import CloseConnection, ConnectionHandle, Handler, Request
+from klamm.apis.registry import NO_RESPONSE, CloseConnection, ConnectionHandle, Handler, Request
 from klamm.apis.steps import Steps
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import API_VERSIONS, ApiKey
@@ -19,6 +20,8 @@ from klamm.protocol.headers import (
 )
 from klamm.protocol.messages.k18_api_versions import ApiVersion, ApiVersionsResponse
 from klamm.protocol.schema import Message
+
+logger = logging.getLogger("klamm.server")
 
 MAX_ELEMENTS_AT_ONCE = 1_000
 """Elements of a request that are decoded without a pause: about two milliseconds. Few clients have more."""
@@ -48,6 +51,17 @@ class Route(NamedTuple):
         return encode_response_frame_in_steps(self.key, self.version, correlation_id, response)
 
 
+def frame_or_close(route: Route, correlation_id: int, response: Any) -> list[Any]:
+    """The chunks of one response frame; none for NO_RESPONSE. Raises CloseConnection."""
+    if response is NO_RESPONSE:
+        return []
+    try:
+        return route.frame(correlation_id, response)
+    except Exception:
+        logger.exception("the answer of API key %d version %d cannot be written", route.key, route.version)
+        raise CloseConnection("internal error") from None
+
+
 class Dispatcher:
     """Finds the route of each frame and starts its handler."""
 
@@ -75,7 +89,7 @@ class Dispatcher:
             message, _ = decode(route.request_class, version, frame, body_offset, MAX_ELEMENTS_AT_ONCE)
         except TooManyElements:
             raise LargeRequest from None
-        request = Request(message, version, client_id, connection, frame)
+        request = Request(message, version, client_id, connection, frame, correlation_id)
         return route, correlation_id, route.handler(self._broker, request)
 
     def start_in_steps(
@@ -87,7 +101,7 @@ class Dispatcher:
 
         def steps() -> Steps[Any]:
             message, _ = yield from decode_in_steps(route.request_class, version, frame, body_offset)
-            request = Request(message, version, client_id, connection, frame, is_large=True)
+            request = Request(message, version, client_id, connection, frame, correlation_id, is_large=True)
             result = route.handler(self._broker, request)
             if isinstance(result, GeneratorType):
                 result = yield from result

@@ -9,6 +9,7 @@ from typing import Any
 
 from klamm.server.dispatch import Route
 from klamm.server.sending import held_by
+from klamm.server.unsent import ReservedFiles
 
 
 class PendingResponse:
@@ -40,12 +41,14 @@ class PendingResponse:
 
 
 class ResponseLine(deque[PendingResponse]):
-    """Finished responses wait here for the earlier ones. The counters say what the finished ones hold."""
+    """Finished responses wait here for the earlier ones. The counters say what the finished ones hold,
+    `reserved` what is kept for those that are not finished."""
 
-    __slots__ = ("byte_count", "file_count", "memory_bytes")
+    __slots__ = ("byte_count", "file_count", "memory_bytes", "reserved")
 
-    def __init__(self) -> None:
+    def __init__(self, reserved: ReservedFiles) -> None:
         super().__init__()
+        self.reserved = reserved
         self.byte_count = 0
         self.memory_bytes = 0
         self.file_count = 0
@@ -64,6 +67,12 @@ class ResponseLine(deque[PendingResponse]):
         self.byte_count += pending.size
         self.memory_bytes += pending.memory_bytes
         self.file_count += pending.file_count
+        if self.reserved and not self._is_being_made(pending.correlation_id):
+            self.reserved.release(pending.correlation_id)
+
+    def _is_being_made(self, correlation_id: int) -> bool:
+        """True if a response is not finished yet. A client may give one id to several requests."""
+        return any(each.correlation_id == correlation_id and not each.is_done for each in self)
 
     def take_ready(self) -> Iterator[list[Any]]:
         """Take out the responses whose turn has come."""
@@ -79,4 +88,5 @@ class ResponseLine(deque[PendingResponse]):
         for pending in self:
             if pending.future is not None:
                 pending.future.cancel()
+        self.reserved.release_all()
         self.clear()

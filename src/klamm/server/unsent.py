@@ -4,7 +4,8 @@ Each connection has a bound of its own; many of them together could still fill t
 descriptors. So there is a bound over all connections of a server:
 
 * from half of it on, nothing more is read from a connection that has unsent answers;
-* an answer may hold open only as many segment files as the bound leaves; it then has fewer records;
+* an answer may hold open only as many segment files as the bound leaves; it then has fewer records. An
+  answer that takes time to be made has its files reserved, so that answers made meanwhile leave them;
 * at the bound, connections whose clients have taken nothing for `STUCK_S` are closed, those first that have
   waited longest. A client that reads is never closed, however slowly it reads.
 
@@ -52,6 +53,7 @@ class UnsentAnswers:
         self._check: asyncio.TimerHandle | None = None
         self.byte_count = 0
         self.file_count = 0
+        self.reserved_files = 0
         self.is_crowded = False
         """Half of the bound is reached."""
 
@@ -62,7 +64,7 @@ class UnsentAnswers:
 
     @property
     def files_left(self) -> int:
-        return max(0, self._max_files - self.file_count)
+        return max(0, self._max_files - self.file_count - self.reserved_files)
 
     def note(self, connection: SlowConnection, byte_count: int, file_count: int) -> None:
         """Count that `connection` has so many unsent bytes and open files now."""
@@ -93,6 +95,38 @@ class UnsentAnswers:
             )
         if self._is_full():
             self._check = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._close_stuck)
+
+
+class ReservedFiles:
+    """The files that are reserved for those answers of one connection that are still being made.
+
+    They are known by the correlation ids of their requests.
+    """
+
+    __slots__ = ("_counts", "_unsent")
+
+    def __init__(self, unsent: UnsentAnswers) -> None:
+        self._unsent = unsent
+        self._counts: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def reserve(self, correlation_id: int, wanted: int) -> int:
+        """Reserve up to `wanted` files for an answer, in all; return how many it has."""
+        before = self._counts.get(correlation_id, 0)
+        more = max(0, min(wanted - before, self._unsent.files_left))
+        if more:
+            self._counts[correlation_id] = before + more
+            self._unsent.reserved_files += more
+        return before + more
+
+    def release(self, correlation_id: int) -> None:
+        self._unsent.reserved_files -= self._counts.pop(correlation_id, 0)
+
+    def release_all(self) -> None:
+        self._unsent.reserved_files -= sum(self._counts.values())
+        self._counts.clear()
 
 
 def _most_files() -> int:
