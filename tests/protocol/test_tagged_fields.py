@@ -82,7 +82,7 @@ def test_tagged_structs_and_arrays_come_back() -> None:
     [
         (b"\x02\x07\x00\x07\x00", "follows"),
         (b"\x02\x07\x00\x06\x00", "follows"),
-        (b"\x01\x07\x05abc", "ends behind"),
+        (b"\x01\x07\x05abc", "past the end"),
         (b"\x01\x07", "cut short"),
         (b"\x01\xff\xff\xff\xff\xff\x01\x00", "longer than 5 bytes"),
         (b"\xff\xff\xff\xff\x0f", "150 are allowed"),
@@ -96,10 +96,10 @@ def test_malformed_sections(tags: bytes, reason: str) -> None:
 @pytest.mark.parametrize(
     ("tags", "reason"),
     [
-        (b"\x01\x03\x02\x01\x00", "zk_migration_ready has not the size of its tag"),
-        (b"\x01\x03\x00\x01", "zk_migration_ready has not the size of its tag"),
+        (b"\x01\x03\x02\x01\x00", "zk_migration_ready is not of its stated size"),
+        (b"\x01\x03\x00\x01", "zk_migration_ready is not of its stated size"),
         (b"\x02\x03\x01\x01\x03\x01\x01", "out of order"),
-        (b"\x01\x03\x09\x01", "ends behind"),
+        (b"\x01\x03\x09\x01", "past the end"),
     ],
 )
 def test_malformed_known_fields(tags: bytes, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""Messages to bytes and back, in a given version.
+"""Encodes messages to bytes and decodes them, in a given version.
 
-The two directions are symmetric and serve brokers and clients alike. Decoding keeps nothing of the input
-except record sets, which are slices of the buffer: its owner must not reuse it while the message lives.
+Brokers and clients use both directions. A decoded message keeps nothing of the input except record sets,
+which are slices of the buffer: the owner of the buffer must not reuse it while the message lives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INT16 = Packer(">h")
 
 
 JOINED_PIECES = 1000
-"""Pieces of an answer in steps that are joined at a time: some ten kilobytes."""
+"""When a message is encoded in steps, so many pieces of it are joined at a time: some ten kilobytes."""
 
 
 def decode(
@@ -34,7 +34,7 @@ def decode(
     offset: int = 0,
     max_elements: int = MAX_REQUEST_ELEMENTS,
 ) -> tuple[MessageT, int]:
-    """The message at `offset` and the offset behind it. The buffer must end where the message may end.
+    """The message at `offset`, and the offset after it. The message must not run past the end of the buffer.
 
     A request of more than `max_elements` elements raises TooManyElements.
     """
@@ -137,7 +137,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def decode_versioned(cls: type[MessageT], buffer: Buffer) -> tuple[MessageT, int]:
-    """A message that carries its version in its first two bytes, and that version."""
+    """A message whose version stands in the two bytes before it, and that version."""
     version = peek_version(buffer)
     return decode(cls, version, buffer, _INT16.size)[0], version
 

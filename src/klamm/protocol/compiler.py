@@ -1,7 +1,9 @@
-"""Turns declarations into Python: constructors here, decoders and encoders in the two modules beside it.
+"""Turns declarations into Python code: constructors here, decoders in `decoder_source`, encoders in
+`encoder_source`.
 
-A codec is one function per message and version. Source is generated with every nested struct inlined as a
-loop, so that a message costs one call and no lookups of versions, and is compiled when it is first needed.
+A codec is one function per message and version. Its source is generated with all nested structs inlined,
+arrays of them as loops, so that a message costs one call and no lookups of versions. It is compiled on first
+use.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class SourceWriter:
         return f"{prefix}{self._counter}"
 
     def bind(self, prefix: str, value: Any) -> str:
-        """Makes `value` known to the code; the same object keeps the same name."""
+        """The name by which the code can use `value`; the same object keeps the same name."""
         for name, known in self.names.items():
             if known is value and name.startswith(prefix):
                 return name

@@ -4,11 +4,11 @@
 with the length or the tag count that follows them (a varint is first taken as one byte, which it nearly
 always is).
 
-What keeps hostile input harmless: every slice is checked against the end of the buffer first, since slicing
-does not fail; an array's count must fit the bytes that remain, at the smallest size of its elements; reads
-behind the end raise struct.error or IndexError, which `codec.decode` reports as MalformedMessage. Requests
-may hold only so many elements in all, because each becomes an object. Tagged fields that are passed over
-count like elements, because each takes as long to read.
+How the decoder guards against hostile input: it checks every slice against the end of the buffer first, since
+slicing does not fail. It checks that as many elements as an array announces, each of the smallest possible
+size, fit into the bytes that remain. Reads past the end raise struct.error or IndexError, which
+`codec.decode` reports as MalformedMessage. A request may have only `MAX_REQUEST_ELEMENTS` elements in all,
+because each becomes an object. Skipped tagged fields count as elements, because each takes as long to read.
 
 `in_steps` makes the decoder a generator that yields after every few elements, for requests that would keep
 the event loop for too long (see docs/adr/0017).
@@ -27,7 +27,7 @@ from klamm.protocol.primitives import MAX_TAGGED_FIELDS, fixed_arrays, read_uvar
 from klamm.protocol.schema import ArrayType, Field, FieldType, FixedType, Message, Struct, VariableType
 
 MAX_REQUEST_ELEMENTS = 50_000
-"""Array elements of one request: more partitions than a client asks for. As objects they take up to 25 MB."""
+"""Array elements of one request: more partitions than any client names. As objects they take up to 25 MB."""
 
 LONGEST_STRING_BYTES = 0x7FFF
 """The longest string that Kafka reads, also where the format has room for a longer one."""
@@ -113,7 +113,8 @@ class _DecoderSource:
             self._writer.line(f"{target} = {self._struct(field.type, path)}")
 
     def _nullable_struct(self, struct: type[Struct], target: str, path: str) -> None:
-        """A null struct is one negative byte; any other byte stands before the struct."""
+        """A null struct is one negative byte. Before any other struct stands one byte that is not
+        negative."""
         marker = self._writer.fresh("marker")
         self._run.append(("b", marker))
         self._flush_run()
@@ -131,7 +132,8 @@ class _DecoderSource:
                 self._writer.line(f"raise TooMany({f'{path}: the request holds too many elements'!r})")
 
     def _length(self, length_code: str, path: str, nullable: bool, target: str, most: int = 0) -> str:
-        """Reads a length and handles null; the caller goes on with `else:`. Returns the length's variable."""
+        """Emits code that reads a length and handles null; the caller emits the `else:` branch. Returns the
+        name of the length's variable."""
         writer = self._writer
         length = writer.fresh("n")
         if self._layout.flexible:
@@ -160,7 +162,7 @@ class _DecoderSource:
         with writer.block("else:"):
             end = writer.fresh("end")
             writer.line(f"{end} = offset + {length}{' - 1' if self._layout.flexible else ''}")
-            self._fail(f"{end} > limit", f"{path} ends behind the message")
+            self._fail(f"{end} > limit", f"{path} runs past the end of the message")
             piece = f"buffer[offset:{end}]"
             if type.name == "string":
                 piece = f"str({piece}, 'utf-8')"
@@ -195,7 +197,7 @@ class _DecoderSource:
                 self._flush_run()
 
     def _element(self, element: FieldType, path: str) -> str:
-        """Code for an element. A struct goes into the list before its last values are read."""
+        """Code for an element. A struct is put into the list before its last values are read."""
         if isinstance(element, type):
             return self._struct(element, path)
         item = self._writer.fresh("item")
@@ -208,7 +210,7 @@ class _DecoderSource:
         return item
 
     def _tagged_fields(self, struct: type[Struct], target: str, path: str) -> None:
-        """Reads the tagged fields that close a struct; unknown ones are passed over."""
+        """Reads the tagged fields at the end of a struct; skips unknown ones."""
         writer = self._writer
         known = self._layout.tagged_fields(struct)
         count = writer.fresh("tags")
@@ -230,12 +232,12 @@ class _DecoderSource:
                 writer.line(f"{size}, offset = read_uvarint(buffer, offset)")
                 writer.line(f"{end} = offset + {size}")
                 self._fail(f"{tag} <= {previous}", f"{path} has tagged fields out of order")
-                self._fail(f"{end} > limit", f"{path} has a tagged field that ends behind the message")
+                self._fail(f"{end} > limit", f"{path} has a tagged field past the end of the message")
                 writer.line(f"{previous} = {tag}")
                 for position, field in enumerate(known):
                     with writer.block(f"{'elif' if position else 'if'} {tag} == {field.tag}:"):
                         self._field(field, f"{target}.{field.name}", f"{path}: {field.name}")
                         self._flush_run()
-                        self._fail(f"offset != {end}", f"{path}: {field.name} has not the size of its tag")
+                        self._fail(f"offset != {end}", f"{path}: {field.name} is not of its stated size")
                 with writer.block("else:"):
                     writer.line(f"offset = {end}")

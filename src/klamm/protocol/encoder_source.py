@@ -1,9 +1,9 @@
 """Generates the encoder of one message version.
 
-`encode(message, pieces, chunks)` adds bytes to the list `pieces`. A record set is not copied: what was
-written before it is joined into one chunk, and the object itself is the next one. Neighbouring fixed-width
-values are packed by one struct, together with lengths of fixed width and empty tag sections; all pieces up to
-the next branch or loop go into the list at once.
+`encode(message, pieces, chunks)` adds bytes to the list `pieces`. A record set is not copied: the pieces
+before it are joined into one chunk, and the object itself is the next chunk. Neighbouring fixed-width values
+are packed by one struct, together with lengths of fixed width and empty tag sections; all pieces up to the
+next branch or loop go into the list at once.
 
 `in_steps` makes the encoder a generator that yields after every few elements, for answers that would keep
 the event loop for too long (see docs/adr/0017).
@@ -215,14 +215,15 @@ class _EncoderSource:
 
     @contextmanager
     def _separate_pieces(self, output: str | None = None) -> Iterator[None]:
-        """Code inside has its own pieces (and its own output list), apart from those that wait outside."""
+        """Inside the `with` block, code has its own pieces (and its own output list); pieces from before the
+        block are added after it."""
         outer = self._run, self._pieces, self._output
         self._run, self._pieces, self._output = [], [], output or self._output
         yield
         self._run, self._pieces, self._output = outer
 
     def _tagged_fields(self, struct: type[Struct], source: str, path: str) -> None:
-        """The section that closes a struct: the tagged fields that are not at their default, by tag."""
+        """Adds the section at the end of a struct: tagged fields that are not at their default, by tag."""
         writer = self._writer
         known = self._layout.tagged_fields(struct)
         if not known:

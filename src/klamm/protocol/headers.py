@@ -27,8 +27,8 @@ _API_VERSIONS = ApiKey.API_VERSIONS.value
 def parse_request_header(buffer: Buffer) -> tuple[int, int, int, str | None, int]:
     """API key, API version, correlation id, client id and body offset of a request frame (without its size).
 
-    The key and the version may be ones nobody serves. Then the body offset means nothing, since they decide
-    where the header ends. ApiVersions in an unknown version is answered all the same.
+    If the key or the version is unknown, the body offset is meaningless, since key and version decide where
+    the header ends. The broker still answers ApiVersions in an unknown version.
     """
     size = len(buffer)
     if size < _REQUEST_HEADER.size:
@@ -39,14 +39,14 @@ def parse_request_header(buffer: Buffer) -> tuple[int, int, int, str | None, int
     if length >= 0:
         end = offset + length
         if end > size:
-            raise MalformedMessage(f"the client id of {length} bytes ends behind the request of {size} bytes")
+            raise MalformedMessage(f"the client id of {length} bytes runs past the request of {size} bytes")
         try:
             client_id = str(buffer[offset:end], "utf-8")
         except UnicodeDecodeError as error:
             raise MalformedMessage(f"the client id is not UTF-8: {error}") from None
         offset = end
     elif length != -1:
-        raise MalformedMessage(f"the client id has length {length}")
+        raise MalformedMessage(f"the length of the client id is {length}, below -1")
     flexible_since = FLEXIBLE_SINCE.get(api_key)
     if flexible_since is not None and api_version >= flexible_since:
         offset = _skip_header_tags(buffer, offset)
@@ -59,7 +59,7 @@ def _skip_header_tags(buffer: Buffer, offset: int) -> int:
             return offset + 1
         return skip_tagged_fields(buffer, offset)
     except IndexError:
-        raise MalformedMessage("the tagged fields of the header end behind the message") from None
+        raise MalformedMessage("the header's tagged fields run past the end of the message") from None
 
 
 def encode_request_header(key: int, version: int, correlation_id: int, client_id: str | None) -> bytes:

@@ -23,7 +23,7 @@ SHORT_ARRAY_LENGTH = 16
 
 
 def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
-    """The unsigned varint at `offset` and the offset behind it."""
+    """The unsigned varint at `offset`, and the offset after it."""
     first = buffer[offset]
     if first < 0x80:
         return first, offset + 1
@@ -55,15 +55,15 @@ def encode_uvarint(value: int) -> bytes:
 
 
 MAX_TAGGED_FIELDS = 150
-"""Tagged fields of one struct; Kafka's own have a handful. Those that are passed over take time too."""
+"""Tagged fields of one struct; Kafka's own have a handful. Skipping an unknown one takes time too."""
 
 
 def skip_tagged_fields(buffer: Buffer, offset: int) -> int:
-    """Pass over a whole section of tagged fields, its count included; returns the offset behind it."""
+    """Skip a whole section of tagged fields, its count included; returns the offset after it."""
     limit = len(buffer)
     count, offset = read_uvarint(buffer, offset)
     if count > MAX_TAGGED_FIELDS:
-        raise MalformedMessage(f"a struct has {count} tagged fields, and {MAX_TAGGED_FIELDS} are allowed")
+        raise MalformedMessage(f"a struct has {count} tagged fields; at most {MAX_TAGGED_FIELDS} are allowed")
     previous_tag = -1
     for _ in range(count):
         tag, offset = read_uvarint(buffer, offset)
@@ -73,7 +73,7 @@ def skip_tagged_fields(buffer: Buffer, offset: int) -> int:
         previous_tag = tag
         offset += size
         if offset > limit:
-            raise MalformedMessage(f"tagged field {tag} of {size} bytes ends behind the message")
+            raise MalformedMessage(f"tagged field {tag} of {size} bytes runs past the end of the message")
     return offset
 
 

@@ -60,7 +60,8 @@ class FixedType(NamedTuple):
 
 
 class VariableType(NamedTuple):
-    """A value with a length before it. In versions that are not flexible that takes `length_code`."""
+    """A value with a length before it. `length_code` is the length's letter in the struct module, for
+    versions that are not flexible."""
 
     name: str
     length_code: str
@@ -98,7 +99,7 @@ UNSET: Any = _Unset()
 
 
 class Field:
-    """What one declaration says. `name` comes from the class body."""
+    """The declaration of one field. `name` comes from the class body."""
 
     __slots__ = ("default", "ignorable", "name", "nullable", "tag", "type", "versions")
 
@@ -120,7 +121,7 @@ class Field:
         self.ignorable = ignorable
 
     def default_value(self) -> Any:
-        """A value for a field that was not given; lists and structs are fresh ones."""
+        """The value of a field that was not given; lists and structs are made anew each time."""
         if self.default is not UNSET:
             return self.default
         if isinstance(self.type, ArrayType):
