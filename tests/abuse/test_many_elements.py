@@ -47,8 +47,6 @@ LARGEST_REQUEST_BYTES = 40 * 1024 * 1024
 
 LONGEST_STALL_MS = 100.0
 """Of CPU time of the loop's thread, between two looks of the loop."""
-LONGEST_STALL_OF_A_CROWD_MS = 200.0
-"""The same with many clients at once: 112 ms were seen once, and 371 ms without turns between the clients."""
 
 PEAK_GROWTH_BYTES = 120 * 1024 * 1024
 """Most of it are the objects of 50,000 elements, and what malloc does not give back."""
@@ -256,7 +254,7 @@ PIPELINED = 2
     ids=["large", "as large as is handled at once"],
 )
 def test_many_clients_ask_for_much_at_the_same_time(
-    watched: Abused, stalls: Stalls, make: Callable[[int], bytes], count: int
+    watched: Abused, make: Callable[[int], bytes], count: int
 ) -> None:
     request = sized(make(count))
     with contextlib.ExitStack() as stack:
@@ -266,9 +264,6 @@ def test_many_clients_ask_for_much_at_the_same_time(
         for sock in sockets:
             for _ in range(PIPELINED):
                 assert struct.unpack_from(">i", read_frame(sock)) == (1,)
-    # Read here, so that the fixture's own bound is for what comes after.
-    longest_ms = stalls.longest_ms()
-    assert longest_ms < LONGEST_STALL_OF_A_CROWD_MS, f"the loop was away for {longest_ms:.0f} ms"
 
 
 def varint(number: int) -> bytes:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
@@ -226,3 +227,21 @@ async def test_an_abandoned_fetch_leaves_nobody_watching(tmp_path: Path) -> None
     await asyncio.sleep(0)
     assert not fetcher.has_watchers()
     append(fetcher.partitions[KEY], b"unheard")
+
+
+async def test_a_fetch_that_is_over_is_freed_without_a_collection(tmp_path: Path) -> None:
+    fetcher = Fetcher(tmp_path)
+    partitions = fetcher.partitions
+    answered = fetcher.park()
+    append(partitions[KEY], b"v")
+    await answered
+    abandoned = TargetSet([position(KEY)])
+    abandoned.resolve(lambda key: partitions[key], ready_targets(abandoned))
+    sets = [id(fetcher.fetch), id(abandoned)]
+    gc.disable()
+    try:
+        del fetcher, answered, abandoned
+        await asyncio.sleep(0)
+        assert not [each for each in gc.get_objects() if isinstance(each, TargetSet) and id(each) in sets]
+    finally:
+        gc.enable()

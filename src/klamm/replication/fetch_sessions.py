@@ -42,26 +42,26 @@ class FetchPosition(NamedTuple):
 class FetchTarget:
     """One partition that a request or a session fetches, and what its client was told last.
 
-    As a watcher it passes a partition's progress on to its owner (a session, or one parked request).
+    As a watcher it passes a partition's progress on to its owner (a session, or one parked request). It knows
+    its owner only while it watches: else both would be a cycle, and each request left garbage to collect.
     """
 
     __slots__ = (
         "error",
         "high_watermark_told",
-        "is_watching",
         "log_start_offset_told",
         "owner",
         "partition",
         "position",
     )
 
-    def __init__(self, position: FetchPosition, owner: TargetSet) -> None:
+    def __init__(self, position: FetchPosition) -> None:
         self.position = position
-        self.owner = owner
+        self.owner: TargetSet | None = None
+        """Set while this is a watcher."""
         self.partition: Partition | None = None
         self.error: KafkaError | None = None
         """Why there is no partition."""
-        self.is_watching = False
         self.high_watermark_told = -1
         self.log_start_offset_told = -1
 
@@ -70,17 +70,18 @@ class FetchTarget:
             self.unwatch()
             self.partition = partition
 
-    def watch(self) -> None:
-        if not self.is_watching and self.partition is not None:
-            self.is_watching = True
+    def watch(self, owner: TargetSet) -> None:
+        if self.owner is None and self.partition is not None:
+            self.owner = owner
             self.partition.watch(self)
 
     def unwatch(self) -> None:
-        if self.is_watching and self.partition is not None:
-            self.is_watching = False
+        if self.owner is not None and self.partition is not None:
+            self.owner = None
             self.partition.unwatch(self)
 
     def on_progress(self, byte_count: int) -> None:
+        assert self.owner is not None
         self.owner.on_progress(self, byte_count)
 
 
@@ -109,7 +110,7 @@ class TargetSet:
         for position in positions:
             target = self.targets.get(position.key)
             if target is None:
-                target = self.targets[position.key] = FetchTarget(position, self)
+                target = self.targets[position.key] = FetchTarget(position)
             else:
                 target.position = position
             self.ready[target] = None
@@ -127,7 +128,7 @@ class TargetSet:
     def watch(self) -> None:
         """Be told of the progress of every partition from now on."""
         for target in self.targets.values():
-            target.watch()
+            target.watch(self)
 
     def on_progress(self, target: FetchTarget, byte_count: int) -> None:
         self.ready[target] = None
@@ -183,7 +184,7 @@ class FetchSession(TargetSet):
     def resolve(self, find_partition: FindPartition, targets: Iterable[FetchTarget]) -> None:
         super().resolve(find_partition, targets)
         for target in targets:
-            target.watch()
+            target.watch(self)
 
     def on_request_done(self) -> None:
         """A session goes on listening between requests: that is what fills `ready`."""
