@@ -105,7 +105,7 @@ def message_set(magic: int) -> bytes:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("repeats", [1, 5])
 def test_message_formats_of_old(connection: WireConnection, topic: str, magic: int, repeats: int) -> None:
-    check_refused(connection, topic, message_set(magic) * repeats, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
+    check_refused(connection, topic, message_set(magic) * repeats, ErrorCode.INVALID_RECORD)
 
 
 @pytest.mark.parametrize("magic", [3, 127, 255])

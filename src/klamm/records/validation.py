@@ -103,9 +103,8 @@ def _too_short(records: memoryview) -> KafkaError:
 
 def _wrong_magic(magic: int) -> KafkaError:
     if magic in (0, 1):
-        return KafkaError(
-            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"message format v{magic} is not supported; use a client that writes record batches (v2)",
+        return _invalid(
+            f"message format v{magic} is not supported; use a client that writes record batches (v2)"
         )
     return CorruptBatch(f"magic {magic} is not that of a record batch")
 
