@@ -271,17 +271,20 @@ def test_payloads_are_compressed_as_they_are(codec: Codec) -> None:
 
 
 ERRORS = {
-    "no such column": ({"value": "w"}, r"no column 'w' among 'v', 'i', 't', 'l', 'p', 'n'"),
+    "no such column": ({"value": "w"}, r"no column named 'w'; its columns are 'v', 'i', 't', 'l', 'p', 'n'"),
     "value type": ({"value": "i"}, "column 'i' is int64; a value must be binary or string"),
     "key type": ({"value": "v", "key": "t"}, r"column 't' is timestamp\[s\]; a key must be"),
     "time type": ({"value": "v", "timestamp": "v"}, "column 'v' is binary; a timestamp must be"),
-    "time before 1970": ({"value": "v", "timestamp": "t"}, "column 't' has in row 1 a time before 1970"),
+    "time before 1970": ({"value": "v", "timestamp": "t"}, "column 't', row 1: the timestamp is before 1970"),
     "partition type": ({"value": "v", "partition": "v"}, "column 'v' is binary; a partition must be"),
     "partition": (
         {"value": "v", "partition": "p"},
-        "column 'p' has in row 1 partition 3, but the topic has 3",
+        "column 'p', row 1: partition 3 does not exist; the topic has 3",
     ),
-    "negative partition": ({"value": "v", "partition": "n"}, "column 'n' has in row 1 partition -1"),
+    "negative partition": (
+        {"value": "v", "partition": "n"},
+        "column 'n', row 1: partition -1 does not exist",
+    ),
     "headers type": ({"value": "v", "headers": "l"}, "column 'l' is list<.*int64>; headers must be"),
     "headers type, no list": ({"value": "v", "headers": "v"}, "column 'v' is binary; headers must be"),
 }
@@ -317,7 +320,7 @@ def test_names_of_headers() -> None:
 
 def test_two_columns_of_one_name() -> None:
     batch = pa.RecordBatch.from_arrays([pa.array([b"1"]), pa.array([b"2"])], names=["v", "v"])
-    with pytest.raises(ColumnError, match="2 columns 'v'"):
+    with pytest.raises(ColumnError, match="2 columns named 'v'"):
         encode(batch, value="v")
 
 

@@ -101,7 +101,7 @@ def test_truncated_data_is_refused(codec: Codec) -> None:
 def test_snappy_block_lengths_are_checked() -> None:
     header = compress(Codec.SNAPPY, b"")
     for length in (-1, 10, 2**31 - 1):
-        with pytest.raises(CorruptBatch, match="snappy block says"):
+        with pytest.raises(CorruptBatch, match="snappy block states"):
             decompress(Codec.SNAPPY, header + struct.pack(">i", length) + b"abc")
 
 

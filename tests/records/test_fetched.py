@@ -164,8 +164,8 @@ def test_old_formats_are_named(magic: int, length: int) -> None:
 
 FAULTS = {
     "magic": (">b", 16, 3, "magic 3"),
-    "short": (">i", 8, 48, "fewer than its header"),
-    "negative length": (">i", 8, -1, "fewer than its header"),
+    "short": (">i", 8, 48, "less than its header"),
+    "negative length": (">i", 8, -1, "less than its header"),
     "negative offset": (">q", 0, -1, "follows"),
     "large offset": (">q", 0, 2**63 - 1, "largest offset"),
     "negative last offset": (">i", 23, -1, "follows"),

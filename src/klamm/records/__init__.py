@@ -1,1 +1,1 @@
-"""Record batches v2: header, CRC, iterate, build, compression."""
+"""Record batches (magic 2): their header and CRC, reading, building, compression, and Arrow columns."""

@@ -1,8 +1,9 @@
-"""Fetched records as Arrow columns. Needs klamm[arrow]; the other way round is in `arrow_encoding.py`.
+"""Turns fetched records into Arrow columns. Needs klamm[arrow]. `arrow_encoding.py` turns columns into
+batches.
 
-No Python object is made per record: batches are opened and then read by the kernels of `columns.py`, straight
-into the buffers of the columns. Importing this module compiles the kernels, or loads what was compiled
-before: two seconds or less than half of one. Nothing is compiled later.
+No Python object is made per record: batches are decompressed, and the kernels of `columns.py` then read them
+straight into the buffers of the columns. Importing this module compiles the kernels, which takes two seconds,
+or loads them from the cache, which takes less than half a second. Nothing is compiled later.
 """
 
 from __future__ import annotations
@@ -42,40 +43,42 @@ SCHEMA = pa.schema(
 """`timestamp_type` is 0 for the producer's time (CreateTime), 1 for the broker's (LogAppendTime)."""
 
 MAX_BYTES = 256 * 1024 * 1024
-"""So many bytes of opened records go into one RecordBatch, or one batch more: columns have 32-bit offsets."""
+"""A RecordBatch ends with the batch whose decompressed records reach this size: columns have 32-bit
+offsets."""
 MAX_ROWS = 8_000_000
-"""Then the column of topics, whose names have at most 249 bytes, stays below 2 GiB."""
+"""Rows of one RecordBatch: with topic names of at most 249 bytes, the column of topics stays below 2 GiB."""
 _MAX_COLUMN_BYTES = 2**31 - 1
 _SMALLEST_RECORD_BYTES = 7
-"""Its length and six fields of one byte."""
+"""A record's length and six fields, of one byte each."""
 
 
 class _Source(NamedTuple):
-    """Batches that lie in one piece of memory: what a fetch brought, or what a compressed batch opened to."""
+    """Batches in one piece of memory: those of a fetch, or the decompressed records of one batch."""
 
     data: Array
     table: list[tuple[int, ...]]
-    """A row per batch, as `columns.scan_batches` wants it."""
+    """A row per batch, as `columns.scan_batches` expects it."""
     headers: list[BatchHeader]
 
 
 class _Piece(NamedTuple):
-    """What is taken of one `FetchedRecords`."""
+    """The batches of one `FetchedRecords` that are read now."""
 
     fetched: FetchedRecords
     sources: list[_Source]
     end_offset: int
     error: KafkaError | None = None
-    """Why it could not be taken any further."""
+    """Why the batches after `end_offset` cannot be read."""
 
 
 def to_record_batch(
     fetched: Iterable[FetchedRecords], max_records: int | None = None, max_bytes: int = MAX_BYTES
 ) -> tuple[pa.RecordBatch, dict[TopicPartition, int]]:
-    """Records as one RecordBatch of `SCHEMA`, and where to go on in each partition that was reached.
+    """Records as one RecordBatch of `SCHEMA`, and the next offset to read of each partition that was reached.
 
-    It ends after `max_records` rows, also inside of a batch, or with the batch that reaches `max_bytes`.
-    A malformed batch raises `CorruptBatch` once the records before it have been handed out.
+    It ends after `max_records` rows, also inside of a batch, or with the batch that reaches `max_bytes`. If a
+    batch is malformed, it ends before that batch; if there are no records before it, `CorruptBatch` is
+    raised.
     """
     limit = MAX_ROWS if max_records is None else min(max_records, MAX_ROWS)
     gathered = _Gathered(limit, max_bytes)
@@ -105,12 +108,12 @@ def to_record_batch(
 
 
 class _Gathered:
-    """Batches, opened where they were compressed, until there may be enough of them."""
+    """Collects batches, decompressed if need be, until they may have enough rows or bytes."""
 
     def __init__(self, limit: int, max_bytes: int) -> None:
         self.pieces: list[_Piece] = []
         self.most_rows = 0
-        """No more rows than these can be in the pieces, whatever their headers say."""
+        """The pieces can have no more rows than this, whatever the headers of their batches say."""
         self.is_enough = False
         self._limit = limit
         self._max_bytes = max_bytes
@@ -275,7 +278,7 @@ class _Field:
 
     def __init__(self, limit: int) -> None:
         self.starts = np.empty(limit, np.int64)
-        """Where each begins in its source."""
+        """Where each key or value begins in its source."""
         self.ends = _ends(limit)
         self.bits = _bits(limit)
 
@@ -288,7 +291,7 @@ class _Field:
 
 
 def _read_only(data: memoryview) -> Array:
-    """As the kernels want it: one type for all, whatever it lies in."""
+    """The bytes as an array of the one type that the kernels are compiled for."""
     array = np.frombuffer(data, np.uint8)
     array.flags.writeable = False
     return array
@@ -313,7 +316,7 @@ def _binary(
 
 
 def _names(rows: int, ends: Array, data: Any) -> pa.Array:
-    """Names of headers as text; bytes of them that are not UTF-8 are written as `\\xff`."""
+    """Names of headers as text. A byte of a name that is not UTF-8 becomes an escape such as `\\xff`."""
     names = _binary(pa.string(), rows, ends, data)
     try:
         names.validate(full=True)
@@ -328,7 +331,7 @@ def _fixed_width(kind: pa.DataType, values: Array, rows: int) -> pa.Array:
 
 
 def _explain(source: _Source, batch: int) -> CorruptBatch:
-    """What is wrong with a batch that a kernel refused, in the words of the decoder that has some."""
+    """The error of a batch that a kernel refused. Kernels have no messages, so the plain decoder makes it."""
     start, end = source.table[batch][columns.START], source.table[batch][columns.END]
     try:
         decode_records(source.headers[batch], source.data[start:end].tobytes())

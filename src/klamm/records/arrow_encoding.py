@@ -1,7 +1,8 @@
-"""Arrow columns as the payloads of batches, ready to be sent. Needs klamm[arrow].
+"""Turns Arrow columns into the payloads of batches, ready to be sent. Needs klamm[arrow].
 
-Columns of many types are brought into one form with 64-bit ends, mostly without copying their data; then the
-kernels of `packing.py` choose partitions, cut batches and write records. No Python object is made per row.
+Columns of many types are converted to one form with 64-bit ends, mostly without copying their data. The
+kernels of `packing.py` then choose partitions, cut batches and write records. No Python object is made per
+row.
 """
 
 from __future__ import annotations
@@ -19,26 +20,27 @@ from klamm.records.kernels import numpy as np
 from klamm.records.kernels import pyarrow as pa
 
 METHODS = {"murmur2": packing.MURMUR2, "crc32": packing.CRC32}
-"""How keys choose partitions, by the words of the producer's key `partitioner`."""
+"""How a key's partition is computed, for each value of the producer's setting `partitioner`."""
 
 
 LEAST_SPARE_BYTES = 1024 * 1024
 MOST_SPARE_BYTES = 8 * 1024 * 1024
-"""Outputs of these sizes, as the slices of a producer are, are used again. Smaller ones cost little."""
+"""Output memory between these sizes, as a producer's `send_arrow` needs it, is used again. To allocate less
+costs little."""
 
 MOST_SPARE_OUTPUTS = 2
-"""What is kept of them: one is given back about when the next is wanted."""
+"""Outputs that are kept for reuse: one is given back about when the next is needed."""
 
 _spare: deque[Array] = deque(maxlen=MOST_SPARE_OUTPUTS)
 
 
 class ColumnError(ValueError):
-    """A column that is not there, or cannot be sent. Says which, of what type, and what would do."""
+    """A column is missing or cannot be sent. The message names the column, its type and the types allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRecords:
-    """The records of one batch; `batch` has room for a header before them, which `seal_batch` writes."""
+    """The records of one batch. `batch` has room before them for the header, which `seal_batch` writes."""
 
     partition: int
     batch: memoryview
@@ -48,7 +50,7 @@ class EncodedRecords:
 
 
 class _Bytes(NamedTuple):
-    """A column of bytes as kernels take it."""
+    """A column of bytes in the form that kernels read."""
 
     ends: Array
     data: Array
@@ -82,11 +84,11 @@ def encode_columns(
     partitioner: str = "murmur2",
     rotation: Sequence[int] | None = None,
 ) -> list[EncodedRecords]:
-    """The rows as batches of at most `batch_size` bytes, header included; a larger row has one of its own.
+    """The rows as batches of at most `batch_size` bytes, header included; a larger row gets its own batch.
 
-    Rows with a partition go there, others with a key where `partitioner` says, all others round `rotation`
-    (all partitions, unless given), a batch each. Rows without a timestamp get `now_ms`. The batches of a
-    partition follow each other as its rows did.
+    A row with a partition goes there. A row with a key and no partition goes where `partitioner` sends the
+    key. All other rows go to the partitions of `rotation` in turn (all partitions, unless given), a batch to
+    each. Rows without a timestamp get `now_ms`. The rows of a partition keep their order.
     """
     rows = batch.num_rows
     if not rows:
@@ -132,7 +134,7 @@ def encode_columns(
 
 
 class _Columns(NamedTuple):
-    """What is sent, each column in the form that kernels take."""
+    """The columns to send, each in the form that kernels read."""
 
     keys: _Bytes
     values: _Bytes
@@ -141,7 +143,7 @@ class _Columns(NamedTuple):
 
 
 class _Plan:
-    """Which row goes into which batch, and what the batches are like. There are fewer batches than rows."""
+    """Which row goes into which batch, and the fields of each batch. There are at most as many as rows."""
 
     def __init__(self, rows: int) -> None:
         self.batch_of = np.empty(rows, np.int64)
@@ -153,7 +155,7 @@ class _Plan:
         self.max_timestamps = np.empty(rows, np.int64)
 
     def write(self, batches: int, columns: _Columns) -> list[EncodedRecords]:
-        """All batches, one after the other in one buffer, so that no record is copied twice."""
+        """Write all batches, one after the other, into one buffer, so that no record is copied twice."""
         sizes = self.sizes[:batches]
         ends = np.cumsum(sizes + HEADER_SIZE)
         output = _output(int(ends[-1]))
@@ -180,8 +182,9 @@ class _Plan:
 
 
 def _output(size: int) -> Array:
-    """Memory to write to. That of an earlier call if it is about as large and nobody has it any more: memory
-    that is new to the process costs more than what is written to it."""
+    """Memory for the batches. The memory of an earlier call is used again if it is large enough, at most
+    twice as large, and no longer referenced: page faults of new memory take longer than writing the
+    batches."""
     if not LEAST_SPARE_BYTES <= size <= MOST_SPARE_BYTES:
         return np.empty(size, np.uint8)
     try:
@@ -199,11 +202,12 @@ def _output(size: int) -> Array:
 
 
 def _column(batch: pa.RecordBatch | pa.Table, name: str) -> Any:
-    """A column by its name; all its chunks in one."""
+    """The one column of this name; a column of an extension type is cast to its storage type."""
     found = batch.schema.get_all_field_indices(name)
     if len(found) != 1:
         there = "no column" if not found else f"{len(found)} columns"
-        raise ColumnError(f"there is {there} {name!r} among {', '.join(map(repr, batch.schema.names))}")
+        names = ", ".join(map(repr, batch.schema.names))
+        raise ColumnError(f"the table has {there} named {name!r}; its columns are {names}")
     column = batch.column(found[0])
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.cast(column.type.storage_type)
@@ -238,7 +242,8 @@ def _bytes_column(batch: pa.RecordBatch | pa.Table, name: str | None, role: str,
 
 
 def _as_bytes(column: Any) -> _Bytes:
-    """What is not a plain column of bytes is cast to one. A slice is never made anew from its beginning."""
+    """The column in the form that kernels read, cast if it has another type. A slice is used as it is,
+    without copying the data before it."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
@@ -284,7 +289,7 @@ def _elements(column: pa.Array, kind: Any) -> Array:
 
 
 def _read_only(array: Array) -> Array:
-    """As the kernels want it: one type for all."""
+    """The array as the one type that the kernels are compiled for."""
     array.flags.writeable = False
     return array
 
@@ -309,7 +314,7 @@ def _timestamps(batch: pa.RecordBatch | pa.Table, name: str | None, rows: int, n
         if values.min() < 0:
             row = int(values.argmin())
             raise ColumnError(
-                f"column {name!r} has in row {row} a time before 1970, which records cannot have"
+                f"column {name!r}, row {row}: the timestamp is before 1970, which records cannot have"
             )
     return _read_only(values)
 
@@ -327,7 +332,7 @@ def _partitions(batch: pa.RecordBatch | pa.Table, name: str | None, rows: int, c
     if wrong.any():
         row = int(wrong.argmax())
         raise ColumnError(
-            f"column {name!r} has in row {row} partition {values[row]}, but the topic has {count} partitions"
+            f"column {name!r}, row {row}: partition {values[row]} does not exist; the topic has {count}"
         )
     return values.astype(np.int32)
 

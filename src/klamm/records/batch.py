@@ -1,4 +1,4 @@
-"""The record batch (magic 2): its header, its CRC, and the few fields a broker writes.
+"""The record batch (magic 2): its header, its CRC, and the few fields that a broker writes.
 
 A batch is the same bytes on the wire, in memory and on disk. Brokers read the 61 bytes of the header and
 leave the records alone. The CRC covers everything from the attributes on, so the base offset and the
@@ -96,7 +96,8 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on compaction may drop this batch's tombstones; compaction writes it here."""
+        """The time from which on compaction may drop this batch's tombstones; None if the batch has none.
+        Compaction writes it as the base timestamp."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
 
@@ -111,12 +112,12 @@ def compute_crc(batch: Buffer) -> int:
 
 
 def patch_offset_and_epoch(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Write base offset and leader epoch into the batch, and its length, from the size of the buffer."""
+    """Write base offset and leader epoch into the batch, and the buffer's size as its length."""
     _OFFSET_LENGTH_EPOCH.pack_into(batch, 0, base_offset, len(batch) - LOG_OVERHEAD, leader_epoch)
 
 
 def patch_log_append_time(batch: bytearray | memoryview, attributes: int, log_append_time_ms: int) -> int:
-    """Stamp the broker's time on the whole batch; returns the new CRC."""
+    """Make the broker's time the timestamp of all records of the batch; returns the new CRC."""
     _ATTRIBUTES.pack_into(batch, ATTRIBUTES_POSITION, attributes | LOG_APPEND_TIME_FLAG)
     _INT64.pack_into(batch, MAX_TIMESTAMP_POSITION, log_append_time_ms)
     crc = compute_crc(batch)

@@ -1,4 +1,4 @@
-"""Building batches: what the broker itself writes (group state, control records), compaction, tests."""
+"""Builds batches: of producers, of compaction, and those that the broker itself writes (group state)."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def assemble_batch(
     base_sequence: int = -1,
     level: int | None = None,
 ) -> bytearray:
-    """A batch around records that are encoded already; compresses them as `attributes` say.
+    """A batch of records that are encoded already; compresses them with the codec that `attributes` name.
 
-    With no records at all it is the empty batch that compaction leaves to keep a producer's last sequence.
+    Without records, it is the empty batch that compaction leaves to keep a producer's last sequence.
     """
     codec = attributes & COMPRESSION_MASK if records_count else Codec.NONE
     batch = with_room_for_header(payload, codec, level)
@@ -110,7 +110,8 @@ def assemble_batch(
 
 
 def with_room_for_header(payload: Buffer, codec: int, level: int | None = None) -> bytearray:
-    """Records that are encoded already, compressed if need be, behind room for the header of their batch."""
+    """Encoded records, compressed if `codec` is not none, with room before them for the header of their
+    batch."""
     data = compress(codec, payload, level) if codec else payload
     batch = bytearray(HEADER_SIZE + len(data))
     batch[HEADER_SIZE:] = data
@@ -131,7 +132,7 @@ def seal_batch(
     producer_epoch: int,
     base_sequence: int,
 ) -> None:
-    """Write the header of a batch whose records are in their place already, behind it."""
+    """Write the header of a batch whose records are in place already."""
     HEADER.pack_into(
         batch,
         0,
@@ -155,6 +156,6 @@ def seal_batch(
 def stamp_producer(
     batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int
 ) -> None:
-    """Give a batch that is made already the numbers of another producer, as after a new epoch."""
+    """Write another producer id, epoch and sequence into a batch, as after a new producer epoch."""
     _PRODUCER.pack_into(batch, PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
     batch[CRC_POSITION : CRC_POSITION + 4] = compute_crc(batch).to_bytes(4, "big")

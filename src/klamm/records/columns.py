@@ -1,14 +1,15 @@
-"""Kernels that turn opened payloads into the buffers of Arrow columns. Needs klamm[arrow].
+"""Kernels that turn decompressed payloads into the buffers of Arrow columns. Needs klamm[arrow].
 
 Three passes, none of which makes a Python object per record:
-- `scan_batches` walks along the records, checks them, and writes what has a fixed width: offsets, timestamps,
-  where keys and values end in their columns, validity bits, and where each field begins in its payload;
+- `scan_batches` checks the records one after the other and writes the columns of fixed width: offsets,
+  timestamps, where keys and values end in their columns, validity bits, where each field begins in its
+  payload;
 - `copy_fields` then copies keys, or values, into a buffer of exactly the right size;
-- `copy_headers` does the same for headers, where there are any.
+- `copy_headers` does the same for headers, if there are any.
 
-What always holds: nothing is read outside of a payload or written outside of an array, whatever the bytes
-say, and exactly those batches are refused that `decoding.py` refuses. `scan_batches` checks every length;
-the passes after it stand on what it wrote, over the same bytes.
+Invariants: whatever the bytes are, the kernels read nothing outside of a payload and write nothing outside of
+an array, and they refuse exactly those batches that `decoding.py` refuses. `scan_batches` checks every
+length; the later passes rely on the positions that it wrote, over the same bytes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ TIMESTAMP_TYPE = 6
 APPEND_TIMESTAMP = 7
 BATCH_FIELDS = 8
 
-# What `scan_batches` carries from one source of bytes to the next.
+# The fields of `state`, which `scan_batches` carries over from one source of bytes to the next.
 ROWS = 0
 KEY_NULLS = 1
 VALUE_NULLS = 2
@@ -49,7 +50,7 @@ NEXT_OFFSET = 5
 BATCH = 6
 STATE_FIELDS = 7
 
-# What scanning ends with.
+# The results of `scan_batches`.
 DONE = 0
 FULL = 1
 CORRUPT = 2
@@ -63,7 +64,8 @@ _CUT = np.int64(-1)
 
 @inlined
 def _read_varint(data: Any, position: Any, end: Any) -> Any:
-    """A number still in zigzag form, and where it ends: -1 where it is cut off or longer than 64 bits."""
+    """A number, still in zigzag form, and the position after it: -1 if it is cut off or longer than 64
+    bits."""
     if position + 1 < end:  # nearly all numbers have one or two bytes
         byte = np.uint64(data[position])
         if byte <= _LOW_BITS:
@@ -87,7 +89,7 @@ def _read_varint(data: Any, position: Any, end: Any) -> Any:
 
 @inlined
 def _find_field(data: Any, position: Any, end: Any) -> Any:
-    """Where a nullable field begins and ends: no beginning for null, no end where it is malformed."""
+    """The positions where a nullable field begins (-1: null) and ends (-1: malformed)."""
     number, position = _read_varint(data, position, end)
     if position < 0:
         return _CUT, _CUT
@@ -101,7 +103,8 @@ def _find_field(data: Any, position: Any, end: Any) -> Any:
 
 @inlined
 def _scan_headers(data: Any, position: Any, end: Any) -> Any:
-    """Count, bytes of names, bytes of values, where the first begins, and where they end (-1: malformed)."""
+    """The count of headers, the bytes of their names and of their values, the position where the first header
+    begins, and the position where the last one ends (-1: malformed)."""
     names = np.int64(0)
     values = np.int64(0)
     number, position = _read_varint(data, position, end)
@@ -124,7 +127,8 @@ def _scan_headers(data: Any, position: Any, end: Any) -> Any:
 
 @inlined
 def _copy_bytes(source: Any, start: Any, target: Any, position: Any, length: Any) -> Any:
-    """Without signs, which would have to be looked at for every byte. The caller knows the bounds."""
+    """Copy bytes. Indices are unsigned, because numba checks the sign of signed ones for every byte. The
+    caller has checked the bounds."""
     start = np.uint64(start)
     position = np.uint64(position)
     for index in range(np.uint64(length)):
@@ -173,11 +177,11 @@ def scan_batches(
     header_starts: Array,
     header_ends: Array,
 ) -> int:
-    """Read the records of batches that lie in `data`, from `from_offset` on, after the rows that are there.
+    """Read the records of batches in `data` from `from_offset` on, and add them to the rows in the arrays.
 
-    The arrays have room for `max_rows` rows; those of ends begin with a 0 before the first. A batch that is
-    malformed leaves no rows, nor do those after it. With more rows than there is room for, the rest of the
-    batch is checked all the same, and `state` says where to go on.
+    The arrays have room for `max_rows` rows; arrays of ends have a 0 before the first end. A malformed batch
+    adds no rows, and neither do the batches after it. If there is no room for all rows of a batch, the rest
+    of the batch is checked nevertheless, and `state` has the offset to continue from.
     """
     for batch in range(batches.shape[0]):
         state[BATCH] = batch
@@ -276,7 +280,7 @@ def scan_batches(
 
 @kernel(INT64, READ_ONLY_BYTES, INT64S, INT32S, INT64, INT64, BYTES)
 def copy_fields(data: Array, starts: Array, ends: Array, first: int, last: int, output: Array) -> int:
-    """Copy the fields of the rows from `first` to before `last` to where they end in their column."""
+    """Copy the keys (or values) of the rows from `first` to before `last` to their places in their column."""
     for row in range(first, last):
         source = starts[row]
         target = ends[row]
@@ -297,7 +301,7 @@ def copy_headers(
     values: Array,
     value_bits: Array,
 ) -> int:
-    """Copy the headers of the rows from `first` to before `last`; says how many have no value."""
+    """Copy the headers of the rows from `first` to before `last`; returns how many have no value."""
     nulls = 0
     for row in range(first, last):
         position = starts[row]

@@ -26,10 +26,10 @@ class Codec(IntEnum):
 
 
 CODEC_NAMES = {"none": 0, "uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-"""The words of `compression.type` besides `producer`."""
+"""The codecs by the values of `compression.type`, which may also be `producer`."""
 
 DECOMPRESSED_LIMIT_BYTES = 256 * 1024 * 1024
-"""No batch may open to more than this; a hundred times what a topic accepts by default."""
+"""A batch may not decompress to more than this, which is a hundred times what a topic accepts by default."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
@@ -65,7 +65,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, limit: int = DECOMPRESSED_LIMIT_BYTES) -> bytes | bytearray:
-    """Open `data`; at most `limit` bytes come out, else CorruptBatch."""
+    """Decompress `data`. If the result has more than `limit` bytes, raises CorruptBatch."""
     if codec == Codec.NONE:
         return bytes(data)
     try:
@@ -75,7 +75,7 @@ def decompress(codec: int, data: Buffer, limit: int = DECOMPRESSED_LIMIT_BYTES) 
             return _decompress_growing(codec, data, limit)
     except cramjam.DecompressionError as error:
         raise CorruptBatch(
-            f"the batch's {Codec(codec).name.lower()} data cannot be opened: {error}"
+            f"the batch's {Codec(codec).name.lower()} data cannot be decompressed: {error}"
         ) from error
     raise CorruptBatch(f"compression type {codec} is not known")
 
@@ -99,7 +99,7 @@ def _decompress_snappy(data: memoryview, limit: int) -> bytes | bytearray:
         (length,) = _INT32_BE.unpack_from(data, position)
         position += 4
         if not 0 <= length <= len(data) - position:
-            raise CorruptBatch(f"a snappy block says {length} bytes, but {len(data) - position} are left")
+            raise CorruptBatch(f"a snappy block states {length} bytes, but {len(data) - position} are left")
         output += _decompress_snappy_block(data[position : position + length], limit)
         if len(output) > limit:
             raise _too_large(limit)
@@ -117,7 +117,7 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> bytearray:
 
 
 def _compress_lz4(data: memoryview, level: int | None) -> bytes:
-    """The default level means the fast compressor, as with Java clients; any other the thorough one."""
+    """The default level selects LZ4's fast compressor, as in Java clients; any other level selects LZ4 HC."""
     is_fast = level is None or level == _LZ4_LEVEL
     mode: Literal["default", "high_compression"] = "default" if is_fast else "high_compression"
     parts = [_LZ4_HEADER]
@@ -133,7 +133,8 @@ def _compress_lz4(data: memoryview, level: int | None) -> bytes:
 
 
 def _decompress_growing(codec: int, data: Buffer, limit: int) -> bytearray:
-    """These formats need not say their size: try a likely one, double it while it is too small."""
+    """Decompress a format that need not state the decompressed size: try a likely size, and double it while
+    it is too small."""
     decompress_into = {
         Codec.GZIP: cramjam.gzip.decompress_into,
         Codec.LZ4: cramjam.lz4.decompress_into,
@@ -193,4 +194,4 @@ def _lz4_size(data: memoryview) -> int:
 
 
 def _too_large(limit: int) -> CorruptBatch:
-    return CorruptBatch(f"the batch opens to more than the {limit} bytes that are allowed")
+    return CorruptBatch(f"the batch decompresses to more than the {limit} bytes that are allowed")

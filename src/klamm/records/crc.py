@@ -1,7 +1,8 @@
 """CRC32C, from the extension module of the `crc32c` package.
 
-The package itself reads its own version through importlib.metadata when imported, which brings in the
-whole of `email`: 35 ms and 7 MB, a tenth of a broker's start. So the extension inside it is loaded alone.
+When the package is imported, it reads its own version through importlib.metadata, which imports all of
+`email`: 35 ms and 7 MB, a tenth of a broker's start. So only the extension module inside the package is
+loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ else:
         package = find_spec("crc32c")
         spec = package and PathFinder.find_spec("crc32c._crc32c", package.submodule_search_locations)
         if not spec:
-            from crc32c import crc32c  # a version that is made otherwise: slower to import, and the same
+            from crc32c import crc32c  # another version of the package: the same, but slower to import
 
             return crc32c
         module = module_from_spec(spec)

@@ -1,7 +1,7 @@
-"""Turning the bytes of a batch into Python values: one pass over the payload, into one list per field.
+"""Decodes the bytes of a batch into Python values: one pass over the payload, into one list per field.
 
-This is the only decoder that makes Python objects; consumers and the broker's own readers stand on it, and
-the kernels of `columns.py` agree with it about what they refuse. Malformed records raise `CorruptBatch`:
+This is the only decoder that makes Python objects; consumers and the broker's own readers use it, and
+the kernels of `columns.py` refuse the same records. Malformed records raise `CorruptBatch`:
 - every length is checked against the bytes that are there, so nothing is read beyond the payload;
 - numbers have at most 64 bits;
 - offsets ascend and stay within the batch's range, timestamps fit 64 bits;
@@ -31,15 +31,15 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 RecordT = TypeVar("RecordT", bound="tuple[Any, ...]")
 
 NAME_ERRORS = "surrogateescape"
-"""How names of headers are decoded and encoded: brokers do not look at them, so they may be other bytes than
-UTF-8, and those come out again as they went in."""
+"""The error handler for names of headers. Brokers do not check names, so a name may hold bytes that are not
+UTF-8; this handler decodes and encodes them without a loss."""
 
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 """The names of the two values of the timestamp type flag."""
 
 _VARINT_BITS = 64
 _SUCCESSIVE = list(range(0, 2 * 8192, 2))
-"""The offset deltas of a batch without gaps, in zigzag form: for all but the largest batches."""
+"""The offset deltas of a batch without gaps, in zigzag form; long enough for all but the largest batches."""
 _MIN_INT64, _MAX_INT64 = -(2**63), 2**63 - 1
 
 
@@ -66,7 +66,8 @@ class _Fields(NamedTuple):
 def open_payload(
     batch: Buffer, limit: int = DECOMPRESSED_LIMIT_BYTES, header: BatchHeader | None = None
 ) -> memoryview:
-    """The records of one whole batch, decompressed if need be. Its header need not be parsed twice."""
+    """The records of one whole batch, decompressed if need be. A caller that has parsed the header passes
+    it."""
     header = header or parse_header(batch)
     payload = memoryview(batch)[HEADER_SIZE : header.batch_length + LOG_OVERHEAD]
     codec = header.attributes & COMPRESSION_MASK
@@ -80,8 +81,9 @@ def decode_batch(
 ) -> list[RecordT]:
     """The records of one whole batch from `from_offset` on, as tuples of `record_class`.
 
-    Its fields are topic, partition, offset, timestamp, key, value, headers, timestamp type, leader epoch.
-    The tuples are made without calling the class, which would cost as much as all the rest.
+    The fields of `record_class` must be topic, partition, offset, timestamp, key, value, headers, timestamp
+    type and leader epoch. The tuples are made without calling the class, which would take as long as all the
+    rest.
     """
     header = parse_header(batch)
     decoded = _decode_columns(header, open_payload(batch, header=header))
@@ -96,7 +98,7 @@ def decode_batch(
 
 
 def decode_records(header: BatchHeader, payload: Buffer) -> DecodedRecords:
-    """The records of an opened payload."""
+    """The records of a decompressed payload."""
     return DecodedRecords(*_decode_columns(header, payload))
 
 
@@ -105,7 +107,7 @@ def _decode_columns(
 ) -> tuple[Sequence[int], Sequence[int], list[bytes | None], list[bytes | None], list[Headers]]:
     count = header.records_count
     if count < 0 or count > len(payload):
-        raise CorruptBatch(f"the batch says {count} records, but has {len(payload)} bytes of them")
+        raise CorruptBatch(f"the batch states {count} records, but they have {len(payload)} bytes")
     try:
         fields = _decode_fields(payload if type(payload) is bytes else bytes(payload), count)
     except IndexError:
@@ -116,7 +118,8 @@ def _decode_columns(
 
 
 def _decode_fields(data: bytes, count: int) -> _Fields:
-    """Decode all records, runs of one shape together. After a failed search the next comes later."""
+    """Decode all records, runs of records of one shape together (see `runs`). After each search for a run
+    that found none, twice as many records are decoded singly before the next search."""
     fields = _Fields(_successive(count), [0] * count, [None] * count, [None] * count, [()] * count)
     position = index = 0
     look_from, pause = 0, 1
@@ -144,11 +147,12 @@ def _decode_fields(data: bytes, count: int) -> _Fields:
 def _decode_singly(
     data: bytes, position: int, index: int, count: int, look_from: int, fields: _Fields
 ) -> tuple[int, int, int]:
-    """Records from `index` on, up to the second of two that have one length, if it is not before `look_from`.
+    """Decode records from `index` on, up to the first from `look_from` on that is as long as the one before
+    it.
 
-    Returns the index after the last of them, and where that one begins and ends. Numbers of one and two bytes
-    are read in place: a function call costs more than the rest of a field. Fields may run past their record's
-    end but not past the payload's; the record's end is checked last.
+    Returns the index after the last record decoded, and where that record begins and ends. Numbers of one and
+    two bytes are read in place: a function call costs more than the rest of a field. Fields may run past the
+    end of their record but not of the payload; the end of the record is checked last.
     """
     offset_deltas, timestamp_deltas, keys, values, headers = fields
     size = len(data)
@@ -235,13 +239,13 @@ def _decode_headers(data: bytes, position: int, record_end: int) -> tuple[Header
     number, position = read_zigzag(data, position)
     count = number >> 1
     if number & 1 or count > record_end - position:
-        raise CorruptBatch("a record says it has fewer than no headers, or more than bytes")
+        raise CorruptBatch("a record states a negative number of headers, or more headers than it has bytes")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         number, position = read_zigzag(data, position)
         name_end = position + (number >> 1)
         if number & 1 or name_end > record_end:
-            raise CorruptBatch("a record header has no name, or one longer than its record")
+            raise CorruptBatch("a record header has no name, or its name is longer than the record")
         name = data[position:name_end].decode("utf-8", NAME_ERRORS)
         number, position = read_zigzag(data, name_end)
         if number & 1:
@@ -256,7 +260,7 @@ def _decode_headers(data: bytes, position: int, record_end: int) -> tuple[Header
 
 
 def read_zigzag(data: bytes, position: int) -> tuple[int, int]:
-    """A number of any length, still in zigzag form, and where it ends."""
+    """A number of up to 64 bits, still in zigzag form, and the position after it."""
     number = shift = 0
     while True:
         byte = data[position]
@@ -273,7 +277,7 @@ def read_zigzag(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _absolute_offsets(header: BatchHeader, deltas: list[int]) -> Sequence[int]:
-    """Offsets for deltas in zigzag form. A batch that compaction has not touched has them without gaps."""
+    """The offsets for deltas in zigzag form. If compaction has not changed the batch, there are no gaps."""
     base = header.base_offset
     count = len(deltas)
     if deltas == _successive(count):
@@ -295,7 +299,7 @@ def _successive(count: int) -> list[int]:
 
 
 def _offsets_wrong() -> CorruptBatch:
-    return CorruptBatch("the offsets of a batch's records do not ascend, or lie outside of the batch")
+    return CorruptBatch("the offsets of the batch's records do not ascend, or are outside the batch's range")
 
 
 def _absolute_timestamps(header: BatchHeader, deltas: list[int]) -> Sequence[int]:

@@ -1,6 +1,6 @@
-"""Turning records into the payload of a batch, as a producer's `send` needs it: many small parts, one join.
+"""Encodes records into the payload of a batch, for a producer's `send`: many small parts, one join.
 
-The deltas count from the first record: its timestamp is the batch's base timestamp.
+Deltas are relative to the first record: its timestamp is the batch's base timestamp.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from itertools import repeat
 from klamm.records.decoding import NAME_ERRORS, Headers
 
 _TABLE_SIZE = 8192
-"""Numbers below this have one or two bytes: lengths of common keys and values, offsets, short times."""
+"""Numbers below this have one or two bytes: lengths of common keys and values, offset deltas, short time
+deltas."""
 
 
 def encode_varint(number: int) -> bytes:
@@ -41,10 +42,10 @@ def encode_records(
     *,
     offset_deltas: Iterable[int] | None = None,
 ) -> bytes:
-    """The payload of a batch of these records. No keys, or no headers, means that no record has any.
+    """The payload of a batch of these records. If `keys` or `headers` is None, no record has any.
 
-    Keys and values are bytes, or anything like them whose `len` counts bytes. The records of a producer
-    follow each other; compaction leaves gaps and brings `offset_deltas`.
+    Keys and values are bytes, or any buffer whose `len` counts bytes. Without `offset_deltas` the offsets
+    have no gaps, as those of a producer; compaction leaves gaps and passes `offset_deltas`.
     """
     if keys is None and headers is None and len(values) == 1 and offset_deltas is None:
         return _encode_sole_value(values[0])
@@ -94,7 +95,7 @@ def encode_records(
 
 
 def _encode_sole_value(value: bytes | None) -> bytes:
-    """As `encode_records`, for producers that send record by record."""
+    """As `encode_records`, for one record without key and headers: producers that send record by record."""
     if value is None:
         value, value_size = b"", _NULL
     else:
@@ -106,7 +107,8 @@ def _encode_sole_value(value: bytes | None) -> bytes:
 def _encode_values(
     values: Sequence[bytes | None], timestamps: Sequence[int], offsets: Iterable[bytes]
 ) -> bytes:
-    """As `encode_records`. What lies between two values but for the offset is made anew when it changes."""
+    """As `encode_records`, for records without keys and headers. The bytes between two values, except the
+    offset, are made once and used again until they change."""
     base_timestamp = timestamps[0]
     last_time, last_length, last_offset_size = None, -2, 0
     time = head = tail = b""

@@ -1,10 +1,10 @@
 """Iterates over the batches of a fetched partition, and tells which of them have records to read.
 
-- A cut last batch is ignored: brokers may end an answer inside one.
-- Control batches and, for readers of committed records, those of aborted transactions are skipped; their
-  offsets count all the same, as do the gaps that compaction leaves.
-- Batches ascend. What cannot be a batch, or whose CRC is wrong, raises `CorruptBatch` and so ends the walk;
-  batches before it have been handed out by then.
+- An incomplete last batch is ignored: brokers may end an answer inside a batch.
+- Control batches are skipped and, for readers of committed records, batches of aborted transactions. The next
+  fetch starts after their offsets, as after the gaps that compaction leaves.
+- Offsets of batches ascend. Bytes that are not a batch, or a batch whose CRC is wrong, raise `CorruptBatch`,
+  which ends the iteration after the batches before them.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _ABORT_MARKER = b"\x00\x00"
 
 
 class FetchedRecords(NamedTuple):
-    """What one fetch brought of one partition, not yet opened."""
+    """The batches of one partition in the answer to one fetch, not yet decompressed."""
 
     topic: str
     partition: int
     data: memoryview
     from_offset: int
     aborted: tuple[tuple[int, int], ...] | None = None
-    """Aborted transactions as (producer id, first offset); None where uncommitted records are read too."""
+    """Aborted transactions as (producer id, first offset); None if uncommitted records are read too."""
     check_crcs: bool = True
 
 
 def data_batches(fetched: FetchedRecords) -> Iterator[memoryview]:
-    """The batches with records to hand out, in order; the first may begin before `from_offset`."""
+    """The batches that have records to hand out, in order; the first may begin before `from_offset`."""
     data = memoryview(fetched.data)
     for header, position, has_records in walk_batches(fetched):
         if has_records:
@@ -57,7 +57,7 @@ def data_batches(fetched: FetchedRecords) -> Iterator[memoryview]:
 
 
 def walk_batches(fetched: FetchedRecords) -> Iterator[tuple[BatchHeader, int, bool]]:
-    """All whole batches with where they begin, and whether they have records to hand out."""
+    """The header of each whole batch, its position, and True if it has records to hand out."""
     data = memoryview(fetched.data)
     from_offset = fetched.from_offset
     checks_crcs = fetched.check_crcs
@@ -96,7 +96,7 @@ def end_position(fetched: FetchedRecords) -> tuple[int, int]:
 
 
 def _whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, int, int, int]]:
-    """Headers, where their batches begin and end, and their last offsets."""
+    """The header of each whole batch, the positions where the batch begins and ends, and its last offset."""
     size = len(data)
     position = 0
     previous_offset = -1
@@ -107,7 +107,7 @@ def _whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, int, int, in
             raise _wrong_magic(magic)
         end = position + length + LOG_OVERHEAD
         if end < position + HEADER_SIZE:
-            raise CorruptBatch(f"a batch says it has {header.size} bytes, fewer than its header")
+            raise CorruptBatch(f"a batch states a size of {header.size} bytes, which is less than its header")
         if end > size:
             return
         if base_offset <= previous_offset or last_offset_delta < 0:
@@ -116,7 +116,7 @@ def _whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, int, int, in
         if last_offset >= _MAX_OFFSET:
             raise CorruptBatch(f"the batch at offset {base_offset} ends beyond the largest offset")
         if attributes & COMPRESSION_MASK > _LAST_CODEC:
-            raise CorruptBatch(f"the batch at offset {base_offset} has an unknown compression")
+            raise CorruptBatch(f"the batch at offset {base_offset} has an unknown compression type")
         yield header, position, end, last_offset
         previous_offset = last_offset
         position = end
@@ -141,6 +141,6 @@ def _wrong_magic(magic: int) -> KafkaError:
         return KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
             f"the partition holds records of message format v{magic}, which is not supported; "
-            "brokers from 4.0 on, and those whose topics were written anew, have record batches (v2) only",
+            "copy them to a new topic with a client that reads this format and writes record batches (v2)",
         )
     return CorruptBatch(f"magic {magic} is not that of a record batch")

@@ -1,9 +1,9 @@
-"""How our numba kernels are compiled: for fixed types, when their module is imported, and never later.
+"""Compiles numba kernels: for fixed types, when their module is imported, and never later.
 
-Compiled code is kept on disk, beside the source or in the user's cache directory, so that only the first
-process on a machine pays for compiling; where neither can be written, each process compiles for itself.
-Helpers must stand in the file of the kernels that use them: numba looks at that file alone to tell whether
-what it kept is still right.
+Compiled code is cached on disk, beside the source or in the user's cache directory, so that only the first
+process on a machine compiles; if neither directory can be written, each process compiles for itself. Helpers
+must be in the same file as the kernels that use them: numba checks only that file to tell whether its cache
+is stale.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ INT64_TABLE = numba.types.Array(numba.int64, 2, "C")
 INT64 = numba.int64
 
 
-# Kernels make no arrays and keep none, so counting references to them would only cost: a scan three times as
-# slow. Helpers must become part of their kernel, or each call copies the descriptions of its arrays.
+# Kernels make no arrays and keep none, so they need no reference counts of arrays, which would make a scan
+# three times as slow. Helpers must be inlined, or each call copies the descriptors of its arrays.
 _OPTIONS = {"nogil": True, "_nrt": False}
 _njit: Any = numba.njit
 
 
 def kernel(result: Any, *arguments: Any) -> Callable[[Function], Function]:
-    """Compile a function for these types, to run without the interpreter's lock."""
+    """Compile a function for these types. It runs without the interpreter lock."""
     signature = result(*arguments)
 
     def compile_now(function: Function) -> Function:
@@ -54,5 +54,5 @@ def kernel(result: Any, *arguments: Any) -> Callable[[Function], Function]:
 
 
 def inlined(function: Function) -> Function:
-    """A helper of kernels, compiled as a part of them."""
+    """Compile a helper of kernels so that it is inlined into them."""
     return _njit(forceinline=True, **_OPTIONS)(function)  # type: ignore[no-any-return]

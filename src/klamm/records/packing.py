@@ -1,14 +1,15 @@
 """Kernels that turn Arrow columns into the payloads of batches, many partitions at once. Needs klamm[arrow].
 
 - `hash_keys` chooses the partitions of rows with a key, exactly as Java's and librdkafka's producers do;
-- `measure_headers` adds up what the headers of each row need;
-- `plan_batches` sends rows without a partition round, and cuts the rows of each partition into batches;
+- `measure_headers` computes how many bytes the headers of each row need;
+- `plan_batches` gives rows without a partition to all partitions in turn, and cuts the rows of each partition
+  into batches;
 - `write_records` then writes each row to the end of its batch. Nothing is sorted: a partition's rows keep
   their order.
 
-A column comes as (ends, data, bits, first bit), with 64-bit ends and no bits where nothing is null. Ends that
-run back or beyond the data are refused, so nothing is read outside of a column; `plan_batches` computes every
-size that `write_records` writes.
+A column is passed as (ends, data, bits, first bit), with 64-bit ends and without bits if nothing is null.
+Ends that descend or are beyond the data are refused, so nothing is read outside of a column. `plan_batches`
+computes the sizes of everything that `write_records` writes.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from klamm.records.kernels import (
 )
 from klamm.records.kernels import numpy as np
 
-# How keys choose their partitions.
+# How the partition of a key is computed.
 MURMUR2 = 0
 CRC32 = 1
 
-# What kernels end with: a number of batches, or less than nothing.
+# Kernels return a number of batches, or one of these negative numbers.
 MALFORMED = -1
 TOO_LARGE = -2
 NAMELESS_HEADER = -3
 
 NO_PARTITION = -1
 
-# What kernels say about a failure.
+# The fields of `state`, in which kernels describe a failure.
 FAILED_ROW = 0
 STATE_FIELDS = 1
 
 MAX_RECORD_BYTES = 2**31 - 1
-"""Lengths are 32-bit numbers in the format."""
+"""The length of a record is a 32-bit number."""
 
 _ONE = np.uint64(1)
 _SEVEN = np.uint64(7)
@@ -83,7 +84,7 @@ def _is_sound(ends: Any, data: Any, row: Any) -> Any:
 
 @inlined
 def _varint_size(number: Any) -> Any:
-    """The bytes of a signed number."""
+    """How many bytes a signed number takes as a varint."""
     zigzag = np.uint64((number << 1) ^ (number >> 63))
     size = np.int64(1)
     while zigzag >= _MORE:
@@ -105,7 +106,7 @@ def _write_varint(output: Any, position: Any, number: Any) -> Any:
 
 @inlined
 def _field_size(ends: Any, bits: Any, first_bit: Any, row: Any) -> Any:
-    """The bytes of a nullable field with its length."""
+    """How many bytes a nullable field takes, its length included."""
     if not _is_valid(bits, first_bit, row):
         return np.int64(1)
     length = ends[row + 1] - ends[row]
@@ -183,7 +184,7 @@ def hash_keys(
     chosen: Array,
     state: Array,
 ) -> int:
-    """Choose for the rows that have a key and no partition yet."""
+    """Choose a partition for each row that has a key and no partition yet."""
     for row in range(chosen.size):
         if chosen[row] != NO_PARTITION or not _is_valid(bits, first_bit, row):
             continue
@@ -194,7 +195,7 @@ def hash_keys(
         if method == MURMUR2:
             hashed = _murmur2(data, ends[row], length) & _POSITIVE
             chosen[row] = np.int32(hashed % np.uint64(partitions))
-        elif length:  # an empty key is like none to librdkafka
+        elif length:  # librdkafka treats an empty key as no key
             hashed = _crc32(data, ends[row], length, crc32_table)
             chosen[row] = np.int32(hashed % np.uint64(partitions))
     return 0
@@ -231,7 +232,7 @@ def measure_headers(
     sizes: Array,
     state: Array,
 ) -> int:
-    """What the headers of each row need, their count included."""
+    """Compute how many bytes the headers of each row take, their count included."""
     last = min(name_ends.size, value_ends.size) - 1
     for row in range(sizes.size):
         state[FAILED_ROW] = row
@@ -302,12 +303,12 @@ def plan_batches(
     max_timestamps: Array,
     state: Array,
 ) -> int:
-    """Give each row its batch, and say how many batches there are.
+    """Assign each row to a batch; returns how many batches there are.
 
-    A batch takes rows of its partition until the next would make it larger than `batch_bytes`; a row that is
-    larger alone has a batch of its own. Rows without a partition stay with one until such a batch is full,
-    then they go on to the next of `rotation`. `open_batches` has -1 for each partition at the beginning; the
-    arrays about batches have room for as many as there are rows.
+    A batch takes rows of its partition until the next row would make it larger than `batch_bytes`; a row that
+    is larger by itself gets its own batch. Rows without a partition go to one partition until its batch is
+    full, then to the next partition of `rotation`. The caller sets `open_batches` to -1 for each partition;
+    the arrays about batches have room for as many batches as there are rows.
     """
     batches = 0
     turn = 0
@@ -418,8 +419,8 @@ def write_records(
     counts: Array,
     output: Array,
 ) -> int:
-    """Write each row to its batch. `positions` are where the batches begin, and move on to where they end;
-    `counts` begin with zeros. Without headers `list_ends` is empty.
+    """Write each row to its batch. The caller sets `positions` to where the batches begin and `counts` to
+    zeros; at the end, `positions` are where the batches end. Without headers `list_ends` is empty.
     """
     for row in range(batch_of.size):
         batch = batch_of[row]

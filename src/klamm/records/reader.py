@@ -1,9 +1,9 @@
-"""Reading the records inside a batch, for the few places of the broker that must open one.
+"""Reads the records of a batch, for the few places of the broker that must decompress one.
 
-`iter_records` makes a Python object per record: for look-ups by time, tools and tests. `iter_spans` makes
-none of values and headers: compaction keeps or drops records as byte ranges, and a produce to a topic with
-rules for records only looks at keys and times.
-All lengths are checked against the bytes that are there; malformed records raise `CorruptBatch`.
+`iter_records` makes a Python object per record: for look-ups by time, tools and tests. `iter_spans` makes no
+objects of values and headers: compaction keeps or drops records as byte ranges, and a topic with rules for
+single records (it is compacted, or refuses old timestamps) needs only the keys and timestamps of produced
+records. All lengths are checked against the bytes that are there; malformed records raise `CorruptBatch`.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ class Record(NamedTuple):
 
 
 RecordSpan: TypeAlias = tuple[int, int, int, int, bytes | None, bool]
-"""Where one record lies in a batch's opened payload: its start and end, its offset delta and timestamp delta,
-its key, and whether it has a value.
+"""One record in a batch's decompressed payload: the positions of its start and end, its offset delta and
+timestamp delta, its key, and True if it has a value.
 
-A plain tuple: compaction makes one per record, and a named one takes twice as long."""
+A plain tuple: compaction makes one per record, and a named tuple takes twice as long."""
 
 
 def iter_records(batch: Buffer, limit: int = DECOMPRESSED_LIMIT_BYTES) -> Iterator[Record]:
-    """The records of one whole batch, with absolute offsets and timestamps. All are read at the first."""
+    """The records of one whole batch, with absolute offsets and timestamps. All are decoded before the first
+    is yielded."""
     decoded = decode_records(parse_header(batch), open_payload(batch, limit))
     yield from map(tuple.__new__, repeat(Record), zip(*decoded, strict=False))
 
 
 def iter_spans(payload: bytes, records_count: int) -> Iterator[RecordSpan]:
-    """The records of an opened payload as byte ranges; CorruptBatch if they do not fill it exactly.
+    """The records of a decompressed payload as byte ranges. Raises CorruptBatch if they do not fill it
+    exactly.
 
-    Nearly all of compaction's time goes here, so the numbers of one and two bytes are read in line.
+    Compaction spends nearly all its time here, so numbers of one and two bytes are read in place.
     """
     size = len(payload)
     end = 0

@@ -1,9 +1,10 @@
-"""Records of one shape in a row, decoded by columns: most of the work is then done by slices, not per record.
+"""Decodes runs, that is records of one shape in a row, by columns: slices do most of the work, not a loop.
 
-Records have the same shape when all their lengths are equal and they have no headers: measurements, ids, and
-whatever else has a fixed size. Byte n of all of them is then one slice with a stride. A run is found by
-comparing such slices with those of a record that was decoded and checked byte by byte, so nothing is accepted
-here that would be refused there: every byte that is not key, value, attributes or timestamp is compared.
+Records have the same shape if all their lengths are equal and they have no headers: measurements, ids, and
+other records of a fixed size. Byte n of all of them is then one slice with a stride. A run is found by
+comparing such slices with the bytes of one record that `decoding.py` has decoded and checked. Every byte that
+is not key, value, attributes or timestamp is compared, so no record is accepted here that would be refused
+there.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 LEAST_RUN = 8
-"""Fewer records are not worth looking for: it costs as much as decoding them one by one."""
+"""The shortest run: to find a shorter one takes as long as decoding its records one by one."""
 
 _TABLE_SIZE = 8192
 _MORE = 0x80
 _OFFSETS_OF_ONE_BYTE = 64
-# The first and the second byte of offset deltas, zigzag and varint; the first repeats, so does the second.
+# The first and the second byte of the offset deltas below `_TABLE_SIZE`, as zigzag varints. For larger deltas
+# both repeat.
 _FIRST_BYTES = bytes(2 * delta & 0x7F | _MORE for delta in range(_TABLE_SIZE))
 _LAST_SECOND_BYTES = bytes(2 * delta >> 7 for delta in range(_TABLE_SIZE))
 _SECOND_BYTES = bytes(2 * delta >> 7 | _MORE for delta in range(_TABLE_SIZE))
@@ -31,7 +33,7 @@ class Run(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """Where a record and its parts begin. Keys and values come behind their lengths."""
+    """Where a record and its parts begin. Keys and values follow their lengths."""
 
     start: int
     timestamp: int
@@ -45,16 +47,18 @@ class _Shape(NamedTuple):
 
 
 def may_begin(data: bytes, start: int, end: int) -> bool:
-    """A quick guess, often wrong, whether records of the shape of the one at `start` follow at `end`."""
+    """A quick guess: False if the records from `end` on cannot have the shape of the record at `start`. If
+    True, they may still differ."""
     size = end - start
     column = data[start : end + (LEAST_RUN - 1) * size + 1 : size]
     return column == data[start : start + 1] * (LEAST_RUN + 1)
 
 
 def decode_run(data: bytes, start: int, end: int, index: int, most: int) -> Run | None:
-    """The records from `index` on that have the shape of the one before them, which lies at `start`.
+    """The records from `index` on that have the shape of the record before them, which is at `start`.
 
-    That one is known to be sound. At most `most` records; None if they are few or have gaps.
+    That record has been checked. Returns at most `most` records; None if they are fewer than `LEAST_RUN` or
+    their offsets have gaps.
     """
     shape = _shape_of(data, start, end)
     size = end - start
@@ -107,7 +111,7 @@ def _behind_field(data: bytes, length_at: int, start: int) -> int:
 
 
 def _count_equal(data: bytes, places: list[int], size: int, most: int) -> int:
-    """How many records have the bytes at all these places that the one before them has."""
+    """How many records have, at all these places, the same bytes as the record before them."""
     count = most
     for place in places:
         if count < LEAST_RUN:
@@ -120,7 +124,8 @@ def _count_equal(data: bytes, places: list[int], size: int, most: int) -> int:
 
 
 def _column(data: bytes, place: int, size: int, count: int) -> bytes:
-    """The bytes that `count` records have where the one before them has its byte `place`."""
+    """The byte of each of `count` records that corresponds to the byte at `place` of the record before
+    them."""
     return data[place + size : place + count * size + 1 : size]
 
 
@@ -137,7 +142,7 @@ def _has_offsets(data: bytes, place: int, offset_size: int, size: int, index: in
 
 
 def _numbers(data: bytes, places: range, size: int, count: int) -> list[int] | None:
-    """The numbers of the records whose bytes are at these places; None if one has more or fewer bytes."""
+    """The numbers that the records have at these places; None if a number has more or fewer bytes."""
     *continued, last = [_column(data, place, size, count) for place in places]
     if not last.isascii() or any(min(column) < _MORE for column in continued):
         return None
@@ -145,7 +150,7 @@ def _numbers(data: bytes, places: range, size: int, count: int) -> list[int] | N
         return list(last)
     numbers = list(continued[0])
     for place, column in enumerate((*continued[1:], last), start=1):
-        # One less, because the byte before it counted its highest bit.
+        # Minus 1: the highest bit of the byte before, which only says that a byte follows, was added too.
         numbers = [number + ((byte - 1) << 7 * place) for number, byte in zip(numbers, column, strict=True)]
     return numbers
 
@@ -155,7 +160,7 @@ def _number(encoded: bytes) -> int:
 
 
 def _fields(data: bytes, length_at: int, start: int, end: int, size: int, count: int) -> list[Any]:
-    """Keys, or values, of the run; where the length is odd, and so negative, there are none."""
+    """The keys, or values, of the run; all None if the length is odd in zigzag form, that is negative."""
     if data[length_at] & 1:
         return [None] * count
     length = end - start

@@ -1,7 +1,7 @@
-"""What a producer's batch must satisfy before it may enter a log.
+"""Checks a producer's batch before it is appended to a log.
 
-Only the header is read, and the CRC computed: most batches are stored without being opened. Each check has
-the error code that Kafka answers with.
+The checks read only the header and compute the CRC: most batches are stored without being decompressed. Each
+check has the error code that Kafka answers with.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def validate_produced(
     if base_offset != 0:
         raise _invalid(f"the base offset of a produced batch must be 0, not {base_offset}")
     if count < 1 or last_delta + 1 != count:
-        raise _invalid(f"the batch says {count} records, but its last offset delta is {last_delta}")
+        raise _invalid(f"the batch states {count} records, but its last offset delta is {last_delta}")
     if attributes & _FORBIDDEN_FLAGS:
         raise _forbidden_flag(attributes)
     if producer_id >= 0 and sequence < 0:
@@ -64,7 +64,9 @@ def validate_produced(
     if codec > Codec.ZSTD or (codec == Codec.ZSTD and not zstd_allowed):
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"compression type {codec} is not allowed here" + (" below Produce v7" if codec == 4 else ""),
+            "zstd needs Produce v7 or later: use a newer client or another codec"
+            if codec == Codec.ZSTD
+            else f"compression type {codec} is unknown: expected 0 to 4",
         )
     return header
 
@@ -72,8 +74,9 @@ def validate_produced(
 def check_timestamps(header: BatchHeader, now_ms: int, before_max_ms: int, after_max_ms: int) -> None:
     """Refuse a batch whose header shows a time that is too far from the broker's clock.
 
-    The header has the time of the first record and the newest time. A topic that refuses old records has its
-    batches opened before (replication/opening.py), because an older record may follow the first.
+    The header has the timestamp of the first record and the newest timestamp. For a topic that refuses old
+    records, the broker checks each record before (replication/opening.py), because an older record may follow
+    the first.
     """
     if header.max_timestamp - now_ms > after_max_ms:
         raise KafkaError(
