@@ -10,11 +10,12 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 import weakref
 
 import pytest
 
-from klamm.client.errors import ClientClosed, ClientForked, ClientMisused, TimedOut
+from klamm.client.errors import ClientClosed, ClientMisused, TimedOut
 from klamm.client.guard import ClientGuard
 from klamm.client.plain import runner
 from klamm.client.plain.runner import LoopThread
@@ -96,7 +97,7 @@ def test_an_interrupt_cancels_the_coroutine_before_the_caller_goes_on(thread):
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
     with pytest.raises(KeyboardInterrupt):
-        thread.run(sleeper.sleep())
+        thread.run(sleeper.sleep(), PATIENCE_SECONDS)  # a finalizer that runs now would swallow the interrupt
     assert sleeper.cancelled.is_set()
     interrupter.join()
     assert thread.run(answer()) == "klamm-test", "the loop goes on"
@@ -128,6 +129,32 @@ def test_who_waits_while_the_thread_is_closed_is_told():
     waiting.join(PATIENCE_SECONDS)
     assert [type(one) for one in outcomes] == [ClientClosed]
     assert sleeper.cancelled.is_set()
+
+
+def test_a_finalizer_may_close_the_thread_while_a_call_is_started(monkeypatch):
+    """The garbage collector calls finalizers at any moment, also in a thread that has the lock."""
+    monkeypatch.setattr(runner, "new_event_loop", asyncio.new_event_loop)  # whose methods can be replaced
+    thread = LoopThread("klamm-test")
+    call_soon = thread.loop.call_soon_threadsafe
+    outcomes = []
+
+    def collect_garbage_first(*arguments):
+        thread.loop.call_soon_threadsafe = call_soon
+        thread.close()
+        return call_soon(*arguments)
+
+    def call():
+        try:
+            thread.run(answer())
+        except BaseException as error:
+            outcomes.append(error)
+
+    thread.loop.call_soon_threadsafe = collect_garbage_first
+    calling = threading.Thread(target=call, daemon=True)
+    calling.start()
+    calling.join(PATIENCE_SECONDS)
+    runner._running.discard(thread)  # if the lock is still taken, the tests must end all the same
+    assert [type(one) for one in outcomes] == [ClientClosed]
 
 
 def test_nothing_runs_after_close_and_closing_again_is_fine():
@@ -256,40 +283,45 @@ def test_the_guard_lets_pass_until_the_client_is_closed():
 
 
 def test_the_guard_refuses_after_a_fork():
-    guard = ClientGuard("consumer", "klamm-1")
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        text = "it let it pass"
-        try:
-            guard.check()
-        except ClientForked as error:
-            text = str(error)
-        os.write(writer, f"{text} {guard.begin_close()}".encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    text = os.read(reader, 1000).decode()
-    os.close(reader)
-    os.close(writer)
-    assert text == (
-        "consumer klamm-1 was made before this process was forked. Make another consumer in the child False"
+    # In a process of its own: a child that is forked while other threads run may find a lock of the
+    # interpreter locked for ever. tracemalloc has such a lock.
+    code, out, error = python(
+        """
+        import os
+        from klamm.client.errors import ClientForked
+        from klamm.client.guard import ClientGuard
+        guard = ClientGuard("consumer", "klamm-1")
+        child = os.fork()
+        if child == 0:
+            try:
+                guard.check()
+            except ClientForked as error:
+                print(error, guard.begin_close(), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        guard.check()
+        """
     )
-    guard.check()
+    refusal = "consumer klamm-1 was made before this process was forked. Make another consumer in the child"
+    assert (code, out, error) == (0, f"{refusal} False\n", "")
 
 
 def test_an_abandoned_client_warns_once():
     guard = ClientGuard("admin", "klamm-1")
     guard.abandoned()  # it never started, so there is nothing to close
     guard.started = True
-    with pytest.warns(ResourceWarning, match="admin klamm-1 was never closed") as warnings:
+    with pytest.warns(ResourceWarning, match="admin klamm-1 was never closed") as seen:
         guard.abandoned()
         guard.abandoned()
-    assert len(warnings) == 1
+    assert len([each for each in seen if "klamm-1" in str(each.message)]) == 1
 
 
-@pytest.mark.filterwarnings("error")
 def test_a_closed_client_does_not_warn():
     guard = ClientGuard("admin", "klamm-1")
     guard.started = True
     guard.begin_close()
-    guard.abandoned()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        guard.abandoned()
+    # Something else that is freed at this moment may warn, too.
+    assert not [each for each in seen if "klamm-1" in str(each.message)]

@@ -63,7 +63,8 @@ class LoopThread(ForkAware):
         super().__init__()
         self.name = name
         self.loop: asyncio.AbstractEventLoop = new_event_loop()
-        self._lock = threading.Lock()
+        # Reentrant, because a finalizer that closes the client may run in a thread that has the lock.
+        self._lock = threading.RLock()
         self._closing = False
         self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
         self._thread.start()
@@ -155,6 +156,8 @@ class LoopThread(ForkAware):
             except RuntimeError:
                 call.scheduled = False
                 raise self._closed_error() from None
+            if self._closing:  # by a finalizer, meanwhile: the loop may end before it starts the call
+                raise self._closed_error()
 
     def _cancel(self, call: _Call[Any]) -> None:
         if not call.scheduled:
