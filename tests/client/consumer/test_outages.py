@@ -28,7 +28,7 @@ from tests.client.reading import collect, fill, values
 from tests.client.topics import make_topic
 from tests.waiting import until
 
-SOON_SECONDS = 15.0
+SOON_SECONDS = 30.0
 """Far less than default_api_timeout_ms, and enough on a busy machine."""
 
 

@@ -533,7 +533,8 @@ async def test_after_close_nothing_works() -> None:
 
 
 async def test_closing_while_it_connects() -> None:
-    async with FakeBroker() as broker, network_to(broker.bootstrap) as network:
+    patient = {"socket_connection_setup_timeout_ms": 120_000}
+    async with FakeBroker() as broker, network_to(broker.bootstrap, **patient) as network:
         broker.answers[ApiKey.API_VERSIONS] = lambda request, version: SILENCE
         waiting = [
             asyncio.ensure_future(each)
@@ -546,7 +547,7 @@ async def test_closing_while_it_connects() -> None:
         await until(lambda: broker.open_connections > 0, "it connects")
         started = time.monotonic()
         await network.close()
-        assert time.monotonic() - started < 5, "it does not wait until connecting has failed"
+        assert time.monotonic() - started < 30, "it does not wait until connecting has failed"
         for each in waiting:
             with pytest.raises(ClientError):
                 await each

@@ -28,7 +28,7 @@ from tests.client.network.clean import network_to
 from tests.client.secured import BRIEF_LOGIN_MS, SCRAM_USER, WAYS, SecuredKafka, unsigned_token
 from tests.waiting import until
 
-AT_ONCE_SECONDS = 10.0
+AT_ONCE_SECONDS = 30.0
 """Well below default.api.timeout.ms: nobody waited for a time-out."""
 
 

@@ -120,7 +120,7 @@ def test_an_unknown_topic_takes_max_block(broker: Broker) -> None:
         first, second = producer.send(unique("none"), b"v"), producer.send(unique("none"), b"v")
         assert isinstance(first.exception(LIMIT_S), UnknownTopic)
         assert isinstance(second.exception(LIMIT_S), UnknownTopic)
-        assert 0.5 < time.monotonic() - started < 5
+        assert 0.5 < time.monotonic() - started < LIMIT_S, "the default of max_block_ms is longer"
         with pytest.raises(UnknownTopic):
             producer.partitions_for(unique("none"))
 
@@ -130,7 +130,7 @@ def test_a_partition_that_is_not_there_is_told_soon(broker: Broker) -> None:
     with klamm.Producer(broker.bootstrap) as producer:
         started = time.monotonic()
         assert isinstance(producer.send(topic, b"v", partition=2).exception(LIMIT_S), UnknownTopic)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < LIMIT_S, "less than max_block_ms"
         assert producer.partitions_for(topic) == [0, 1]
 
 
@@ -206,7 +206,7 @@ def test_close_with_a_time_fails_what_is_left() -> None:
     delivery = producer.send("topic", b"v")
     started = time.monotonic()
     producer.close(0.1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < LIMIT_S, "less than delivery_timeout_ms"
     assert isinstance(delivery.exception(0), ClientClosed)
     with pytest.raises(ClientClosed):
         producer.send("topic", b"v")
