@@ -1,7 +1,7 @@
-"""Commits of one consumer: automatic ones of what is finished, and those the user asks for.
+"""The commits of one consumer: automatic ones of finished records, and those that the user asks for.
 
-They go out one after the other, so that an older one never overwrites a newer one. Those that nobody waits
-for are gathered while one is under way: only the newest offset of a partition matters.
+They are sent one after the other, so that an older commit never overwrites a newer one. While one is under
+way, later commits that nobody waits for are merged: only the newest offset of a partition matters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEAST_INTERVAL_SECONDS = 0.01
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
 MOST_NAMED = 8
-"""Partitions in a text; with more it would be no help."""
+"""How many partitions a log line or an error names; a longer list would not help."""
 
 
 class Commits:
@@ -40,7 +40,7 @@ class Commits:
         interval_seconds: float | None,
         timeout_seconds: float,
     ) -> None:
-        """Without an `interval_seconds` nothing is committed by itself."""
+        """Without `interval_seconds` there are no automatic commits."""
         self._group = group
         self._positions = positions
         self._interval_seconds = interval_seconds
@@ -49,7 +49,7 @@ class Commits:
         self._one_at_a_time = asyncio.Lock()
         self._later: dict[TopicPartition, CommittedOffset] = {}
         self._sent: dict[TopicPartition, CommittedOffset] = {}
-        """What was taken out of `_later` last, and is being committed or was."""
+        """The offsets that were taken out of `_later` last: they are being committed, or have been."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.is_polled = False
         """True after the first poll. Before it nothing is finished, and the position at which reading would
@@ -79,27 +79,27 @@ class Commits:
                 await asyncio.gather(task, return_exceptions=True)
 
     async def commit(self, offsets: Offsets, timeout: float | None = None) -> None:
-        """Commit, after whatever is under way."""
+        """Commit `offsets`, after the commits that are under way."""
         for partition in offsets:
-            self._later.pop(partition, None)  # older, and it would come behind this one
+            self._later.pop(partition, None)  # older, and it would be sent after this one
         async with self._one_at_a_time:
             await self._commit(offsets, timeout)
 
     def commit_later(self, offsets: Offsets) -> None:
-        """Commit soon; if it fails the log says so."""
+        """Commit `offsets` in the background; a failure is logged."""
         self._later.update(offsets)
         if "later" not in self._tasks:
             self._spawn("later", self._commit_gathered())
 
     async def commit_finished(self, timeout: float | None = None) -> None:
-        """Commit what is finished, if commits are automatic; if that fails the log says so. `timeout` also
-        bounds the wait for commits that are under way."""
+        """Commit finished records, if commits are automatic; a failure is logged. `timeout` also bounds the
+        wait for commits that are under way."""
         if not self.is_automatic or not self.is_polled:
             return
         began = monotonic()
         try:
             async with asyncio.timeout(timeout), self._one_at_a_time:
-                # Looked for only now: what was committed by hand meanwhile may be further on.
+                # Not looked up before: a commit of the user that was under way may have a later offset.
                 offsets = self._positions.committable()
                 if offsets:
                     await self._commit(offsets, timeout)
@@ -124,7 +124,7 @@ class Commits:
         self._positions.was_committed(offsets)
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        # A context of its own: whoever started it may have had a deadline, which is none of ours.
+        # A context of its own: the caller's context may hold a deadline, which must not end this task.
         loop = asyncio.get_running_loop()
         self._tasks[name] = loop.create_task(work, name=f"klamm-commits-{name}", context=Context())
 
@@ -147,7 +147,7 @@ class Commits:
 
 
 def described(offsets: Offsets) -> str:
-    """The first few partitions with their offsets, for texts."""
+    """The first few partitions with their offsets, for log lines and errors."""
     shown = ", ".join(f"{each} at {offsets[each].offset}" for each in sorted(offsets)[:MOST_NAMED])
     more = len(offsets) - MOST_NAMED
     return f"{shown} and {more} more" if more > 0 else shown

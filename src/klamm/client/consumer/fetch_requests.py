@@ -1,10 +1,11 @@
 """What a fetch asks for: the consumer's settings, the fetch session, and one planned request. A core.
 
 A fetch session (KIP-227) belongs to one broker: a request names only what changed since the last one. The
-first request is a full one and asks for a session; later ones are incremental: new and changed partitions,
-and those to forget. Whenever anything goes wrong (the broker lost the session, an answer did not come, topics
-are named by id and no longer by name) the next request is a full one again, so both sides never disagree for
-longer than one request. A broker may decline: session id 0 means that every request is a full one.
+first request is a full one and asks for a session; later ones are incremental: they name new and changed
+partitions, and those to forget. After a failure (the broker lost the session, an answer did not come) or a
+change from topic names to topic ids, the next request is a full one again, so that consumer and broker never
+disagree for longer than one request. If a broker makes no session, it answers with session id 0, and every
+request is full.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Asked(NamedTuple):
 
 
 class FetchSessionRequest(NamedTuple):
-    """What goes into the next request."""
+    """The fields of the next request that depend on the session."""
 
     session_id: int
     epoch: int
@@ -45,7 +46,7 @@ class FetchSessionRequest(NamedTuple):
 
 
 class FetchSession:
-    """Our half of a session with one broker. One request is under way at a time."""
+    """The consumer's side of a session with one broker. One request is under way at a time."""
 
     __slots__ = ("_asked", "_epoch", "_uses_topic_ids", "session_id")
 
@@ -53,12 +54,12 @@ class FetchSession:
         self.session_id = NO_SESSION
         self._epoch = INITIAL_EPOCH
         self._asked: dict[PartitionKey, Asked] = {}
-        """What the broker remembers, if it has a session with us."""
+        """What the broker remembers of this session."""
         self._uses_topic_ids = False
 
     @property
     def is_incremental(self) -> bool:
-        """Whether the next request may name changes only."""
+        """True if the next request may name changes only."""
         return self._epoch != INITIAL_EPOCH
 
     def request(self, wanted: Mapping[PartitionKey, Asked], uses_topic_ids: bool) -> FetchSessionRequest:
@@ -75,7 +76,7 @@ class FetchSession:
         return FetchSessionRequest(self.session_id, self._epoch, changed, forgotten)
 
     def answered(self, error_code: int, session_id: int) -> bool:
-        """An answer came: whether its partitions count."""
+        """An answer came. Returns True if its partitions are valid."""
         if error_code != ErrorCode.NONE:
             # A broker that does not know the session has nothing to close.
             is_gone = error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -89,7 +90,7 @@ class FetchSession:
         return True
 
     def failed(self) -> None:
-        """No answer came, or none that can be read."""
+        """No answer came, or the answer could not be decoded."""
         self._begin_again(self.session_id)
 
     def _begin_again(self, session_id: int) -> None:
@@ -111,9 +112,10 @@ class FetchSettings(NamedTuple):
     check_crcs: bool
     rack: str
     may_guess_offsets: bool
-    """Whether auto.offset.reset says where to go when an offset is out of range."""
+    """True if auto.offset.reset says where to continue when an offset is out of range."""
     preferred_replica_seconds: float
-    """How long a replica is read from before the leader is asked again whom to ask."""
+    """How long the consumer reads from a replica before it asks the leader again which replica to read
+    from."""
     backoff: Backoff
 
     @staticmethod
@@ -134,7 +136,7 @@ class FetchSettings(NamedTuple):
 
 
 class FetchPlan(NamedTuple):
-    """One request to one broker, and what its answer may bring."""
+    """One request to one broker, and the partitions that its answer may have records of."""
 
     node_id: int
     is_express: bool

@@ -1,7 +1,8 @@
 """Fetches in the background what the planner plans: one task per broker while there is something to fetch.
 
-`kick` has it look again, and is called after every change that fetching depends on. Tasks send one fetch
-after the other and end when there is nothing more to ask for. `close` cancels and awaits them all.
+`kick` makes the fetcher check for something to fetch; it is called after every change that fetching depends
+on. Tasks send one fetch after the other and end when there is nothing more to fetch. `close` cancels and
+awaits them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from klamm.client.network.network import Network
 from klamm.protocol.apis import ApiKey
 
 FETCH_LANE = "fetch"
-"""The connections that fetches wait on at brokers; nothing else may queue behind them."""
+"""The connections on which brokers hold fetches back until records arrive; other requests would wait behind
+them."""
 
 EXPRESS_LANE = "express"
 """The connections of fetches that do not wait; made when they are first needed."""
@@ -62,8 +64,8 @@ class _Landing:
 class Fetcher:
     """Runs on one loop, from `start` to `close`.
 
-    `on_news` is called when a poll has something to return. It says whether a thread waited for that, which
-    kicks when it has it.
+    `on_news` is called when a poll has something to return. It returns True if a thread waited for that; the
+    thread kicks the fetcher after it has taken the records.
     """
 
     def __init__(
@@ -79,11 +81,11 @@ class Fetcher:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: dict[tuple[int, bool], asyncio.Task[None]] = {}
-        """By broker and whether it does express fetches."""
+        """The tasks by broker and whether they send express fetches."""
         self._finding: dict[Need, asyncio.Task[None]] = {}
         self._is_kicked = False
         self._resting: list[asyncio.Future[None]] = []
-        """Tasks that let a thread go first, until the next kick."""
+        """Tasks that wait until a thread has taken its records, that is until the next kick."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -93,7 +95,7 @@ class Fetcher:
         self.kick()
 
     def kick(self) -> None:
-        """Look soon whether there is something new to fetch. On the loop's own thread."""
+        """Have the loop check soon for something new to fetch. To be called on the loop's own thread."""
         if not self._is_kicked and not self._is_closed and self._loop is not None:
             self._is_kicked = True
             self._loop.call_soon(self._drive)
@@ -138,7 +140,7 @@ class Fetcher:
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         assert self._loop is not None
-        # A context of its own: a kick may come out of a call with a deadline, which is none of ours.
+        # A context of its own: the context of a kick may hold a deadline, which must not end this task.
         return self._loop.create_task(work, name=name, context=Context())
 
     def _stop_timer(self) -> None:
@@ -180,7 +182,7 @@ class Fetcher:
                 network.request_refresh()
                 self._on_news()
         except asyncio.CancelledError:
-            self._is_closed = True  # or the loop ends without us; either way nothing is started any more
+            self._is_closed = True  # cancelled by `close` or by the loop's end: start nothing more
             raise
         except Exception:
             self._logger.exception("fetching from broker %d failed", node_id)
@@ -202,14 +204,14 @@ class Fetcher:
             self._planner.abandoned(plan)
             raise
         if landing.failure is not None:
-            # Or nothing of it would ever be fetched again.
+            # Otherwise its partitions would never be fetched again.
             self._planner.failed(plan, self._now(), random.random())
             raise landing.failure
         if landing.is_for_thread:
             await self._let_go_first()
 
     def take(self, plan: FetchPlan, response: Any) -> bool:
-        """Take an answer in: whether a thread waited for what it brought."""
+        """Take an answer in. Returns True if a thread waited for its records."""
         outcome = self._planner.answered(plan, response, self._now(), random.random())
         counters = self._network.counters
         counters.fetches += 1
@@ -222,8 +224,9 @@ class Fetcher:
         return bool(outcome.size or outcome.errors) and self._on_news()
 
     async def _let_go_first(self) -> None:
-        """A thread that waits for records gets them before the next fetch is made ready, which takes longer:
-        it gets the interpreter when this loop rests, and kicks when it has the records."""
+        """Wait until the thread that waits for records has taken them. To prepare the next fetch first would
+        hold the interpreter lock for longer than the thread needs; the thread kicks when it has the
+        records."""
         if self._is_kicked:
             return
         assert self._loop is not None

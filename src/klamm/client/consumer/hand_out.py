@@ -1,12 +1,12 @@
 """Hands out what was fetched, by leases: as lists, one by one, or undecoded for columns.
 
-A core, and the only place that makes and ends leases (`lease.py`), and so moves what is handed out and what
-is finished of a partition. Partitions take turns. A batch is decoded when its first record is wanted, without
-holding the lock: a partition that was given up or moved meanwhile has another version, and the decoded
+A core, and the only place that makes and ends leases (`lease.py`), and so moves the position and the finished
+offset of a partition. Partitions take turns. A batch is decoded when its first record is needed, without
+holding the lock: if the partition was given up or moved meanwhile, it has another version, and the decoded
 records are dropped.
 
-A position is exact at any time: behind the last record of a fetch it is where the fetch ended, behind gaps,
-markers of transactions and what was aborted.
+A position is exact at any time: when the last record of a fetch is handed out, the position is where the
+fetch ended, that is after gaps, transaction markers and aborted records.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class HandOut:
             raise error
 
     def has_news(self) -> bool:
-        """Whether a poll would return at once: records or an error."""
+        """True if a poll would return records or raise an error at once."""
         positions = self._positions
         if positions.ready:
             return True
@@ -57,7 +57,7 @@ class HandOut:
             return any(not state.is_paused and state.failure() is not None for state in positions.failed)
 
     def has_news_of(self, partition: TopicPartition) -> bool:
-        """Whether asking for records of a partition would bring something at once: records or an error."""
+        """True if a request for records of this partition would return records or raise an error at once."""
         positions = self._positions
         with positions.lock:
             state = positions.get(partition)
@@ -75,7 +75,7 @@ class HandOut:
                     break
                 state = next(iter(positions.ready))
                 if state in positions.leases:
-                    break  # it had its turn, and others are gone
+                    break  # this partition had its turn, and no other has records left
                 piece = self._lease_all(state, limit - len(taken))
                 if taken:
                     taken += piece
@@ -118,9 +118,9 @@ class HandOut:
         return lease
 
     def lease_bytes(self, max_bytes: int) -> list[Lease]:
-        """What is buffered, undecoded: at least one fetch if there is any, and not many more bytes.
+        """Lease buffered fetches, undecoded: at least one fetch if there is any, then up to `max_bytes`.
 
-        What is made of it is told to `columns_made`; until then it is not handed out.
+        The caller makes columns of them and calls `columns_made`; until then nothing counts as handed out.
         """
         positions = self._positions
         leases: list[Lease] = []
@@ -145,7 +145,8 @@ class HandOut:
         return leases
 
     def columns_made(self, leases: Iterable[Lease], next_offsets: Mapping[TopicPartition, int]) -> None:
-        """Columns were made of leased bytes, up to these offsets: so far it is handed out now."""
+        """Columns were made of leased bytes, up to these offsets: the records before them are handed out
+        now."""
         positions = self._positions
         with positions.lock:
             for lease in leases:
@@ -159,7 +160,7 @@ class HandOut:
         positions.tell_change()
 
     def columns_failed(self, lease: Lease, failure: KafkaError) -> None:
-        """Leased bytes turned out to begin with something unreadable; the next poll says so."""
+        """The first batch of leased bytes cannot be decoded; the next poll raises `failure`."""
         positions = self._positions
         with positions.lock:
             if not positions.is_open(lease):
@@ -176,7 +177,7 @@ class HandOut:
     # ---- the end of leases
 
     def finish(self, lease: Lease) -> None:
-        """What the user was given is finished, the rest is put back. Nothing happens if it has ended."""
+        """Finish what the user was given and put back the rest. Does nothing if the lease has ended."""
         positions = self._positions
         with positions.lock:
             if positions.is_open(lease):
@@ -184,13 +185,13 @@ class HandOut:
         positions.tell_change()
 
     def finish_all(self) -> None:
-        """Everything that the user was given is finished."""
+        """Finish everything that the user was given."""
         with self._positions.lock:
             self._finish_all()
         self._positions.tell_change()
 
     def put_back(self, *leases: Lease) -> None:
-        """What is not finished is handed out again. Nothing happens to those that have ended."""
+        """Put back what is not finished, to be handed out again. Does nothing to leases that have ended."""
         positions = self._positions
         with positions.lock:
             for lease in leases:
@@ -201,11 +202,11 @@ class HandOut:
         positions.tell_change()
 
     def put_back_all(self) -> None:
-        """What a poll leased does not reach the user."""
+        """Put back all leases: the user does not get what a poll has leased."""
         self.put_back(*list(self._positions.leases.values()))
 
     def leave(self, lease: Lease) -> None:
-        """An iteration is left at a record: what comes after it is put back, and it is still in work."""
+        """The user leaves an iteration at a record: put back the records after it; it is not finished yet."""
         positions = self._positions
         with positions.lock:
             if positions.is_open(lease):
@@ -222,7 +223,7 @@ class HandOut:
     # ---- inside, under the lock
 
     def _ask_for_more(self, partition: TopicPartition) -> tuple[PartitionState, ClientError | None]:
-        """What was given of the partition is finished; its error, if it has one."""
+        """Finish what was given of the partition; returns its error, if it has one."""
         positions = self._positions
         state = positions.get(partition)
         if (lease := positions.leases.get(state)) is not None:
@@ -235,14 +236,14 @@ class HandOut:
         return state, error
 
     def _tell(self, error: ClientError | None) -> None:
-        """After the lock was let go."""
+        """Tell of the change and raise `error`, if there is one. To be called without the lock."""
         self._positions.tell_change()
         if error is not None:
             self._positions.on_change()
             raise error
 
     def _lease_all(self, state: PartitionState, limit: int) -> list[Record]:
-        """Records of a partition that is ready; it is not ready any more when there are none."""
+        """Lease records of a partition that is ready. If there are none, the partition is no longer ready."""
         start, version = Place(state.position, state.epoch), state.version
         records = self._take_from(state, limit)
         if records and state.version == version:
@@ -284,7 +285,7 @@ class HandOut:
         self._finished(lease)
 
     def _finished(self, lease: Lease) -> None:
-        """A lease that is no longer among the leases ended well."""
+        """A lease was finished; it is no longer in `positions.leases`."""
         lease.is_interrupted = True
         state = lease.state
         if lease.records:  # given one by one; otherwise the user was given all of it, and nothing is put back
@@ -300,7 +301,7 @@ class HandOut:
             return
         queue = state.queue
         if not queue or queue[0].fetched.from_offset > place.offset:
-            positions.fetch_from(state, place)  # it is not buffered any more
+            positions.fetch_from(state, place)  # the records are not buffered any more
             positions.owe_change()
             return
         for fetch in queue:
@@ -349,7 +350,7 @@ class HandOut:
         return taken
 
     def _open_batch(self, state: PartitionState, head: BufferedFetch) -> bool:
-        """Decode the next batch, without the lock: whether there are records now."""
+        """Decode the next batch, without the lock. Returns True if there are records now."""
         positions = self._positions
         if not head.is_started():
             self._look_ahead(state, head)
@@ -391,13 +392,14 @@ class HandOut:
         if head.failure is not None:
             positions.failed.add(state)
         elif head.is_done:
-            # Gaps, markers of transactions and aborted records at the end are behind us as well.
+            # Gaps, transaction markers and aborted records at the end of the fetch are passed as well.
             state.position = max(state.position, head.end_offset)
             state.epoch = head.end_epoch
             positions.release(state, head.size)
 
     def _set_ready(self, state: PartitionState) -> None:
-        """After something was taken: to the end of the line, or out of it."""
+        """After records were taken: move the partition to the end of `ready`, or remove it if it has no
+        more."""
         positions = self._positions
         head = state.head() if not state.is_paused else None
         if head is None or (head.failure is not None and head.at == len(head.decoded)):

@@ -8,7 +8,7 @@ time, and what lies before it is finished. So these hold at any moment:
 
 A lease ends once, in one of two ways. Finished: everything that the user was given counts as handled, and may
 be committed. Put back: what is not finished is leased again by the next poll. A seek, a reset and the
-loss of the partition end it as well, and then nothing comes of it.
+loss of the partition end a lease as well; its records are then neither finished nor put back.
 
 Records are given to the user all at once, as columns, or one by one. Of those that are given one by one, all
 but the latest are finished: the user came back for the next.
@@ -63,7 +63,7 @@ class Lease:
         self.fetched = fetched
         """Bytes to make columns of."""
         self.is_interrupted = False
-        """Give the user no further record: something else must happen first, or the lease has ended."""
+        """True if the user is given no further record: a rebalance is due, say, or the lease has ended."""
         self._done = start
 
     def done(self, record: Record) -> None:
@@ -82,10 +82,11 @@ class Lease:
         return Place(last.offset + 1, last.leader_epoch)
 
     def given_place(self, end: Place) -> Place:
-        """Behind the last record that the user was given, of a lease that ends at `end`."""
+        """The place after the last record that the user was given, of a lease that ends at `end`."""
         given = self.given()
         return end if given == len(self.records) else self.place_after(given)
 
     def finished_place(self, end: Place) -> Place:
-        """Where the finished part ends, of a lease that ends at `end`, while the user has not come back."""
+        """Where the finished part of a lease that ends at `end` ends, before the user asks for more
+        records."""
         return max(self.place_after(max(self.given() - 1, 0)), min(self._done, self.given_place(end)))

@@ -1,7 +1,7 @@
 """Asks leaders for offsets: the two ends of partitions, offsets by time, and where leader epochs ended.
 
-Questions go to all leaders at once, one request each. An attempt answers for every partition by itself:
-what is found, and why the rest is not; the caller decides what to try again.
+All leaders are asked at once, in one request each. The result of an attempt has, for each partition, the
+offset or an error; the caller decides what to try again.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _MOVED = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors after which the metadata is asked for anew."""
+"""Errors after which fresh metadata is requested."""
 
 
 class EpochEnd(NamedTuple):
-    """Where an epoch ended: the largest that is not above the one asked for. -1, -1 if there is none."""
+    """The largest epoch that is not above the requested one, and its end offset; -1, -1 if there is none."""
 
     epoch: int
     end_offset: int
@@ -61,7 +61,7 @@ class EpochEndsFound(NamedTuple):
 
 
 class OffsetLookup:
-    """Look-ups for one consumer; one of committed records sees a log end at its first open transaction."""
+    """Look-ups for one consumer. With read_committed, a log ends at its first open transaction."""
 
     def __init__(self, network: Network, *, is_read_committed: bool) -> None:
         self._network = network
@@ -78,7 +78,7 @@ class OffsetLookup:
             answer = await self.try_list_offsets(left)
             found.update(answer.found)
             if answer.failures:
-                # One that no retry can heal ends it.
+                # Raise an error that is not retriable, if there is one: it ends the retries.
                 raise min(answer.failures.values(), key=lambda error: error.retriable)
 
         names = ", ".join(str(partition) for partition in timestamps)
@@ -222,7 +222,7 @@ def _blame_silence(
     failures: dict[TopicPartition, ClientError],
     node_id: int,
 ) -> None:
-    """Count a partition that the answer leaves out as failed; it would be waited for in vain."""
+    """Count a partition that is missing in the answer as failed; the consumer would wait for it forever."""
     for partition in asked:
         if partition not in found and partition not in failures:
             what = f"asking broker {node_id} about {partition}"

@@ -1,12 +1,12 @@
-"""What keeps a consumer from reading, and that a poll has to raise therefore. A core.
+"""The conditions that keep a consumer from reading, and that a poll must raise as errors. A core.
 
 - No broker can be reached: raised when that has lasted for default.api.timeout.ms, and again after each
-  further such time. What no retry can heal (a wrong password, a server that is not a broker) is raised at
-  once.
-- A topic may not be read: raised at once.
-- A partition was assigned by hand, and its topic does not have it. A topic that is not there at all is waited
-  for, as with `subscribe`: it may be made yet. One that is there says how many partitions it has, and is
-  believed when it has said so for a while.
+  further such time. An error that retrying cannot remove (a wrong password, a server that is not a broker) is
+  raised at once.
+- The consumer may not read a topic: raised at once.
+- A partition was assigned by hand, and its topic does not have it: raised when the metadata have said so for
+  `PATIENCE_SECONDS`. If the topic does not exist, the consumer waits for it, as with `subscribe`, because the
+  topic may still be created.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ PATIENCE_SECONDS = 1.0
 
 
 _FORBIDDEN = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION})
-"""Errors of a topic that do not pass while one waits for it."""
+"""Errors of a topic that waiting does not remove."""
 
 
 class Outage:
-    """What concerns the whole consumer, and waits for a poll to raise it."""
+    """An error that concerns the whole consumer, kept until a poll raises it."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
         self._told_after = 0.0
-        """How long no broker could be reached when that was told last."""
+        """How long no broker had been reachable when a poll raised that last."""
         self.error: ClientError | None = None
 
     def metadata_failed(self, error: ClientError, seconds: float) -> bool:
-        """Metadata could not be had, for so long now: whether there is something for a poll to raise."""
+        """Metadata could not be fetched for `seconds` now. Returns True if a poll has an error to raise."""
         if not error.retriable:
             self.error = error
         elif seconds - self._told_after >= self._patience_seconds:
             self._told_after = seconds
             self.error = NoBrokerReachable(
                 f"no broker could be reached for {seconds:.1f} s; the last cause was: {error.message}",
-                advice="Look at the address, and whether a broker runs there",
+                advice="Check the address, and that a broker runs there",
             )
         return self.error is not None
 
     def metadata_came(self, topics: Mapping[str, TopicMetadata], wanted: Iterable[str]) -> bool:
-        """Metadata came: whether there is something for a poll to raise."""
+        """Metadata arrived. Returns True if a poll has an error to raise."""
         self._told_after = 0.0
         self.error = None
         for name in wanted:
@@ -64,14 +64,14 @@ class Outage:
 
 
 class Absences:
-    """Looks after the partitions of `positions`."""
+    """Finds partitions of `positions` that their topics do not have."""
 
     def __init__(self, positions: Positions) -> None:
         self._positions = positions
         self._since: dict[TopicPartition, float] = {}
 
     def look(self, topics: Mapping[str, TopicMetadata], now: float) -> bool:
-        """Compare with what is known of the topics; whether there is something for a poll to raise."""
+        """Compare the partitions with the metadata. Returns True if a poll has an error to raise."""
         is_news = False
         since: dict[TopicPartition, float] = {}
         for partition, state in list(self._positions.states.items()):
@@ -92,7 +92,7 @@ def _no_such_partition(partition: TopicPartition, topic: TopicMetadata) -> Unkno
         f"topic {topic.name!r} has no partition {partition.partition}: it has {count}, "
         f"{'number 0' if count == 1 else f'numbers 0 to {count - 1}'}",
         code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        advice="Assign one that is there, or give the topic more partitions",
+        advice="Assign a partition that exists, or add partitions to the topic",
     )
-    error.retriable = False  # to wait longer does not help, as it does with a topic that is being made
+    error.retriable = False  # waiting does not help, as it does for a topic that is being created
     return error
