@@ -1,7 +1,9 @@
-"""The status of pipelines on disk: one file each, replaced after every change, for whoever looks.
+"""The status of pipelines on disk: one file per pipeline, replaced after every change, for commands that show
+it.
 
-A file says what the process that ran the pipeline last knew. When no process holds the project's lock, a
-pipeline that "runs" was killed, and is reported so. A run removes the files of pipelines that are gone.
+A file has the last status that the process of the pipeline wrote. If the status is "running" but no process
+holds the project's lock, the process was killed, and the pipeline is reported as killed. A run removes the
+files of pipelines that the project no longer has.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from klamm.pipelines.state import State, write_whole
 
 def write_status(state: State, status: PipelineStatus) -> None:
     text = json.dumps(status.to_json(), indent=1)
-    # It is written anew all the time; nothing depends on it after a crash.
+    # Not synced: the file is replaced all the time, and nothing depends on it after a crash.
     write_whole(state.status_file(status.pipeline), text, durable=False)
 
 
 def tidy_up(state: State, pipelines: Collection[str], chosen: Collection[str]) -> None:
-    """Before a run of the `chosen` ones: forget pipelines that the project no longer has, and let none of
-    those that are not run look as if they were.
+    """Before a run of the `chosen` pipelines: remove the status of pipelines that the project no longer has,
+    and mark others that still have the status of a killed run.
     """
     for status in _statuses(state):
         if status.pipeline not in pipelines:
@@ -33,7 +35,7 @@ def tidy_up(state: State, pipelines: Collection[str], chosen: Collection[str]) -
 
 
 def read_status(project: Project) -> list[PipelineStatus]:
-    """How each pipeline is doing or did last, by name. Pipelines that never ran are not in it."""
+    """The status of each pipeline, or its last one, by name. Pipelines that never ran are left out."""
     state = State(project)
     in_use = state.in_use()
     return [

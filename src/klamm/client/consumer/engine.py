@@ -1,8 +1,9 @@
-"""The engine of a consumer, the same for both faces: makes its parts, connects, starts and closes them.
+"""The engine of a consumer, the same for the asyncio client and the plain client: makes, connects, starts and
+closes its parts.
 
-Everything here runs on the consumer's loop, except what says that it may be called from any thread: the
-plain face polls in the user's thread. Rebalances go forward, and the user's callbacks are called, only inside
-a poll (`join`).
+Everything here runs on the consumer's loop, except methods that say "From any thread": the plain client polls
+in the user's thread. The member takes part in rebalances, and the user's callbacks are called, only inside a
+poll (`join`).
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ CLOSE_SECONDS = 5.0
 """How long `close` may take as a whole, by default. The next owner reads again what is not committed."""
 
 CallListener: TypeAlias = Callable[[Listener, set[TopicPartition]], Awaitable[None]]
-"""Calls a listener where the user expects it: in the thread that polls."""
+"""Calls a listener in the thread that polls."""
 
 
 class ConsumerEngine:
-    """One consumer without a face. It is the GroupOwner of its group's coordinator."""
+    """One consumer, without its public methods. It is the GroupOwner of its group's coordinator."""
 
     def __init__(self, config: ClientConfig, ssl_context: ssl.SSLContext | None) -> None:
         policy = parse_start(config.str_("auto.offset.reset"))
@@ -67,7 +68,8 @@ class ConsumerEngine:
         self.subscription = Subscription(excludes_internal=config.bool_("exclude.internal.topics"))
         self.call_listener: CallListener = _call_here
         self.on_news: Callable[[], bool] | None = None
-        """Called on the loop when a poll may have something to return: whether a thread waited for that."""
+        """Called on the loop when a poll may have something to return. Returns True if a thread waited for
+        it."""
         self._logger = client_logger("consumer", self.client_id)
         settings = FetchSettings.of(config)
         self.lookup = OffsetLookup(self.network, is_read_committed=settings.is_read_committed)
@@ -99,12 +101,12 @@ class ConsumerEngine:
         self._loop_thread = 0
         self._is_kick_pending = False
         self.is_leaving = False
-        """Whether the consumer is being closed."""
+        """True if the consumer is being closed."""
         self.session: BaseSession | None = None
         """The session that the user is in, if any."""
         self._is_subscription_new = False
         self._parked: tuple[int, list[PartitionState]] = (UNKNOWN, [])
-        """What was given up in this rebalance, and the generation in which it was ours."""
+        """The partitions that were given up in this rebalance, after the generation in which we had them."""
         self._waiters: set[asyncio.Future[None]] = set()
         self._joined = asyncio.Event()
         """Set after each `join`, for the task that watches for the next rebalance."""
@@ -126,8 +128,8 @@ class ConsumerEngine:
             self._watcher = self._loop.create_task(self._watch(self.group), name="klamm-rebalances")
 
     async def farewell(self, deadline: float) -> None:
-        """Before the end, until the monotonic clock says `deadline`: wait for the workers of a session,
-        commit what is finished, tell the listener, leave the group."""
+        """Before `close`, until the monotonic clock says `deadline`: wait for the workers of a session,
+        commit finished records, call the listener, leave the group."""
         self.is_leaving = True
         if self.session is not None:
             await self.session._close(seconds_left(deadline))
@@ -181,7 +183,7 @@ class ConsumerEngine:
         self.positions.assign(())
 
     def subscribed_topics(self) -> Collection[str]:
-        """For the group: what to have a share of."""
+        """The topics whose partitions the group shares among its members."""
         return self.subscription.topics(self.network.metadata.topics)
 
     def _ask_for_topics(self) -> None:
@@ -212,31 +214,31 @@ class ConsumerEngine:
 
     @property
     def has_trouble(self) -> bool:
-        """From any thread: whether `raise_trouble` raises something."""
+        """From any thread: True if `raise_trouble` would raise an error."""
         return self._outage.error is not None
 
     def raise_trouble(self) -> None:
-        """From any thread: raise what keeps the consumer from reading anything, if there is something."""
+        """From any thread: raise the error that keeps the whole consumer from reading, if there is one."""
         if (error := self.take_trouble()) is not None:
             raise error
 
     def take_trouble(self) -> ClientError | None:
-        """From any thread: what keeps the consumer from reading anything. It counts as told now."""
+        """From any thread: the error that keeps the whole consumer from reading. It is returned once."""
         error = self._outage.take()
         if error is not None:
-            # The next poll is to find out whether brokers answer again.
+            # So that the next poll learns whether brokers answer again.
             self._on_loop(self.network.request_refresh)
         return error
 
     def _follow_topics(self) -> None:
-        """Without a group all partitions of the topics are ours, as they come and go."""
+        """Without a group: read all partitions of the topics, as they are created and deleted."""
         if self.subscription.is_by_topic:
             partitions = self.subscription.partitions(self.network.metadata.topics)
             if set(partitions) != self.positions.assignment():
                 self.positions.assign(partitions)
 
     async def _give_up(self, deadline: float) -> None:
-        """Give up what is assigned, for good. At the `deadline` a step that still waits is left undone."""
+        """Give up all assigned partitions, for good. At the `deadline` a step that still waits is skipped."""
         if self.group is None or self.commits is None:
             return
         await self.commits.wait_for_later(seconds_left(deadline))
@@ -256,7 +258,7 @@ class ConsumerEngine:
                 await self.call_listener(listener, partitions)
         except TimeoutError:
             if not limit.expired():
-                raise  # the listener's own
+                raise  # the listener itself raised TimeoutError
             self._logger.warning("on_revoked did not end in time, and was cancelled: %s", listed(partitions))
 
     # ---- the group's owner: inside `join` only
@@ -308,13 +310,13 @@ class ConsumerEngine:
         self.records.begin_poll()
 
     def finish_given(self) -> None:
-        """From any thread: the user leaves without an error, so what it was given last is finished."""
+        """From any thread: the user leaves without an error, so the records that it has are finished."""
         if self.session is None and not self.is_leaving:
             self.records.finish_all()
 
     @property
     def is_rebalance_due(self) -> bool:
-        """From any thread: whether a poll has to go through `join` first."""
+        """From any thread: True if a poll has to call `join` first."""
         return (
             self.group is not None
             and not self.is_leaving
@@ -323,8 +325,8 @@ class ConsumerEngine:
         )
 
     async def join(self, timeout: float | None, *, until_stable: bool = False) -> None:
-        """Take part in the group: join, or go on with a rebalance. Returns when the group is stable, the time
-        is over, or there may be something to read meanwhile."""
+        """Join the group, or continue with a rebalance. Returns when the group is stable, the time is over,
+        or there may be something to read meanwhile."""
         assert self.group is not None and self.commits is not None
         self._is_subscription_new = False
         self.commits.is_polled = True
@@ -334,7 +336,7 @@ class ConsumerEngine:
             self._joined.set()
 
     async def wait_for_news(self, timeout: float | None) -> None:
-        """Until a poll may have something to return, or must `join`, or the time is over."""
+        """Wait until a poll may have something to return, or must `join`, or the time is over."""
         assert self._loop is not None
         if self.records.has_news() or self.is_rebalance_due or self.is_leaving or self.has_trouble:
             return
@@ -360,7 +362,7 @@ class ConsumerEngine:
         return False
 
     def _kick(self) -> None:
-        """From any thread: fetching may go on. One wake-up of the loop at a time is enough."""
+        """From any thread: wake the loop to fetch more, unless a wake-up is under way already."""
         if threading.get_ident() == self._loop_thread:
             self._fetcher.kick()
         elif not self._is_kick_pending:
@@ -412,7 +414,7 @@ class ConsumerEngine:
             raise ClientMisused("a poll inside a session", advice="Read the session's claims instead")
 
     async def wait_for_rebalance(self, timeout: float) -> None:
-        """Until a rebalance is due, or the time is over."""
+        """Wait until a rebalance is due, or the time is over."""
         assert self.group is not None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -466,7 +468,7 @@ class ConsumerEngine:
         )
 
     async def wait_for_change(self) -> None:
-        """Until something was looked up or fetched."""
+        """Wait until something was looked up or fetched."""
         assert self._loop is not None
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.add(waiter)
@@ -476,7 +478,7 @@ class ConsumerEngine:
             self._waiters.discard(waiter)
 
     def assigned_of(self, given: Collection[TopicPartition] | None) -> list[TopicPartition]:
-        """Those that were given, all of them assigned; or all that are assigned, if none were given."""
+        """The given partitions, all of which must be assigned; all assigned ones if none were given."""
         chosen = list(self.positions.states if given is None else given)
         for partition in chosen:
             self.positions.get(partition)
@@ -490,7 +492,7 @@ async def _call_here(listener: Listener, partitions: set[TopicPartition]) -> Non
 
 
 def _ask_for_all_topics(version: int) -> MetadataRequest:
-    # Version 0 says all with an empty list, later ones with none.
+    # Version 0 asks for all topics with an empty list, later versions with null.
     return MetadataRequest(topics=None if version else [], allow_auto_topic_creation=version < 4)
 
 

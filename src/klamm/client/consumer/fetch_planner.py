@@ -1,4 +1,4 @@
-"""Decides what to fetch from whom, and takes in what the answers say. A core: no IO, time comes from outside.
+"""Decides what to fetch from which broker, and takes in the answers. A core: no IO, callers pass the time.
 
 - One fetch is under way per broker, in an incremental session; the next is planned as soon as it is answered,
   while the user works on what it brought.
@@ -8,8 +8,10 @@
   metadata.max.age.ms or until a fetch from that replica fails.
 - Of every partition at most two fetches are buffered, and these are so small that all partitions together
   stay below prefetch.max.bytes: a slow partition never takes another one's room.
-- A partition that moved to a new leader is not fetched until it is known that the new one has what was read.
-- Errors belong to partitions. What passes is tried again later, the rest is left for a poll to raise.
+- A partition that moved to a new leader is not fetched until it is known that the new leader has the records
+that
+  were read.
+- Errors belong to partitions. An error that may pass is tried again later, any other is raised by a poll.
 """
 
 from __future__ import annotations
@@ -44,15 +46,16 @@ from klamm.records.fetched import FetchedRecords, end_position
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 BUSY_WAIT_MS = 20
-"""How long a broker may keep a fetch that leaves out partitions whose buffers are full: these must not wait
-for the others' records as soon as there is room again."""
+"""How long a broker may hold a fetch that leaves out partitions whose buffers are full: as soon as these have
+room again, they must not wait until the broker has records of the others."""
 
 LEAST_PARTITION_BYTES = 32 * 1024
-"""What a fetch asks for of a partition at least, however many there are: a batch or two."""
+"""The least that a fetch asks for of one partition, however many partitions there are: a batch or two."""
 
 MOST_FRAME_SHARES = 4
-"""Records are slices of the answer they came in, and keep all of it in memory. Of an answer with many
-partitions each gets a copy of its own part, or a slow one would hold more than it counts for."""
+"""Fetched records are a slice of their answer and keep the whole answer in memory. If a partition's part is
+less than a quarter of the answer, the part is copied, or a slow partition would hold more memory than is
+counted."""
 
 _PASSING = frozenset(
     {
@@ -70,7 +73,7 @@ _PASSING = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
-"""Errors of a partition that go away by themselves, or when the metadata is fresh."""
+"""Errors of a partition that pass by themselves, or with fresh metadata."""
 
 _ABOUT_SESSIONS = frozenset(
     {
@@ -79,26 +82,27 @@ _ABOUT_SESSIONS = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-"""Errors of a whole fetch that the next one, a full one, does not have. Others are asked about later."""
+"""Errors of a whole fetch that the next, full fetch does not have. After any other error the next fetch
+waits."""
 
 
 class Survey(NamedTuple):
-    """What there is to do."""
+    """What the fetcher has to do now."""
 
     nodes: set[int]
     """Brokers that have something to be fetched and no fetch under way."""
     express_nodes: set[int]
     """Brokers that have something to be fetched while a fetch of other partitions waits there."""
     lacks_leaders: bool
-    """Some partition has no leader that we know of: ask for metadata."""
+    """True if the leader of a partition is not known: ask for metadata."""
     needs: set[Need]
-    """What partitions wait for that do not know where to read, or whether they may go on there."""
+    """What has to be looked up before some partitions can be fetched."""
     wake_at: float | None
     """When something can be tried again."""
 
 
 class FetchOutcome(NamedTuple):
-    """What an answer changed, besides the positions."""
+    """The result of taking in an answer, besides the changed positions."""
 
     size: int
     """Bytes of records that were buffered."""
@@ -115,13 +119,13 @@ class FetchPlanner:
         self._metadata = metadata
         self._fetch_sessions: dict[int, FetchSession] = {}
         self._under_way: dict[tuple[int, bool], FetchPlan] = {}
-        """By broker and whether it is an express fetch."""
+        """The plans by broker and whether they are express fetches."""
         self._answers = 0
 
     # ---- planning
 
     def survey(self, now: float) -> Survey:
-        """Which brokers to ask. Notices what changed in the metadata."""
+        """Find out which brokers to fetch from. Also applies changes of the metadata to the partitions."""
         nodes: set[int] = set()
         express_nodes: set[int] = set()
         lacks_leaders = False
@@ -160,7 +164,7 @@ class FetchPlanner:
             if room_bytes <= 0:
                 if self._positions.ready:
                     return None
-                room_bytes = LEAST_PARTITION_BYTES  # what is buffered is paused; the others must go on
+                room_bytes = LEAST_PARTITION_BYTES  # paused partitions fill the buffer; fetch the others
             chosen, leaves_out = self._choose(node_id, now)
             if is_express:
                 chosen = [state for state in chosen if self._may_hurry(state, node_id)]
@@ -186,8 +190,8 @@ class FetchPlanner:
         return min(self._settings.max_wait_ms, BUSY_WAIT_MS) if leaves_out else self._settings.max_wait_ms
 
     def _may_hurry(self, state: PartitionState, node_id: int) -> bool:
-        """Whether an express fetch makes sense: another one waits there for long, and was not there already
-        when the last express fetch found nothing."""
+        """True if an express fetch makes sense: a fetch waits at the broker for long, and it is not the one
+        that waited there when the last express fetch found nothing."""
         waiting = self._under_way.get((node_id, False))
         return (
             waiting is not None
@@ -196,7 +200,8 @@ class FetchPlanner:
         )
 
     def _choose(self, node_id: int, now: float) -> tuple[list[PartitionState], bool]:
-        """The partitions to fetch from a broker, the longest waiting first; whether others are too full."""
+        """The partitions to fetch from a broker, the longest waiting first; and True if others are left out
+        because their buffers are full."""
         chosen = []
         leaves_out = False
         for state in self._positions.states.values():
@@ -237,7 +242,7 @@ class FetchPlanner:
         return FetchPlan(node_id, is_express, version, request, parts, reserved_bytes)
 
     def _node_for(self, state: PartitionState, now: float) -> int | None:
-        """Whom to fetch a partition from; None when its leader is not known."""
+        """The broker to fetch a partition from; None if its leader is not known."""
         metadata = self._metadata
         topic = metadata.topics.get(state.partition.topic)
         if topic is None:
@@ -261,15 +266,15 @@ class FetchPlanner:
         return node_id
 
     def _identify(self, state: PartitionState, topic_id: bytes) -> None:
-        """A topic's id is known now, or another one. In a topic made anew no record has been read yet, and
-        where we stood in the old one means nothing."""
+        """A topic's id became known or changed. If it changed, the topic was deleted and created again: no
+        record of it has been read yet, and the position in the old topic is meaningless."""
         if state.topic_id != ZERO_TOPIC_ID:
             self._positions.restart(state, EARLIEST)
             state.leader_epoch = UNKNOWN
         state.topic_id = topic_id
 
     def _follow(self, state: PartitionState, epoch: int) -> None:
-        """A partition has a new leader; does it have everything that was read?"""
+        """A partition has a new leader: have it checked that the leader has all records that were read."""
         if state.leader_epoch != UNKNOWN and state.need is Need.NOTHING and state.fetch_epoch != UNKNOWN:
             state.need = Need.VALIDATION
         state.leader_epoch = epoch
@@ -292,13 +297,15 @@ class FetchPlanner:
         return state.buffered_bytes < self._positions.room_below_bytes
 
     def _partition_bytes(self) -> int:
-        """What to fetch of one partition at once: half of its share, since two fetches may be buffered."""
+        """How many bytes of one partition to fetch at once: half of its share, for two fetches may be
+        buffered."""
         most = self._settings.partition_max_bytes
         share = self._settings.prefetch_max_bytes // (2 * max(1, len(self._positions.states)))
         return min(most, max(share, LEAST_PARTITION_BYTES))
 
     def _room_bytes(self) -> int:
-        """What may still be fetched. Only with very many partitions their shares do not see to it already."""
+        """How many bytes may still be fetched. Only with very many partitions is this less than their
+        shares."""
         reserved = sum(plan.reserved_bytes for plan in self._under_way.values())
         return self._settings.prefetch_max_bytes - self._positions.buffered_bytes - reserved
 
@@ -345,13 +352,13 @@ class FetchPlanner:
         return self._fetch_sessions[plan.node_id].answered(response.error_code, response.session_id)
 
     def failed(self, plan: FetchPlan, now: float, chance: float) -> None:
-        """No answer came: the broker is gone, or hung up."""
+        """No answer came: the broker is gone, or closed the connection."""
         self._lose_session(plan)
         self._pause(plan, now, chance)
         self._land(plan)
 
     def _pause(self, plan: FetchPlan, now: float, chance: float) -> None:
-        """Not to be asked again before some time is over."""
+        """Do not fetch the partitions of a plan again before the retry back-off is over."""
         with self._positions.lock:
             for state, version, _ in plan.parts.values():
                 if self._positions.is_current(state, version):
@@ -361,7 +368,7 @@ class FetchPlanner:
                         self._back_off(state, now, chance)
 
     def unreachable(self, node_id: int, error: ClientError, now: float, chance: float) -> None:
-        """A broker cannot be asked at all: whatever would be fetched from it waits, or fails for good."""
+        """A broker cannot be reached: the partitions to fetch from it wait, or fail if `error` is final."""
         with self._positions.lock:
             for state in self._positions.states.values():
                 if self._node_for(state, now) != node_id or not self._can_fetch(state, now):
@@ -393,7 +400,7 @@ class FetchPlanner:
     def _take_data(
         self, plan: FetchPlan, part: tuple[PartitionState, int, int], data: PartitionData, now: float
     ) -> int:
-        """Buffer what came of one partition; returns the bytes of it."""
+        """Buffer the records of one partition; returns their size in bytes."""
         state, version, offset = part
         fetch: BufferedFetch | None = None
         end_offset, end_epoch, is_broken = offset, UNKNOWN, False
@@ -446,7 +453,7 @@ class FetchPlanner:
         now: float,
         chance: float,
     ) -> bool:
-        """Deal with a partition's error: whether fresh metadata is needed."""
+        """Handle a partition's error. Returns True if fresh metadata is needed."""
         state, version, offset = part
         error = BrokerError.of(
             data.error_code, f"fetching {state.partition} from offset {offset} on broker {plan.node_id}"
@@ -458,7 +465,7 @@ class FetchPlanner:
             is_at_leader = leader is not None and leader[0] == plan.node_id
             state.preferred_replica = UNKNOWN
             if not is_at_leader and error.code not in _PASSING:
-                return False  # a replica that lags behind, or cannot say; the leader knows
+                return False  # the replica lags behind or fails; ask the leader
             if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 return self._out_of_range(state, error)
             if error.code not in _PASSING:
@@ -472,7 +479,7 @@ class FetchPlanner:
 
     def _out_of_range(self, state: PartitionState, error: BrokerError) -> bool:
         if state.buffered_bytes:
-            state.is_drained_first = True  # hand out what is there, and look again after that
+            state.is_drained_first = True  # hand out what is buffered, then fetch again
         elif self._settings.may_guess_offsets:
             self._positions.restart(state, None, out_of_range_offset=state.fetch_offset)
         else:

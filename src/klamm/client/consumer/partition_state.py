@@ -34,7 +34,7 @@ class Need(Enum):
 
 
 class BufferedFetch:
-    """What one fetch brought, and how far it has been opened.
+    """The records that one fetch brought of one partition, and how far they have been decoded.
 
     It stays in its partition's queue until the lease of its last record has ended, because what is not
     finished may be put back.
@@ -59,20 +59,20 @@ class BufferedFetch:
         self.end_offset = end_offset
         self.end_epoch = end_epoch
         self.decoded: list[Record] = []
-        """Records of an opened batch; those before index `at` have been handed out."""
+        """Records of a decoded batch; those before index `at` have been handed out."""
         self.at = 0
         self.is_done = False
         self.failure: KafkaError | None = None
         self._batches: Iterator[memoryview] | None = None
         self.batch: memoryview | None = None
-        """The next batch to open."""
+        """The next batch to decode."""
 
     @property
     def size(self) -> int:
         return len(self.fetched.data)
 
     def look_ahead(self) -> None:
-        """Find the next batch. At the end `is_done`; where the bytes are not a batch there is a `failure`."""
+        """Find the next batch. At the end, sets `is_done`; if the bytes are not a valid batch, `failure`."""
         if self._batches is None:
             self._batches = data_batches(self.fetched._replace(from_offset=self._begin))
         try:
@@ -87,19 +87,19 @@ class BufferedFetch:
         return self._batches is not None
 
     def skip(self) -> None:
-        """Everything of it is handed out as columns."""
+        """All records of this fetch are handed out, as columns."""
         self.decoded = []
         self.at = 0
         self.is_done = True
 
     def put_back(self, records: Sequence[Record]) -> None:
-        """Hand these out again, before what was opened after them."""
+        """Hand these records out again, before records that were decoded after them."""
         self.decoded = [*records, *self.decoded[self.at :]]
         self.at = 0
         self.is_done = False
 
     def rewind(self, offset: int) -> None:
-        """Begin anew at `offset`: what was opened is forgotten."""
+        """Begin again at `offset`: decoded records are dropped."""
         self._begin = max(offset, self.fetched.from_offset)
         self.decoded = []
         self.at = 0
@@ -152,11 +152,11 @@ class PartitionState:
         self.out_of_range_offset = UNKNOWN
         """The offset that the broker did not have, if that is why the partition needs a reset."""
         self.position = UNKNOWN
-        """The next offset to lease. What is finished ends here, too, unless there is a lease."""
+        """The next offset to lease. Without a lease, everything before it is finished."""
         self.epoch = UNKNOWN
         """The leader epoch of what lies before `position`."""
         self.committed = UNKNOWN
-        """What this consumer knows to be committed."""
+        """The committed offset, as far as this consumer knows it."""
         self.queue: deque[BufferedFetch] = deque()
         self.buffered_bytes = 0
         self.is_paused = False
@@ -167,10 +167,10 @@ class PartitionState:
         self.fetch_epoch = UNKNOWN
         self.leader_epoch = UNKNOWN
         self.led_by: tuple[TopicMetadata | None, int] = (None, UNKNOWN)
-        """The node that leads it, according to metadata that hold until there are newer ones."""
+        """The leader's node id, and the topic's metadata that name it; newer metadata make it invalid."""
         self.topic_id: bytes = ZERO_TOPIC_ID
         self.fetching: Any = None
-        """The plan whose answer will bring this partition something."""
+        """The plan of the fetch that is under way for this partition."""
         self.hurried_beside: Any = None
         """The fetch that waited at the broker when an express fetch found nothing of this partition."""
         self.high_watermark = UNKNOWN
@@ -181,9 +181,11 @@ class PartitionState:
         self.failures = 0
         self.retry_at = 0.0
         self.is_drained_first = False
-        """Fetching goes on when nothing is buffered: what comes next may be a jump in the log."""
+        """True if nothing is fetched until the buffer is empty, because the next fetch offset may be
+        reset."""
         self.served_at = 0
-        """When it was last served, counted in answers: in a fetch the longest waiting come first."""
+        """When records last came, as a count of answers: a fetch names the partitions first that wait
+        longest."""
 
     def __repr__(self) -> str:
         return f"<{self.partition} at {self.position}, fetches {self.fetch_offset}, needs {self.need.value}>"
@@ -212,7 +214,7 @@ class PartitionState:
         return dropped
 
     def failure(self) -> ClientError | None:
-        """What poll has to raise, if everything before it was handed out."""
+        """The error that a poll must raise, if all records before it are handed out."""
         head = self.head()
         if head is None:
             return self.error
@@ -230,7 +232,7 @@ class PartitionState:
 
 
 def _offset_behind(head: BufferedFetch, position: int) -> int:
-    """Where reading could go on behind the batch at `position`, as far as its header can be believed."""
+    """The offset after the unreadable batch at `position`, if its header is plausible."""
     try:
         batches = data_batches(head.fetched._replace(from_offset=position, check_crcs=False))
         batch = head.batch if head.batch is not None else next(batches, None)

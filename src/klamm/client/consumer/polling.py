@@ -1,8 +1,8 @@
-"""How both faces poll: as records, as columns, or record by record.
+"""How the asyncio client and the plain client poll: as records, as columns, or record by record.
 
-Written once, as coroutines. What a poll waits for it awaits from a `Waiting`: that of the asyncio client
-suspends the task, that of the plain client blocks the thread, so that a coroutine of its polls never suspends
-and can be run to its end at once (`run_now`).
+Polls are written once, as coroutines, and wait by a `Waiting`. That of the asyncio client suspends the task.
+That of the plain client blocks the thread, so that the coroutine never suspends and can be run to its end at
+once (`run_now`).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_COLUMNS_BYTES = 16 * 1024 * 1024
-"""How many fetched bytes one poll_arrow takes at most, or one fetch if that is larger: columns that are made
-in a few milliseconds, and long enough that the call itself costs nothing."""
+"""How many fetched bytes one poll_arrow takes at most, or one fetch if that is larger: their columns are made
+in a few milliseconds, and are long enough that the cost of the call does not matter."""
 
 SHORTEST_WAIT_S = 0.001
-"""A poll for less than this may find its time over before it waits at all; the loop has its turn before."""
+"""A poll with a shorter time-out may end before it waits at all, so it lets the loop run first."""
 
 
 class Columns(NamedTuple):
-    """What was made of leased bytes."""
+    """The columns that were made of leased bytes."""
 
     batch: pyarrow.RecordBatch | None
     next_offsets: dict[TopicPartition, int]
-    """Where to go on in each partition that was reached."""
+    """The next offset to read of each partition that was reached."""
     failure: KafkaError | None = None
-    """Why nothing could be made: the first lease begins with something unreadable."""
+    """Why there are no columns: the first batch of the first lease cannot be decoded."""
 
 
 class Waiting(Protocol):
-    """How one face waits."""
+    """How one of the two clients waits."""
 
     async def give_way(self) -> None:
         """Let the loop read sockets, however fast the user polls."""
@@ -57,7 +57,8 @@ class Waiting(Protocol):
         ...
 
     async def news(self, timeout: float | None) -> None:
-        """Until a poll may have something to return, or must join, or the time is over. May return early."""
+        """Wait until a poll may have something to return, or must join, or the time is over. May return
+        early."""
         ...
 
     async def columns(self, leases: Sequence[Lease], limit: int | None) -> Columns:
@@ -138,7 +139,7 @@ class Polling:
     # ---- inside
 
     def _enter(self) -> None:
-        """One poll at a time: what is finished could not be told otherwise."""
+        """Refuse a second poll at the same time: a poll finishes the records of the one before."""
         self._guard.check()
         self._engine.check_may_poll()
         if not self._under_way.acquire(blocking=False):
@@ -148,7 +149,7 @@ class Polling:
             )
 
     async def _begin(self, deadline: float | None) -> None:
-        """A round of a poll begins: finish what was given, and take part in the group if that is due."""
+        """Begin a round of a poll: finish what was given, and join the group if a rebalance is due."""
         self._guard.check()
         engine = self._engine
         engine.begin_poll()
@@ -158,7 +159,8 @@ class Polling:
                 break
 
     async def _wait(self, deadline: float | None) -> bool:
-        """Wait for something to return; False when the time is over. Raises what makes waiting vain."""
+        """Wait for something to return; False if the time is over. Raises an error that waiting cannot
+        remove."""
         self._engine.raise_trouble()
         left = None if deadline is None else deadline - monotonic()
         if left is not None and left <= 0:
@@ -172,7 +174,7 @@ async def lease_as_columns(
 ) -> pyarrow.RecordBatch | None:
     """Hand leased bytes out as columns; None if there are no records in them, or they are unreadable.
 
-    Whoever is cancelled or interrupted meanwhile gets nothing: the leases are put back.
+    If the caller is cancelled or interrupted meanwhile, the leases are put back.
     """
     try:
         columns = await waiting.columns(leases, limit)
@@ -186,7 +188,8 @@ async def lease_as_columns(
 
 
 def make_columns(leases: Sequence[Lease], limit: int | None) -> Columns:
-    """Leased bytes as one RecordBatch; an empty one without leases. From any thread. Needs klamm[arrow]."""
+    """Leased bytes as one RecordBatch; an empty one without leases. May run in any thread. Needs
+    klamm[arrow]."""
     from klamm.records.arrow import to_record_batch
 
     fetched = [each for lease in leases for each in lease.fetched]

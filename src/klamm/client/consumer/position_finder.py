@@ -1,9 +1,9 @@
-"""Finds out where to read in partitions that do not know: after an assignment, a reset, a change of leaders.
+"""Looks up where to read partitions whose position is not known: after an assignment, a reset, a new leader.
 
-There are three questions: for the group's committed offsets; for what has none, where `start` says; for what
-a new leader may have lost, where its epochs ended. They are asked at the same time, so that a coordinator
-that does not answer holds up nobody who does not need it. What passes by itself is tried again later; what
-does not, or takes longer than default.api.timeout.ms, is left for a poll to raise.
+There are three look-ups: the group's committed offset; for partitions without one, the offset that `start`
+names; and after a change of leader, where the leader's epochs ended. They run at the same time, so that a
+coordinator that does not answer delays only the partitions that need it. An error that may pass is tried
+again later. Any other error, or one that lasts longer than default.api.timeout.ms, is raised by a poll.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Asked: TypeAlias = list[tuple[PartitionState, int]]
 
 
 class PositionFinder:
-    """Works on the partitions of `positions`, on the loop of `lookup`."""
+    """Looks up the positions of partitions of `positions`, on the loop of `lookup`."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class PositionFinder:
         if not timestamps:
             return
         answer = await self._lookup.try_list_offsets(timestamps)
-        # Nothing is as late as the time that was asked for: start with what comes next.
+        # No record is as late as the requested time: start at the end of the log.
         later = {partition: LATEST for partition, found in answer.found.items() if found.offset < 0}
         if later:
             ends = await self._lookup.try_list_offsets(later)
@@ -148,7 +148,7 @@ class PositionFinder:
                 self._failed(state, version, error)
 
     def _compare(self, state: PartitionState, version: int, end: EpochEnd | None) -> None:
-        """Whether the leader's log still has what was read up to the fetch offset."""
+        """Check that the leader's log still has all records up to the fetch offset; if not, reset or fail."""
         if end is None or end.end_offset >= state.fetch_offset:
             self._positions.validated(state, version)
             return
@@ -157,7 +157,7 @@ class PositionFinder:
             self._positions.fail(state, version, _cut_off(state, end.end_offset if is_end_known else None))
             return
         self._logger.warning(
-            "the log of %s was cut behind our back: offset %d of epoch %d is gone, the log has it up to %d",
+            "the log of %s was cut: offset %d of epoch %d is gone, the new leader has this epoch up to %d",
             state.partition,
             state.fetch_offset,
             state.fetch_epoch,
@@ -200,7 +200,7 @@ def _no_offset(partition: TopicPartition) -> NoOffset:
 
 
 def _cut_off(state: PartitionState, end_offset: int | None) -> BrokerError:
-    to = "nobody knows to where" if end_offset is None else f"to offset {end_offset}"
+    to = "to an unknown offset" if end_offset is None else f"to offset {end_offset}"
     return OffsetOutOfRange(
         f"the log of {state.partition} was cut {to}, and offset {state.fetch_offset} was read already",
         code=ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -1,16 +1,16 @@
-"""Where a consumer stands in each of its partitions.
+"""The positions of a consumer in each of its partitions.
 
 A core. Per partition there are three places in the log, never out of this order:
 
     finished ≤ position ≤ fetch offset
 
-`position` is the next offset to hand out. What lies between `finished` and `position` is leased (`lease.py`):
-automatic commits commit what is finished only. Between position and fetch offset lies what is buffered.
+`position` is the next offset to hand out. Records between `finished` and `position` are leased (`lease.py`);
+automatic commits commit finished records only. Records between `position` and `fetch offset` are buffered.
 `hand_out.py` moves the first two, the fetch planner the third.
 
-Every partition has a version. Seeks, resets and new assignments change it, and whatever was asked for under
-an older version is dropped when it arrives. All of it is guarded by one lock, because the plain client polls
-in the user's thread while its loop fetches; records are decoded without holding it.
+Every partition has a version. Seeks, resets and new assignments change it, and an answer to a request of an
+older version is dropped. One lock guards all state, because the plain client polls in the user's thread while
+its loop fetches; records are decoded without holding the lock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EARLIEST = StartPolicy("earliest")
 
 
 class Lock(Protocol):
-    """A lock of the threading module; the core does not make it, so that it can do without threads."""
+    """A lock of the threading module. The caller makes it, so that the core does not import threading."""
 
     def __enter__(self) -> bool: ...
     def __exit__(
@@ -49,24 +49,25 @@ class Positions:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.buffered_bytes = 0
         self.room_below_bytes = 0
-        """While less than this is buffered of a partition, more of it is fetched."""
+        """A partition is fetched while fewer bytes than this are buffered of it."""
         self.on_change: Callable[[], None] = _nothing
         """Called, without the lock, when there may be something new to fetch or to look up."""
         self._is_changed = False
         self._versions = 0
         self.ready: OrderedDict[PartitionState, None] = OrderedDict()
-        """Partitions with something to hand out, the next in turn first. Paused ones are not in it."""
+        """Partitions with records to hand out, the next in turn first. Paused ones are left out."""
         self.failed: set[PartitionState] = set()
-        """Partitions with an error that some poll has to raise."""
+        """Partitions with an error that a poll has to raise."""
         self.unreadable: set[PartitionState] = set()
-        """Partitions whose bytes could not be read, as the last poll said: not fetched until the next."""
+        """Partitions whose records cannot be decoded, as the last poll raised; not fetched until the next
+        poll."""
         self.leases: dict[PartitionState, Lease] = {}
-        """What is handed out, and neither finished nor put back."""
+        """The leases that are neither finished nor put back."""
 
     # ---- which partitions
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take exactly these; those that stay keep their position and what is buffered."""
+        """Assign exactly these partitions; those that were assigned before keep their position and buffer."""
         wanted = dict.fromkeys(partitions)
         with self.lock:
             for partition in [each for each in self.states if each not in wanted]:
@@ -77,8 +78,8 @@ class Positions:
         self.on_change()
 
     def park(self, partitions: Iterable[TopicPartition]) -> list[PartitionState]:
-        """Take partitions out, but keep those that could come back as they are: nothing of them is in work,
-        and the group's committed offset is where they stand. They keep what is buffered; see `unpark`."""
+        """Remove partitions, and return those that may be assigned again as they are (see `unpark`), with
+        their buffers: they have no lease, and their position is the group's committed offset."""
         parked = []
         with self.lock:
             for state in [self.states.pop(each) for each in partitions if each in self.states]:
@@ -93,7 +94,7 @@ class Positions:
         return parked
 
     def unpark(self, parked: Iterable[PartitionState], wanted: Collection[TopicPartition]) -> None:
-        """Have parked partitions back that are wanted again; the others are forgotten."""
+        """Add those parked partitions that are assigned again; drop the others."""
         with self.lock:
             for state in parked:
                 if state.partition in wanted and state.partition not in self.states:
@@ -117,7 +118,7 @@ class Positions:
         return state
 
     def is_current(self, state: PartitionState, version: int) -> bool:
-        """Whether an answer to a question of this version is still wanted."""
+        """True if an answer to a request of this version is still valid."""
         return state.version == version and self.states.get(state.partition) is state
 
     # ---- where to read
@@ -136,7 +137,7 @@ class Positions:
         *,
         is_committed: bool = False,
     ) -> None:
-        """An offset to start at has been looked up."""
+        """Start at an offset that has been looked up."""
         with self.lock:
             if not self.is_current(state, version):
                 return
@@ -148,7 +149,7 @@ class Positions:
         self.on_change()
 
     def reset(self, partition: TopicPartition, policy: StartPolicy | None) -> None:
-        """Start again as `policy` says; None is the consumer's own. Where that is, is looked up later."""
+        """Start again as `policy` says; None is the consumer's own. The offset is looked up later."""
         with self.lock:
             self._reset(self.get(partition), policy)
         self.on_change()
@@ -167,13 +168,13 @@ class Positions:
         self.on_change()
 
     def truncated(self, state: PartitionState, version: int, end_offset: int) -> None:
-        """The log was cut at `end_offset`, before the place we fetch at: read on from there."""
+        """The log was cut at `end_offset`, which is before the fetch offset: continue from there."""
         with self.lock:
             if self.is_current(state, version):
                 finished = self._finished(state)
                 self._place(state, min(state.position, end_offset), UNKNOWN)
                 if finished.offset < state.position:
-                    # What is in work stays in work, although its records cannot be put back any more.
+                    # The user still has the records: they stay leased, but cannot be put back any more.
                     self.leases[state] = Lease(state, finished)
         self.on_change()
 
@@ -192,7 +193,7 @@ class Positions:
             return self._position(self.get(partition))
 
     def positions(self) -> dict[TopicPartition, CommittedOffset]:
-        """All that are known: what `commit()` commits."""
+        """All known positions: those that `commit()` commits."""
         with self.lock:
             known = {state.partition: self._position(state) for state in self.states.values()}
         return {partition: position for partition, position in known.items() if position is not None}
@@ -222,7 +223,7 @@ class Positions:
     # ---- what comes in
 
     def append(self, state: PartitionState, fetch: BufferedFetch) -> None:
-        """A fetch brought something. The caller holds the lock and has seen that it is current."""
+        """Buffer a fetch. The caller holds the lock and has checked that the fetch is current."""
         state.queue.append(fetch)
         state.buffered_bytes += fetch.size
         self.buffered_bytes += fetch.size
@@ -238,14 +239,14 @@ class Positions:
     def back_off(
         self, state: PartitionState, version: int, now: float, backoff: Backoff, chance: float
     ) -> None:
-        """What a partition needs could not be found out: not to be asked again before some time is over."""
+        """A look-up for a partition failed: do not repeat it before the back-off is over."""
         with self.lock:
             if self.is_current(state, version):
                 state.failures += 1
                 state.retry_at = now + backoff.pause(state.failures, chance)
 
     def set_error(self, state: PartitionState, error: ClientError) -> None:
-        """As `fail`; the caller holds the lock and has seen that it is current."""
+        """As `fail`; the caller holds the lock and has checked that the version is current."""
         state.error = error
         self.failed.add(state)
 
@@ -257,7 +258,7 @@ class Positions:
         state.out_of_range_offset = out_of_range_offset
 
     def raise_error(self, partition: TopicPartition) -> None:
-        """Raise what went wrong in a partition, if something did, in place of the next poll."""
+        """Raise the error of a partition, if it has one; the next poll then does not raise it."""
         with self.lock:
             state = self.get(partition)
             error = state.error
@@ -268,8 +269,8 @@ class Positions:
             raise error
 
     def acknowledge(self, state: PartitionState) -> None:
-        """An error is raised; under the lock. It may be otherwise next time: what cannot be read may have
-        been damaged on the way, and is fetched again when the user comes back for more."""
+        """The error of a partition is being raised; under the lock. Records that cannot be decoded may have
+        been damaged on the network, so they are fetched again at the next poll."""
         state.error = None
         if state.head() is None:
             self.failed.discard(state)
@@ -278,7 +279,7 @@ class Positions:
             self.unreadable.add(state)
 
     def fetch_unreadable_again(self) -> None:
-        """The user comes back for more: fetch again what could not be read. Under the lock."""
+        """The user polls again: fetch again the records that could not be decoded. Under the lock."""
         self.unreadable.clear()
         self._is_changed = True
 
@@ -287,7 +288,8 @@ class Positions:
     def committable(self) -> dict[TopicPartition, CommittedOffset]:
         """Finished positions that are not known to be committed.
 
-        A commit by hand of records in work says that they are finished: it is not taken back.
+        If the user has committed records that are still leased, an automatic commit does not go back before
+        them.
         """
         found = {}
         with self.lock:
@@ -314,7 +316,7 @@ class Positions:
     # ---- handing out
 
     def interrupt(self) -> None:
-        """Have iterations stop before their next record, since something else must happen first."""
+        """Stop iterations before their next record, because a rebalance or an error comes first."""
         with self.lock:
             for lease in self.leases.values():
                 lease.is_interrupted = True
@@ -328,13 +330,13 @@ class Positions:
         return self.leases.get(lease.state) is lease
 
     def fetch_from(self, state: PartitionState, place: Place) -> None:
-        """Drop what is buffered, and fetch again from `place` on. A lease goes on. Under the lock."""
+        """Drop the buffer, and fetch again from `place` on. A lease stays open. Under the lock."""
         self._drop(state)
         state.position, state.epoch = state.fetch_offset, state.fetch_epoch = place
         state.is_drained_first = False
 
     def release(self, state: PartitionState, size: int) -> None:
-        """Bytes are not buffered any more; fewer than none are buffered again. Under the lock."""
+        """Count `size` bytes as no longer buffered; a negative `size` as buffered again. Under the lock."""
         before = state.buffered_bytes
         state.buffered_bytes -= size
         self.buffered_bytes -= size
@@ -342,11 +344,11 @@ class Positions:
             self._is_changed = True
 
     def owe_change(self) -> None:
-        """Have the next hand-out tell of a change, whatever it does: fetching rests until then."""
+        """Make the next hand-out call `on_change` in any case: fetching rests until then."""
         self._is_changed = True
 
     def tell_change(self) -> None:
-        """After the lock was let go: fetch more, if there is room for it now."""
+        """Without the lock: call `on_change`, if there is room to fetch more now."""
         if self._is_changed:
             self._is_changed = False
             self.on_change()
@@ -367,7 +369,7 @@ class Positions:
         )
 
     def _forget(self, state: PartitionState) -> None:
-        """Drop what is buffered, and have answers that are on their way dropped. Nothing comes of a lease."""
+        """Drop the buffer, the lease, and the answers that are still to come."""
         if (lease := self.leases.get(state)) is not None:
             self.end(lease)
         self._drop(state)
@@ -402,7 +404,7 @@ class Positions:
         state.retry_at = 0.0
 
     def _position(self, state: PartitionState) -> CommittedOffset | None:
-        """Behind the last record that the user was given."""
+        """The offset after the last record that the user was given."""
         lease = self.leases.get(state)
         offset, epoch = state.place if lease is None else lease.given_place(state.place)
         return CommittedOffset(offset, leader_epoch=epoch) if offset >= 0 else None

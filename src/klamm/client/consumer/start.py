@@ -1,6 +1,6 @@
-"""Where to start in a partition without a committed offset: the words of auto.offset.reset, and `start`.
+"""Where to start in a partition without a committed offset: the values of auto.offset.reset, and `start`.
 
-A core: the present comes from outside. A policy is text in the configuration and a StartPolicy in the code;
+A core: callers pass the time. A policy is text in the configuration and a StartPolicy in the code;
 `start_text` turns what Python users write (a datetime, a timedelta) into that text.
 """
 
@@ -16,7 +16,7 @@ from klamm.client.errors import ClientMisused
 from klamm.config.rows import ConfigError
 
 Start: TypeAlias = str | datetime | timedelta | None
-"""What the argument `start` takes."""
+"""The types of the argument `start`."""
 
 LATEST = -1
 EARLIEST = -2
@@ -30,7 +30,7 @@ _MEANT = {
     **dict.fromkeys(("end", "last", "newest", "now", "largest", "tail"), "latest"),
     **dict.fromkeys(("error", "exception", "fail"), "none"),
 }
-"""What others call these words, for the text of an error."""
+"""What other clients call these values, for the text of an error."""
 _DURATION_WORD = "by_duration:"
 _TIME_WORD = "by_time:"
 _DURATION = re.compile(
@@ -47,7 +47,7 @@ class StartPolicy(NamedTuple):
     milliseconds: int = 0
 
     def timestamp(self, now_ms: int) -> int | None:
-        """What to ask ListOffsets for; None where guessing is not allowed."""
+        """The timestamp for ListOffsets; None if the policy is `none`."""
         match self.word:
             case "earliest":
                 return EARLIEST
@@ -61,7 +61,7 @@ class StartPolicy(NamedTuple):
 
 
 def parse_start(text: str, name: str = _KEY) -> StartPolicy:
-    """Read a word of auto.offset.reset; ConfigError says which there are. `name` is what the user set."""
+    """Parse a value of auto.offset.reset. `name` is the setting that the user gave, for the ConfigError."""
     if text in _WORDS:
         return StartPolicy(text)
     try:
@@ -80,14 +80,14 @@ def parse_start(text: str, name: str = _KEY) -> StartPolicy:
 
 
 def _nearest(text: str) -> str:
-    """The word that was probably meant, as the end of a sentence."""
+    """The value that the user probably meant, as the end of a sentence."""
     word = text.strip().lower()
     near = difflib.get_close_matches(word, (*_WORDS, *_MEANT), n=1)
     return f"; the nearest is {_MEANT.get(near[0], near[0])}" if near else ""
 
 
 def start_text(start: Start) -> str | None:
-    """The argument `start` as a word of auto.offset.reset."""
+    """The argument `start` as a value of auto.offset.reset."""
     if isinstance(start, timedelta):
         if start < timedelta(0):
             raise ConfigError(f"start={start!r} is refused: it says how long ago, not when", key=_ARGUMENT)

@@ -1,8 +1,8 @@
 """Which topics or partitions a consumer wants: names, a pattern, or partitions of its own choice. A core.
 
-Names and patterns are one way, `assign` is another; a consumer goes one at a time. With a group the names say
-what the group shares out; without one the consumer reads all partitions of its topics, also of those that
-appear later.
+A consumer uses either topics (names or a pattern) or partitions of its own choice (`assign`) at a time. With
+a group, the partitions of the topics are shared among its members. Without one, the consumer reads all
+partitions of its topics, also those that are created later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Listener: TypeAlias = Callable[[set[TopicPartition]], Awaitable[None] | None]
 
 
 class Listeners(NamedTuple):
-    """What the user wants to hear of rebalances."""
+    """The user's callbacks for rebalances."""
 
     on_assigned: Listener | None = None
     on_revoked: Listener | None = None
@@ -43,7 +43,7 @@ class Subscription:
         self.names: tuple[str, ...] = ()
         self.pattern: re.Pattern[str] | None = None
         self.is_manual = False
-        """Whether the partitions were chosen with `assign`."""
+        """True if the partitions were chosen with `assign`."""
         self.is_begun = False
         """True after the first `subscribe` or `assign`: from then on a poll may have nothing to read."""
         self.listeners = Listeners()

@@ -1,8 +1,8 @@
 """`klamm.Consumer`: the consumer for plain threads. Names, arguments and words are those of
 `klamm.aio.Consumer`.
 
-While something is buffered, and nothing else is due, a poll takes and decodes it in the caller's thread and
-does not trouble the loop. Callbacks of `subscribe` are called in the thread that polls.
+While records are buffered, and no rebalance is due, a poll takes and decodes them in the caller's thread,
+without waking the loop. Callbacks of `subscribe` are called in the thread that polls.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
 
 class _News:
-    """How the loop tells the polling thread that there is something to return.
+    """By this the loop tells the polling thread that there is something to return.
 
-    A lock that is open when there is news: an Event is made of several, and costs several wake-ups.
+    It is a lock that is released when there is something. An Event consists of several locks, and costs
+    several wake-ups.
     """
 
     __slots__ = ("_is_expected", "_lock")
@@ -54,7 +55,7 @@ class _News:
         self._is_expected = False
 
     def expect(self) -> None:
-        """Before looking for what there is: nothing that comes after this is missed by `wait`."""
+        """Call this before checking for something to return: `wait` then notices all that comes later."""
         self._lock.acquire(blocking=False)
         self._is_expected = True
 
@@ -63,9 +64,9 @@ class _News:
         self._is_expected = False
 
     def tell(self) -> bool:
-        """On the loop: whether the thread was waiting."""
+        """On the loop: wake the thread. Returns True if the thread was waiting."""
         was_expected, self._is_expected = self._is_expected, False
-        if self._lock.locked():  # nobody else opens it
+        if self._lock.locked():  # only this method releases it
             self._lock.release()
         return was_expected
 
@@ -81,7 +82,7 @@ class BlockingWaits:
         engine.on_news = self._news.tell
 
     async def give_way(self) -> None:
-        """The loop has a thread of its own."""
+        """Do nothing: the loop runs in a thread of its own."""
 
     async def join(self, timeout: float | None) -> None:
         self._callbacks.run(self._thread, self._engine.join(timeout))
@@ -230,7 +231,7 @@ class Consumer(PlainFace):
         return Sessions(self, on_revoke, drain_timeout)
 
     def _leave_session(self, timeout: float | None = None) -> None:
-        """Before partitions are given up for good: wait for the threads that work on records."""
+        """Wait for the threads that work on records, before partitions are given up for good."""
         session = self._session
         if session is not None:
             seconds = session._drain_seconds

@@ -5,10 +5,10 @@
             for claim in session.claims:
                 workers.submit(work, claim)               # for record in claim: ...
 
-Python cannot cancel a thread. So in both ways a worker finishes the record it has; then its loop ends, or,
-with on_revoke="cancel", the loop raises ClaimRevoked, so that what comes after it is not run. Long work may
-look at `claim.ended` itself. The `with` waits for workers with a record in work, `drain_timeout` seconds at
-most, and swallows ClaimRevoked.
+Python cannot cancel a thread. So a worker finishes its record in any case. Then its loop over the claim ends;
+with on_revoke="cancel" the loop raises ClaimRevoked instead, so that the code after the loop does not run. A
+worker with long work per record can check `claim.ended` itself. The `with` block waits for workers that have
+a record, `drain_timeout` seconds at most, and swallows ClaimRevoked.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from klamm.client.plain.consumer import Consumer
 
 FAILED_SECONDS = 5.0
-"""How long other workers are waited for when the session is left by an error: the one that failed may be
-among them, and will never finish its record."""
+"""How long to wait for other workers when an error ends the session: the worker that failed may be among
+them, and will never finish its record."""
 
 
 class Claim(BaseClaim):
@@ -84,13 +84,13 @@ class Claim(BaseClaim):
         """True if the claim has ended; with on_revoke="cancel" it raises ClaimRevoked instead."""
         if self.ended and self._session._is_cancelling:
             raise ClaimRevoked(
-                f"{self.topic_partition} is taken away, or the session was left",
-                advice="What was not finished is handed out again, here or elsewhere",
+                f"{self.topic_partition} was revoked, or the session was left",
+                advice="Records that were not finished are handed out again, to this member or to another",
             )
         return self.ended
 
     def _is_busy_elsewhere(self) -> bool:
-        """True if another thread, which is alive, works on something of this claim."""
+        """True if another thread, which is alive, works on a record of this claim."""
         worker = self._worker
         return (
             self._reader.is_busy
@@ -121,8 +121,8 @@ class Session(BaseSession):
         try:
             self._consumer._run(self._enter_on_loop())
         except ClientClosed:
-            # Another thread closed the consumer since the loop handed this one out. Nothing comes of it, and
-            # the loop ends.
+            # Another thread closed the consumer after the loop had returned this session: nothing is handed
+            # out, and the loop ends.
             self._is_entered = True
             self._end()
         else:
@@ -135,14 +135,14 @@ class Session(BaseSession):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Wait for workers that are with a record, then end. Swallows ClaimRevoked, when it is ours."""
+        """Wait for workers that have a record, then end. Swallows the ClaimRevoked of this session."""
         is_ours = isinstance(error, ClaimRevoked) and self._is_cancelling
         try:
             self._wait_for_workers(self._drain_seconds if error is None or is_ours else FAILED_SECONDS)
         finally:
             if self._consumer._session is self:
                 self._consumer._session = None
-                with contextlib.suppress(ClientClosed):  # closing it ended the session as well
+                with contextlib.suppress(ClientClosed):  # closing the consumer ended the session as well
                     self._consumer._run(self._exit())
         return is_ours
 
@@ -155,7 +155,8 @@ class Session(BaseSession):
         self._end()
 
     def _wait_for_workers(self, seconds: float) -> None:
-        """Hand out nothing more, wait for the other threads, and put back what is not finished."""
+        """Hand out no more records, wait for the other threads, and put back records that are not
+        finished."""
         if not self._is_over:
             with contextlib.suppress(ClientClosed):
                 self._consumer._run(self._end_on_loop())
@@ -166,7 +167,7 @@ class Session(BaseSession):
         if not is_drained:
             busy = listed([claim.topic_partition for claim in self.claims if claim._is_busy_elsewhere()])
             self._logger.warning(
-                "workers had not finished after %g s, and their records come again: %s", seconds, busy
+                "workers had not finished after %g s; their records are handed out again: %s", seconds, busy
             )
         for claim in self.claims:
             claim._put_back()
