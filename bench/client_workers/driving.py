@@ -1,8 +1,8 @@
-"""What is measured of a client, the same for all: `python -m bench.client_workers.<client> TASK JSON`.
+"""Measures a client, in the same way for all: `python -m bench.client_workers.<client> TASK JSON`.
 
-A client is driven in chunks of records, so that the driver costs nothing per record; the loop over a chunk is
-the client's own, written as its documentation suggests. Every delivery is checked and every value looked at.
-The clock never runs during the first records: connections, caches and compiled code are warm.
+The driver asks a client for chunks of records, so that the driver costs nothing per record. Each client has
+its own loop over a chunk, written as its documentation suggests. Every delivery is checked and every value
+compared. The first records are not timed: they open connections, fill caches and compile code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 CHUNK_RECORDS = 10_000
-SMALL_CHUNK_RECORDS = 500  # how often the memory is looked at
+SMALL_CHUNK_RECORDS = 500  # the memory is measured after each such chunk
 WARM_UP_RECORDS = 30_000
 WARM_UP_SECONDS = 0.5
 READ_AT_ONCE = 10_000
@@ -32,16 +32,16 @@ class Client(Protocol):
         """acks 1, batches of BATCH_BYTES."""
 
     def send_many(self, count: int) -> None:
-        """Sends `value` so often, then waits for and checks what the call before this one has sent."""
+        """Sends `value` `count` times, then waits for the deliveries of the call before and checks them."""
 
     def finish_sending(self) -> None:
-        """Waits for and checks all that was sent."""
+        """Waits for all deliveries and checks them."""
 
     def open_consumer(self) -> None:
         """All partitions, from the beginning, without a group."""
 
     def read_some(self, most: int) -> int:
-        """Waits for records, `most` at most if the client can say so; every value has been looked at."""
+        """Waits for records, at most `most` if the client has such a limit; compares every value."""
 
     def close_consumer(self) -> None: ...
 
@@ -58,17 +58,19 @@ class FedClient(Client, Protocol):
     """A client whose producer has a bound on the bytes it holds."""
 
     def feed_many(self, count: int) -> None:
-        """Sends so many values, each an object of its own, and looks at no delivery; waits only for room."""
+        """Sends `count` values, each an object of its own. Checks no delivery; waits only for buffer
+        space."""
 
     def counted_bytes(self) -> float:
-        """What the producer itself says it holds; 0 if it does not say."""
+        """The buffered bytes that the producer reports; 0 if it reports none."""
 
     def check_fed(self) -> None:
         """Fails if any of the records failed."""
 
 
 def send(client: Client, record_size: int, seconds: float, max_records: int) -> dict[str, float]:
-    """Until either is used up; the time ends with the last acknowledgement."""
+    """Send until `seconds` are over or `max_records` are sent; the time ends with the last
+    acknowledgement."""
     client.open_producer(bytes(record_size), linger_ms=5, buffer_bytes=32 << 20)
     sent = 0
     while sent < min(WARM_UP_RECORDS, max_records):
@@ -135,7 +137,7 @@ def _percentiles(what: str, nanoseconds: list[int]) -> dict[str, float]:
 
 
 def feed(client: FedClient, record_size: int, seconds: float, buffer_bytes: int) -> dict[str, float]:
-    """As fast as it goes while the broker is slow; says `ready` first, and nothing may get lost."""
+    """Send as fast as possible while the broker is slow. Prints `ready` first; no record may be lost."""
     client.open_producer(bytes(record_size), linger_ms=5, buffer_bytes=buffer_bytes)
     for _ in range(WARM_UP_RECORDS // SMALL_CHUNK_RECORDS):
         client.feed_many(SMALL_CHUNK_RECORDS)

@@ -1,4 +1,4 @@
-"""klamm: the plain face with columns, `send_arrow` and `poll_arrow`; no Python object per record."""
+"""klamm: the plain client with columns, `send_arrow` and `poll_arrow`; no Python object per record."""
 
 from __future__ import annotations
 

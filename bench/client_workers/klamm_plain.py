@@ -1,4 +1,5 @@
-"""klamm: the plain face. Deliveries are looked at a chunk later, like everybody's."""
+"""klamm: the plain client. A chunk's deliveries are checked after the next chunk is sent, as for all
+clients."""
 
 from __future__ import annotations
 

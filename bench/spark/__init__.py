@@ -1,1 +1,1 @@
-"""The Spark pipelines beside what a user would take instead: Spark's own connector, confluent-kafka."""
+"""Compares pipelines on Spark with what a user could use instead: Spark's own connector, confluent-kafka."""

@@ -1,7 +1,7 @@
-"""A Spark session in a process of its own that is asked, line by line, to run one task after another.
+"""A Spark session in a process of its own, which gets one task after another as lines on its standard input.
 
-Both connectors are kept up all the time, so that they take turns on JVMs that are equally warm. Whoever is
-not asked does nothing but wait.
+The sessions of both connectors run all the time, so that they take turns on JVMs that are equally warm. A
+session without a task only waits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOP_TIMEOUT_SECONDS = 30.0
 
 
 class SparkChild:
-    """One session. `ask` runs a task of the worker and returns what it says."""
+    """One session. `ask` sends the worker a task and returns its answer."""
 
     def __init__(self, work_dir: Path, name: str, jars: list[Path]) -> None:
         self.directory = work_dir / name
@@ -49,7 +49,7 @@ class SparkChild:
         self._answer()
 
     def ask(self, task: str, **arguments: object) -> dict[str, Any]:
-        """What the task says, and the CPU seconds of everything that the session consists of."""
+        """The answer to the task, with the CPU seconds of all processes of the session."""
         assert self._process.stdin is not None
         before = processes.cpu_seconds(self._process.pid)
         self._process.stdin.write(json.dumps([task, arguments]).encode() + b"\n")
@@ -72,7 +72,7 @@ class SparkChild:
         return answer
 
     def stop(self) -> None:
-        """Ends when its input does."""
+        """End the session: the worker ends when its standard input ends."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()

@@ -1,8 +1,10 @@
-"""confluent-kafka into Arrow and back, without Spark: `python -m bench.spark.confluent_arrow TASK JSON`.
+"""Reads with confluent-kafka into Arrow, and writes, without Spark: `python -m bench.spark.confluent_arrow
+TASK JSON`.
 
-What a Python user writes today: messages are consumed ten thousand at a time and turned into columns; a table
-is written by pyarrow, columns are sent message by message. One process, with librdkafka's threads beside it.
-The clock runs from the first call that asks the broker for something; the imports are not counted.
+This is what a Python user writes today: it consumes ten thousand messages at a time and turns them into
+columns, pyarrow writes the table, and columns are sent message by message. It is one process, with
+librdkafka's threads. The time starts with the first call that sends a request to the broker; imports are not
+counted.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ SCHEMA = pyarrow.schema(
 def read(
     bootstrap: str, topic: str, partition_count: int, sink: str, path: str, rows: int
 ) -> dict[str, float]:
-    """The whole topic, to nowhere or into one Parquet file."""
+    """Read the whole topic, and drop the records or write them into one Parquet file."""
     started = time.perf_counter()
     writer = pyarrow.parquet.ParquetWriter(path, SCHEMA) if sink == "parquet" else None
     found = 0
@@ -90,7 +92,7 @@ def columns(messages: list[Message]) -> pyarrow.RecordBatch:
 
 
 def write(bootstrap: str, topic: str, rows: int, size: int) -> dict[str, float]:
-    """Columns of one value, to a topic; all acknowledged by all replicas."""
+    """Send columns of one value to a topic; all replicas acknowledge each record."""
     batch = pyarrow.array([bytes(size)] * READ_AT_ONCE, pyarrow.binary())
     failed: list[KafkaError] = []
     started = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Fetched bytes into the columns that Spark gets, by one thread: a worker of the bench.
+"""Decodes fetched bytes into the columns that Spark gets, in one thread: a worker of the bench.
 
-The bytes are answers that a broker gave to the fetches of the source itself; they are decoded again and
-again by the source's own decoder, and nothing else happens meanwhile.
+The bytes are a broker's answers to fetches of the data source. The data source's own decoder decodes them
+again and again; nothing else runs meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 30.0
 
 
 def decode(bootstrap: str, topic: str, rows: int, seconds: float) -> dict[str, float]:
-    """The first `rows` of partition 0, for so long."""
+    """Decode the first `rows` of partition 0 again and again, for `seconds`."""
     pieces = fetch(bootstrap, topic, rows)
     decoder = RowDecoder(KlammSource({}).schema())
     decode_all(decoder, pieces)
@@ -36,7 +36,7 @@ def decode(bootstrap: str, topic: str, rows: int, seconds: float) -> dict[str, f
 
 
 def fetch(bootstrap: str, topic: str, rows: int) -> list[tuple[FetchedRecords, int]]:
-    """Answers, each with the offset that it reaches to."""
+    """The answers, each with the offset after its last record."""
     connection = Connection({"bootstrap.servers": bootstrap})
     wanted = OffsetRange(topic, 0, 0, rows)
     fetcher = RangeFetcher(connection, wanted, fails_on_loss=True, patience_seconds=PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""What pipelines are measured with: topics full of records, and log files."""
+"""Makes the topics and the log files that pipelines are measured with."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def record_count(broker: Broker, topic: str) -> int:
 
 
 def write_log(path: Path, size: int) -> int:
-    """A log of a web server, of about this size; how many lines it has."""
+    """Write the log of a web server, of about this size in bytes; returns how many lines it has."""
     chance = random.Random(5)
     lines = [_line(chance) for _ in range(DISTINCT_LINES)]
     block = b"".join(lines)

@@ -1,6 +1,7 @@
 """The ceiling of a Python source: ready-made Arrow batches in our schema, with nothing fetched or decoded.
 
-What a real source takes longer than this one is its own; the rest is Spark's way from Python into the JVM.
+The time of this source is what Spark needs to move batches from Python into the JVM. What a real source takes
+longer is its own time.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class ReadyMadeReader(DataSourceReader):
 
 
 def make_batch(schema: StructType, size: int) -> pyarrow.RecordBatch:
-    """As many rows as a batch of our source has: a fetch brings no more of large ones."""
+    """As many rows as a batch of our data source has; with large values fewer, as a fetch has."""
     rows = min(MAX_BATCH_ROWS, BATCH_BYTES // size)
     data = os.urandom(rows * size)
     kinds = to_arrow_schema(schema, timezone="UTC")

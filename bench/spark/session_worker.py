@@ -1,7 +1,8 @@
-"""What a session is asked to do: `python -m bench.spark.session_worker JSON`, tasks as JSON lines on stdin.
+"""Runs tasks on one Spark session: `python -m bench.spark.session_worker JSON`, with tasks as JSON lines on
+stdin.
 
-The answers go to what stdout was at the start; whatever else writes there, like the JVM, goes to stderr.
-Times are those of the query alone: what is checked afterwards is not counted.
+Answers go to the stdout of the start; all other output to stdout, such as the JVM's, goes to stderr.
+Times are those of the query alone, without the checks after it.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from pyspark_klamm.session import LOCAL_SETTINGS
 
 MASTER = "local[2]"
 SETTINGS = {"spark.driver.memory": "2g"}
-"""For both connectors alike. Beyond them, and their jars, a session is what pyspark_klamm.session makes."""
+"""Settings of both connectors. Apart from these and the jars, a session is as pyspark_klamm.session makes
+it."""
 
 TUNED = [name for name in LOCAL_SETTINGS if name.startswith("spark.sql.streaming.")]
-"""What our session sets for streaming queries; Spark's defaults are had by unsetting it."""
+"""The settings of our session for streaming queries; without them, Spark's defaults hold."""
 
 IDLE_EVENTS_MS = 100
-"""How often a query that has nothing to do says so: Spark's default of ten seconds gives no median."""
+"""How often an idle query reports its progress: with Spark's default of ten seconds there is no median."""
 KEPT_EVENTS = 1000
-"""How many of these events a query keeps; more than one has."""
+"""How many of these reports a query keeps; more than one query makes."""
 
 
 class SessionTasks:
@@ -55,7 +57,7 @@ class SessionTasks:
     def read(
         self, *, source: str, options: dict[str, str], sink: str, rows: int, columns: list[str] | None = None
     ) -> dict[str, float]:
-        """A whole topic into a sink, once."""
+        """Read a whole topic into a sink, once."""
         started = time.perf_counter()
         frame = self._spark.read.format(source).options(**options).load()
         if columns:
@@ -82,7 +84,7 @@ class SessionTasks:
     def write(
         self, *, source: str, options: dict[str, str], rows: int, size: int, tasks: int
     ) -> dict[str, float]:
-        """Rows that Spark makes as it goes, all with one value, to a topic."""
+        """Write rows to a topic; Spark makes them while it writes, all with one value."""
         value = functions.lit(bytearray(os.urandom(size))).alias("value")
         frame = self._spark.range(0, rows, 1, tasks).select(value)
         started = time.perf_counter()
@@ -96,7 +98,7 @@ class SessionTasks:
         self, *, source: str, options: dict[str, str], tuned: bool, partitions: int, batches: int,
         records: int, idle_seconds: float,
     ) -> dict[str, float]:  # fmt: skip
-        """Small batches one after another, then nothing for a while."""
+        """Run a stream over small batches, one after another, then over no records for a while."""
         for name in TUNED:
             if tuned:
                 self._spark.conf.set(name, LOCAL_SETTINGS[name])
@@ -120,7 +122,7 @@ class SessionTasks:
 def _small_batches(
     query: StreamingQuery, producer: klamm.Producer, topic: str, partitions: int, batches: int, records: int
 ) -> dict[str, float]:
-    """The first third of the batches is there to get warm."""
+    """Measure small batches. The first third of them warms up the query and is not counted."""
     for _ in range(batches):
         for record in range(records):
             producer.send(topic, b"%d" % record, partition=record % partitions)
@@ -144,7 +146,8 @@ def _small_batches(
 
 
 def _idle(query: StreamingQuery, seconds: float) -> dict[str, float]:
-    """What a query costs that has nothing to do. Its progress says how long a look for records takes."""
+    """Measure an idle query: its CPU time and, from its progress reports, how long a check for records
+    takes."""
     seen = len(query.recentProgress)
     before, started = processes.cpu_seconds(os.getpid()), time.perf_counter()
     time.sleep(seconds)
@@ -170,7 +173,7 @@ def main() -> None:
         task, arguments = json.loads(line)
         try:
             answer(getattr(tasks, task)(**arguments))
-        except Exception as failure:  # the bench notes it, and asks for the next
+        except Exception as failure:  # the bench records it, and sends the next task
             answer({"error": f"{type(failure).__name__}: {failure}"})
 
 

@@ -20,7 +20,7 @@ import org.apache.spark.sql.types.StructType;
 // writes. And streams may write in update mode.
 public class DefaultSource extends PythonDataSourceV2 implements CreatableRelationProvider {
     public void setShortName(String name) {
-        super.setShortName("klamm"); // the name of the Python data source, whatever it was asked for by
+        super.setShortName("klamm"); // the name of the Python data source, also if the query says "kafka"
     }
 
     public Table getTable(StructType schema, Transform[] partitioning, Map<String, String> properties) {
@@ -37,6 +37,6 @@ public class DefaultSource extends PythonDataSourceV2 implements CreatableRelati
                 .options(parameters)
                 .mode(mode.name().replace("ErrorIfExists", "Append"))
                 .save();
-        return null; // there is nothing to read back, and Spark does not insist
+        return null; // Spark does not use the relation that this returns
     }
 }
