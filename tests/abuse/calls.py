@@ -1,4 +1,4 @@
-"""Short ways to say common requests over a bare connection."""
+"""Functions that send common requests over a bare connection."""
 
 from __future__ import annotations
 

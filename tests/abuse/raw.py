@@ -1,4 +1,4 @@
-"""Bytes as they are: frames made by hand, and sockets without manners."""
+"""Raw bytes: frames made by hand, and sockets that break the rules of the protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from klamm.protocol.headers import encode_request_frame
 from klamm.protocol.schema import Message
 
 PATIENCE_S = 20.0
-"""No answer and no hang-up for so long is a hang."""
+"""A broker that neither answers nor closes the connection for so long hangs."""
 
 _SIZE = struct.Struct(">i")
 
@@ -36,7 +36,7 @@ def sized(body: bytes) -> bytes:
 
 
 def read_to_end(sock: socket.socket) -> bytes:
-    """All that comes until the broker hangs up; a broker that does neither for long is at fault."""
+    """All bytes until the broker closes the connection; fails if it does not close it in time."""
     received = bytearray()
     try:
         while piece := sock.recv(1 << 16):
@@ -65,12 +65,12 @@ def _read_exactly(sock: socket.socket, size: int) -> bytes:
 
 
 def send_and_leave(bootstrap: str, data: bytes) -> bytes:
-    """Send `data`, say that no more will come, and return what the broker said before it hung up."""
+    """Send `data`, shut down sending, and return all bytes until the broker closes the connection."""
     with open_socket(bootstrap) as sock:
         try:
             sock.sendall(data)
             sock.shutdown(socket.SHUT_WR)
         except OSError:
-            # It has hung up already. What it said before is of no interest then.
+            # The broker has closed the connection already; its answers do not matter then.
             return b""
         return read_to_end(sock)

@@ -1,4 +1,4 @@
-"""What a handler returned, brought to its end as a connection would."""
+"""Runs what a handler returned to its end, as a connection does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the suites ask of a Kafka client, whatever language it is written in.
+"""The contract of the suites: what a Kafka client must do, whatever language it is written in.
 
 Each client has an adapter that fulfils `Client`; the suites are written once, against this, and run for every
 client that can do what a test is about. An adapter translates and nothing more: it must not retry, sort or

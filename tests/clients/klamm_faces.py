@@ -39,7 +39,7 @@ STRATEGIES = {
 
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
-    """A call about several things is about one here, and its error is that one's."""
+    """The call names one thing only: raise the error of that thing as the error of the call."""
     try:
         yield
     except klamm.ClientError as error:
@@ -109,7 +109,7 @@ class KlammMember(ThreadedMember):
 
 
 class KlammClient(AdminClient):
-    """What both faces share: everything but the face."""
+    """What the adapters of the plain and the asyncio client share."""
 
     features = COMMON_FEATURES | {STATIC_MEMBERS, DELETES_GROUPS, DELETES_GROUP_OFFSETS}
     strategies = tuple(STRATEGIES)

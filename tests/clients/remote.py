@@ -181,7 +181,7 @@ class RemoteClient(AdminClient):
     @classmethod
     @abstractmethod
     def command(cls) -> list[str]:
-        """How to start the adapter's program; raises PeerMissing when it cannot be."""
+        """The command of the adapter's program; raises PeerMissing if a part of it is missing."""
 
     def close(self) -> None:
         self._program.close()
@@ -373,6 +373,6 @@ def _compiled(java: str, jars: Path, source: Path) -> Path:
             [*command, "-d", str(building), str(source)], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        with contextlib.suppress(OSError):  # somebody else was quicker
+        with contextlib.suppress(OSError):  # another process was quicker
             building.rename(classes)
     return classes

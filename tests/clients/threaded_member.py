@@ -43,7 +43,7 @@ class ThreadedMember(Member):
     def _commit(self, offsets: Mapping[int, int] | None) -> None: ...
 
     def _finish(self) -> None:  # most have nothing to do
-        """Do what is left to do as a member, before everything is given up; may poll."""
+        """Do what a member has to do before it gives up its partitions; may poll."""
 
     @abstractmethod
     def _close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What must hold of a log whatever happened to its broker."""
+"""Checks that must hold for a log, whatever happened to its broker."""
 
 from __future__ import annotations
 

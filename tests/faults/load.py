@@ -39,7 +39,7 @@ class Partition(NamedTuple):
 
 
 class Load(ABC):
-    """Somebody at work in a thread, until told to stop; lost connections are made anew."""
+    """Work that a thread does until `stop`; it connects again when its connection is lost."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap = bootstrap
@@ -53,7 +53,7 @@ class Load(ABC):
         self._thread.start()
 
     def finish(self) -> None:
-        """Have the work brought to an end; raises what went wrong."""
+        """Stop the work; raises the error that ended it, if there was one."""
         self.stopping.set()
         self._thread.join(90)
         assert not self._thread.is_alive(), f"{self.name} does not come to an end"
@@ -109,7 +109,7 @@ class WireLoad(Load):
 
 
 class SimpleProducer(WireLoad):
-    """acks=1, without idempotence and without retries: what got no answer is left to its fate."""
+    """acks=1, without idempotence and without retries: a record without an answer is not sent again."""
 
     def __init__(self, bootstrap: str, name: str, partition: Partition, value_bytes: int) -> None:
         super().__init__(bootstrap, name)
@@ -117,7 +117,7 @@ class SimpleProducer(WireLoad):
         self.value_bytes = value_bytes
         self.next_number = 0
         self.acknowledged: dict[int, int] = {}
-        """Number: offset."""
+        """The offset of each acknowledged record, by its number."""
 
     def work_once(self, connection: WireConnection) -> None:
         number = self.next_number
@@ -133,7 +133,7 @@ class SimpleProducer(WireLoad):
 
 
 class IdempotentProducer(WireLoad):
-    """acks=all with sequences, five requests in flight; all that got no answer is sent again, in order."""
+    """acks=all with sequences, five requests in flight; those without an answer are sent again, in order."""
 
     IN_FLIGHT = 5
 
@@ -193,7 +193,7 @@ class ConfluentProducer(Load):
         self.partitions = partitions
         self.value_bytes = value_bytes
         self.acknowledged: list[dict[int, int]] = [{} for _ in range(partitions)]
-        """By partition; number: offset."""
+        """The offset of each acknowledged record, by partition and number."""
 
     def work(self) -> None:
         producer = confluent_kafka.Producer(
@@ -251,7 +251,7 @@ class CompactedWriter(WireLoad):
         self.value_bytes = value_bytes
         self.sent = dict.fromkeys(range(self.KEYS), -1)
         self.acknowledged = dict.fromkeys(range(self.KEYS), -1)
-        """Key: its newest value that was acknowledged."""
+        """The newest acknowledged value of each key."""
         self._turn = 0
 
     def work_once(self, connection: WireConnection) -> None:

@@ -37,9 +37,9 @@ class PowerSupply:
         self._random = Random(seed)
         self._kinds = kinds
         self._lengths: dict[int, int] = {}
-        """By inode: how much of a file is on the disk."""
+        """How many bytes of each file are on the disk, by inode."""
         self.was_taken: list[str] = []
-        """What the last loss of power took, for who has to find out what went wrong."""
+        """What the last loss of power took, for whoever looks into a failed test."""
         self.turn_on()
 
     @property
@@ -47,7 +47,7 @@ class PowerSupply:
         return [sys.executable, str(LAUNCHER), str(self._ledger), str(self._kept), str(self._data_dir)]
 
     def turn_on(self) -> None:
-        """What is there now is on the disk."""
+        """Count everything that the files hold now as on the disk."""
         self._ledger.unlink(missing_ok=True)
         shutil.rmtree(self._kept, ignore_errors=True)
         self._kept.mkdir()

@@ -1,1 +1,1 @@
-"""The programs Klamm is held against: Apache Kafka itself, and clients that are not Python."""
+"""The programs that tests compare Klamm with: Apache Kafka itself, and clients that are not Python."""

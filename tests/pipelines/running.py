@@ -1,4 +1,4 @@
-"""Projects that run against a real broker: records in, tables read by those who know nothing of us."""
+"""Projects that run against a real broker: records in, tables read by programs that do not use Klamm."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Shop:
         self.project = self.write(text)
 
     def write(self, text: str) -> Project:
-        """The project's file anew."""
+        """Write the project's file again."""
         self.project = make_project(self.root, text.replace("{topic}", self.topic), toml=self._toml)
         return self.project
 
     def send(self, count: int, **more: object) -> None:
-        """Records with numbers that go on where the last ones ended."""
+        """Send records whose numbers continue after the last ones."""
         values = [{"n": number, **more} for number in range(self.sent, self.sent + count)]
         self.send_raw(json.dumps(value).encode() for value in values)
         self.sent += count

@@ -126,7 +126,7 @@ class FakeServer:
         self.max_request_bytes = MAX_REQUEST_BYTES
         self.forgotten: list[Connection] = []
         self.disk_gate = asyncio.Event()
-        """Set when the disk is to work."""
+        """Set by a test when reads from the disk may finish."""
         self.disk_reads = 0
         theirs, self.client = socket.socketpair()
         for sock in (theirs, self.client):
@@ -150,7 +150,7 @@ class FakeServer:
         return correlation_id, await self._receive_exactly(size - 4)
 
     async def receive_available(self) -> bytes:
-        """What has been sent until nothing more comes for some turns of the loop."""
+        """The bytes that arrive until none come for some turns of the loop."""
         data = bytearray()
         idle_turns = 0
         while idle_turns < 20:

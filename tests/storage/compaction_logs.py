@@ -102,7 +102,7 @@ def last_of_each_key(before: Iterable[Content]) -> set[Content]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what others bring about; looks at every turn of the loop, as it may be gone soon."""
+    """Wait for a condition; checks it at every turn of the loop, because it may hold only briefly."""
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -110,7 +110,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @dataclass
 class Cleaning:
-    """A cleaner over some logs, with what it said and a clock that stands still."""
+    """A cleaner of some logs, with its reports and a clock that stands still."""
 
     logs: list[Log]
     now_ms: int = T0

@@ -44,7 +44,7 @@ class Harness:
         )
 
     def close_and_open(self) -> Log:
-        """A stop in good order and a start."""
+        """A clean stop and a start."""
         self.log.close()
         return self.open_again(clean=True)
 
@@ -60,7 +60,7 @@ class Harness:
         return self.log
 
     def copy_to(self, directory: Path) -> Harness:
-        """The files as they are now, under another roof."""
+        """A copy of the files as they are now, in another directory."""
         copy = Harness.__new__(Harness)
         copy.__dict__.update(self.__dict__)
         copy.directory = directory / str(TOPIC_PARTITION)

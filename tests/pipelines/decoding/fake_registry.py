@@ -34,7 +34,7 @@ class FakeRegistry:
                 self.wfile.write(text)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nothing: who asked for what is in `asked`."""
+                """Log nothing: the requests are in `asked`."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
