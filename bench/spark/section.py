@@ -1,11 +1,11 @@
 """Pipelines: topics into Spark, to noop and Parquet, and back; triggers of streams; log files into a table.
 
-Everyone works on one Klamm broker in its own process and on topics of six partitions. The two connectors are
-two Spark sessions, `local[2]`, that are both up all the time and take turns; confluent-kafka is a process
+All contestants use one Klamm broker in its own process and topics of six partitions. The two connectors are
+two Spark sessions, `local[2]`, that both run all the time and take turns; confluent-kafka is a process
 without Spark. The ceiling is, for reading, a Python source that fetches and decodes nothing, and for writing,
-the same rows sent nowhere. Nobody's first pass counts. What is written to topics are rows that Spark makes as
-it goes, one literal value, so that no reading is measured. Reading and writing are compared once more, by the
-two connectors alone, with Apache Kafka as their broker.
+the same rows sent nowhere. The first pass of each contestant is not counted. The rows that are written to
+topics have one literal value, which Spark makes while it writes, so that no reading is measured. The two
+connectors are also compared with Apache Kafka as their broker, in reading and writing.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ STRATEGIES = {
 
 @contextlib.contextmanager
 def translated_errors() -> Iterator[None]:
-    """The call names one thing only: raise the error of that thing as the error of the call."""
+    """Raise errors of Klamm's client as the ClientError of the contract. A call here names one thing."""
     try:
         yield
     except klamm.ClientError as error:

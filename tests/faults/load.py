@@ -39,7 +39,7 @@ class Partition(NamedTuple):
 
 
 class Load(ABC):
-    """Work that a thread does until `stop`; it connects again when its connection is lost."""
+    """Work that a thread does until `finish`; it connects again when its connection is lost."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap = bootstrap
