@@ -26,7 +26,8 @@ CONFIGS = {"internal.segment.bytes": SEGMENT_BYTES, "index.interval.bytes": 2000
 class Written:
     """What a broker was given before it died, and how the producer that gave it goes on."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
+    def __init__(self, broker: BrokerProcess, starts_again: bool) -> None:
+        self._starts_again = starts_again
         self.directory = broker.data_dir / "damaged-0"
         with WireConnection(broker.bootstrap) as connection:
             create_topic(connection, "damaged", configs=CONFIGS)
@@ -47,7 +48,8 @@ class Written:
         )
 
     def check(self, broker: BrokerProcess, lost: int = 0) -> None:
-        """All but the last `lost` batches are there; the producer goes on; the disk is in order."""
+        """All but the last `lost` batches are there; the producer goes on; the disk is in order. With
+        `starts_again`, a start from that disk shows the same records."""
         kept = self.values[: BATCHES - lost]
         with WireConnection(broker.bootstrap) as connection:
             read = [
@@ -62,14 +64,19 @@ class Written:
         broker.check_log()
         broker.stop()
         check_disk(broker.data_dir)
+        if self._starts_again:
+            broker.start()
+            with WireConnection(broker.bootstrap) as connection:
+                assert len(read_all(connection, "damaged")) == len(kept) + 1
+            broker.check_log()
 
     def newest(self, suffix: str) -> Path:
         return max(self.directory.glob(f"*{suffix}"))
 
 
-@pytest.fixture
-def written(broker: BrokerProcess) -> Written:
-    return Written(broker)
+@pytest.fixture(params=cases(["stopped", "started again"], lambda end: end == "stopped"))
+def written(broker: BrokerProcess, request: pytest.FixtureRequest) -> Written:
+    return Written(broker, request.param == "started again")
 
 
 def append_bytes(path: Path, data: bytes) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from inspect import Parameter, signature
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.client.consumer.group.assignors import ASSIGNORS, GroupMember, Topics
@@ -27,10 +28,29 @@ from tests.client.consumer.group.drawn_groups import (
 )
 from tests.clients.remote import Program, java_command
 from tests.conftest import cannot_run
+from tests.long import cases
 from tests.peers.kafka_jars import PeerMissing
 
-# A round trip to the JVM takes a millisecond; the fixture is the same program for all examples.
-against_java = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = cases([40, 150], lambda count: count == 40)
+"""A round trip to the JVM takes a millisecond."""
+
+
+def against_java(**drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As `given`, with as many examples as EXAMPLES says: more of them for `make test-long`."""
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        def run(*, examples: int, **fixtures: Any) -> None:
+            settings(max_examples=examples)(given(**drawn)(test))(**fixtures)
+
+        of_given = signature(given(**drawn)(test))
+        examples = Parameter("examples", Parameter.KEYWORD_ONLY, annotation=int)
+        run.__signature__ = of_given.replace(  # type: ignore[attr-defined]
+            parameters=[*of_given.parameters.values(), examples]
+        )
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return pytest.mark.parametrize("examples", EXAMPLES)(run)
+
+    return decorate
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +85,7 @@ def assigned_by_java(java: Program, strategy: str, members: list[GroupMember], t
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin"])
 @pytest.mark.parametrize("with_racks", [False, True], ids=["no racks", "racks"])
-@against_java
-@given(data=st.data())
+@against_java(data=st.data())
 def test_the_same_members_get_the_same_partitions(
     java: Program, strategy: str, with_racks: bool, data: st.DataObject
 ) -> None:
@@ -80,8 +99,7 @@ def test_the_same_members_get_the_same_partitions(
 
 
 @pytest.mark.parametrize("strategy", ["sticky", "cooperative-sticky"])
-@against_java
-@given(data=st.data())
+@against_java(data=st.data())
 def test_java_keeps_what_we_shared_out(java: Program, strategy: str, data: st.DataObject) -> None:
     """When the leader changes from ours to Java's, nothing moves: it can read our bytes."""
     members = data.draw(members_drawn(alike=True))
@@ -94,8 +112,7 @@ def test_java_keeps_what_we_shared_out(java: Program, strategy: str, data: st.Da
 
 
 @pytest.mark.parametrize("strategy", ["sticky", "cooperative-sticky"])
-@against_java
-@given(data=st.data())
+@against_java(data=st.data())
 def test_we_keep_what_java_shared_out(java: Program, strategy: str, data: st.DataObject) -> None:
     members = data.draw(members_drawn(alike=True))
     topics = data.draw(topics_drawn())
@@ -114,8 +131,7 @@ PARTITIONS = st.lists(
 
 
 @pytest.mark.parametrize("strategy", list(ASSIGNORS))
-@against_java
-@given(data=st.data())
+@against_java(data=st.data())
 def test_subscriptions_are_written_byte_for_byte_as_java_does(
     java: Program, strategy: str, data: st.DataObject
 ) -> None:
@@ -141,8 +157,7 @@ def test_subscriptions_are_written_byte_for_byte_as_java_does(
     assert read_member(strategy, "m", None, base64.b64decode(javas)) == read_member(strategy, "m", None, ours)
 
 
-@against_java
-@given(partitions=PARTITIONS)
+@against_java(partitions=PARTITIONS)
 def test_assignments_are_read_both_ways(java: Program, partitions: list[TopicPartition]) -> None:
     javas = base64.b64decode(java.call("assignment", partitions=partitions))
     assert read_assignment(javas) == frozenset(partitions)
