@@ -18,15 +18,16 @@ from tests.sharing_out import SharingOut, turn, turn_in_one_process
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 SPARK_SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
-    # Tests are over before the better compiler would have earned its keep.
-    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1",
     "spark.driver.memory": "1g",
     # A query that does not end fails its test, instead of having everything wait.
     "spark.sql.streaming.stopTimeout": "60s",
 }
+
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For every JVM that Spark starts, also in the processes of tests: tests are over before the better compiler
+and the collector of garbage in threads of its own have earned what they cost."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -43,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # and Python 3.11 cannot parse in two threads at once ("AST constructor recursion depth mismatch").
     for name in ("admin", "consumer", "producer"):
         import_module(f"klamm.client.plain.{name}")
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)
     # How long an example takes says more about what else the machine does than about the code.
     settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("unhurried")
@@ -122,7 +124,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
         # Where Derby, the database in Spark's jars, writes what it else leaves in the working folder.
-        JAVA_OPTIONS: f"{SPARK_SETTINGS[JAVA_OPTIONS]} -Dderby.stream.error.file={folder / 'derby.log'}",
+        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={folder / 'derby.log'}",
     }
     session = pyspark_klamm.session("tests", "local[2]", SPARK_SETTINGS | places)
     session.sparkContext.setLogLevel("ERROR")

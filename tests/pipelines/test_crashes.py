@@ -31,7 +31,6 @@ def table(orders):
 """
 CHILD_S = 150.0
 STOPPED_S = 20.0
-QUICK_START = 'spark.driver.extraJavaOptions = "-XX:TieredStopAtLevel=1"'
 
 
 @pytest.mark.timeout(400)
@@ -83,7 +82,7 @@ def killed(shop: Shop, moment: str, count: int) -> int:
 def test_a_killed_driver_is_followed_by_one_that_goes_on(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:
-    shop = Shop(tmp_path, klamm_bootstrap, TABLE, spark=QUICK_START)
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
     shop.send(60)
     assert killed(shop, "after it is published", 1) == -signal.SIGKILL
     shop.assert_each_once("orders", numbers_of(shop, batches=2))
@@ -92,9 +91,10 @@ def test_a_killed_driver_is_followed_by_one_that_goes_on(
     shop.assert_each_once("orders")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_signal_ends_a_run_that_goes_on_for_ever(klamm_bootstrap: str, tmp_path: Path) -> None:
-    shop = Shop(tmp_path, klamm_bootstrap, TABLE, spark=QUICK_START)
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
     shop.send(20)
     command = [sys.executable, "-m", "tests.pipelines.killed_run", str(shop.root), "local[2]", UNTIL_A_SIGNAL]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:

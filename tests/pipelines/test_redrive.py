@@ -285,6 +285,7 @@ def test_pipelines_that_had_taken_a_record_do_not_get_it_twice(
     shop.assert_each_once("other")
 
 
+@pytest.mark.long
 def test_a_batch_that_is_made_again_counts_and_not_its_first_try(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.records.bounds import run_with_checks
 
 from klamm.client.producer.partitioners import KEY_PARTITIONERS
 from klamm.records.arrow_encoding import ColumnError, EncodedRecords, encode_columns
@@ -358,15 +355,8 @@ def test_memory_is_used_again_only_when_nobody_has_it() -> None:
     assert set(values_of(fourth)) == {b"d" * 1000} and set(values_of(second)) == {b"b" * 1000}
 
 
-def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
+def test_nothing_is_read_or_written_out_of_bounds() -> None:
     """These tests once more, with kernels that check each index."""
-    environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     arguments = ["-q", "-p", "no:cacheprovider", __file__, "-k", "not bounds"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
+    done = run_with_checks("-m", "pytest", *arguments)
     assert done.returncode == 0, done.stdout

@@ -24,8 +24,7 @@ ON_THE_PACKAGED_JAVA = """
 import sys
 import pyspark_klamm
 
-quickly = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-spark = pyspark_klamm.session("child", "local[1]", quickly)
+spark = pyspark_klamm.session("child", "local[1]")
 options = {"kafka.bootstrap.servers": sys.argv[1]}
 rows = spark.sql("SELECT CAST(id AS STRING) AS value FROM range(100)")
 rows.write.format("kafka").options(**options).option("topic", "numbers").save()
@@ -67,6 +66,7 @@ def run(code: str, environment: dict[str, str], *arguments: str) -> subprocess.C
     )
 
 
+@pytest.mark.long
 def test_a_session_runs_on_the_packaged_java(
     klamm: klamm.testing.Broker, without_java: dict[str, str]
 ) -> None:
