@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -112,6 +113,20 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
         return address
     peer = "apache_kafka" if request.config.getoption("--peer") == "kafka" else "klamm_bootstrap"
     return str(request.getfixturevalue(peer))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_kept_clients() -> Iterator[None]:
+    """Close the clients that the Spark source keeps in this process, before their broker is gone for good.
+
+    They would look for the broker for as long as the tests run, and say so.
+    """
+    yield
+    for module, name in (("pyspark_klamm.connections", "_connections"), ("pyspark_klamm.sink", "_producers")):
+        if module in sys.modules:
+            clients = getattr(sys.modules[module], name)
+            while clients._kept:
+                clients._close(clients._kept.popitem()[1])
 
 
 @pytest.fixture(scope="session")
