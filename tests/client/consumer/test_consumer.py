@@ -237,7 +237,7 @@ def test_a_topic_that_is_not_there_yet(face: Face, broker: Broker, wire: WireCon
 
 def test_a_topic_that_never_comes_is_an_error_in_the_end(face: Face, broker: Broker) -> None:
     with face.consumer(
-        broker.bootstrap, start="earliest", allow_auto_create_topics=False, default_api_timeout_ms=300
+        broker.bootstrap, start="earliest", allow_auto_create_topics=False, default_api_timeout_ms=2_000
     ) as consumer:
         consumer.assign([("nowhere", 0)])
         with pytest.raises(klamm.TimedOut, match=r"nowhere-0.*UNKNOWN_TOPIC_OR_PARTITION"):

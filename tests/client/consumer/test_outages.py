@@ -169,7 +169,11 @@ async def test_a_poll_says_that_the_coordinator_cannot_be_found() -> None:
         )
         async with (
             aio.Consumer(
-                broker.bootstrap, group="g", topics="t", request_timeout_ms=100, default_api_timeout_ms=200
+                broker.bootstrap,
+                group="g",
+                topics="t",
+                request_timeout_ms=1_000,
+                default_api_timeout_ms=2_000,
             ) as consumer,
             asyncio.timeout(SOON_SECONDS),
         ):

@@ -226,7 +226,7 @@ async def test_columns_for_a_topic_that_is_not_there() -> None:
         topic.brokers[0].answers[ApiKey.METADATA] = lambda request, version: topic.brokers[0].metadata(
             topic_of(TOPIC, [], error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         )
-        async with Producer(topic.bootstrap, max_block_ms=200, retry_backoff_ms=10) as producer:
+        async with Producer(topic.bootstrap, max_block_ms=1_500, retry_backoff_ms=10) as producer:
             with pytest.raises(UnknownTopic):
                 await producer.send_arrow(table_of(1), TOPIC)
 

@@ -86,7 +86,7 @@ async def test_nothing_is_lost_doubled_or_reordered(step: Any, place: int) -> No
 
 async def test_a_broker_that_goes_silent() -> None:
     async with ScriptedTopic() as topic:
-        async with producer_of(topic, request_timeout_ms=150, batch_size=0) as producer:
+        async with producer_of(topic, request_timeout_ms=1_000, batch_size=0) as producer:
             topic.script = [written, written_but_silent]
             assert [one.offset for one in await send_all(producer, 6)] == list(range(6))
         assert topic.values() == numbers(6)
@@ -213,7 +213,7 @@ async def test_who_gets_no_id_is_told_at_once() -> None:
 
 
 async def test_delivery_times_out_with_the_last_cause() -> None:
-    async with ScriptedTopic() as topic, producer_of(topic, delivery_timeout_ms=200) as producer:
+    async with ScriptedTopic() as topic, producer_of(topic, delivery_timeout_ms=1_500) as producer:
         topic.script = [answer_with(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000
         with pytest.raises(DeliveryTimedOut) as caught:
             await send_all(producer, 1)
@@ -223,7 +223,7 @@ async def test_delivery_times_out_with_the_last_cause() -> None:
 
 
 async def test_delivery_times_out_while_nobody_answers() -> None:
-    async with ScriptedTopic() as topic, producer_of(topic, delivery_timeout_ms=200) as producer:
+    async with ScriptedTopic() as topic, producer_of(topic, delivery_timeout_ms=1_500) as producer:
         topic.script = [written_but_silent]
         with pytest.raises(DeliveryTimedOut, match="may have been written"):
             await send_all(producer, 1)
