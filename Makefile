@@ -9,6 +9,9 @@ ARGS ?=
 WORKERS ?= 3
 PYTEST := .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# The tests start hundreds of processes: each would compile Klamm anew where bytecode is not kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-long check bench versions faults lint setup setup-run clean
 
