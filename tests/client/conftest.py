@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from klamm.client.network import authentication
 from tests.client.secured import SecuredKafka
 from tests.conftest import cannot_run
 from tests.peers.kafka_jars import PeerMissing
@@ -20,3 +21,10 @@ def secured_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredK
         cannot_run(problem)
     with kafka:
         yield kafka
+
+
+@pytest.fixture
+def early_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renew logins after half of their time: the last tenth of a brief one is soon over on a busy machine."""
+    monkeypatch.setattr(authentication, "RENEW_FROM", 0.4)
+    monkeypatch.setattr(authentication, "RENEW_TO", 0.5)

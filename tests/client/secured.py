@@ -41,8 +41,8 @@ LISTENERS = {
 """BRIEF's and OAUTH's logins last BRIEF_LOGIN_MS; MUTUAL wants the client's certificate; ONLYPLAIN takes no
 SCRAM; OAUTH takes tokens that nobody signed."""
 
-BRIEF_LOGIN_MS = 2000
-"""Kafka refuses to renew a login that is younger than a second."""
+BRIEF_LOGIN_MS = 4000
+"""Kafka refuses to renew a login that is younger than a second; see `early_renewals`."""
 
 WAYS = {
     "TLS": ("TLS", None),

@@ -51,6 +51,7 @@ def test_records_go_there_and_back(face: Face, secured_kafka: SecuredKafka, way:
     assert group in {each.group for each in face.admin(**options).list_groups()}
 
 
+@pytest.mark.usefixtures("early_renewals")
 def test_a_producer_and_a_group_outlive_their_logins(face: Face, secured_kafka: SecuredKafka) -> None:
     """Logins are renewed on living connections: one where a fetch waits, one with heartbeats, one in use."""
     options = secured_kafka.options("brief logins")

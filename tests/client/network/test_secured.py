@@ -132,6 +132,7 @@ async def test_a_name_that_sasl_does_not_allow() -> None:
         Network(config)
 
 
+@pytest.mark.usefixtures("early_renewals")
 async def test_logins_are_renewed_while_requests_go_on(secured_kafka: SecuredKafka) -> None:
     """Kafka closes a connection whose login has run out at its next request."""
     async with to(secured_kafka, "brief logins") as network:
@@ -147,6 +148,7 @@ async def test_logins_are_renewed_while_requests_go_on(secured_kafka: SecuredKaf
         assert network.counters.requests_failed == 0
 
 
+@pytest.mark.usefixtures("early_renewals")
 async def test_tokens_are_renewed_while_requests_go_on(secured_kafka: SecuredKafka) -> None:
     """Each token is asked for anew, because it says that it is soon over."""
     asked = 0
