@@ -15,6 +15,7 @@ from klamm.apis import (
     k74_list_config_resources,
     k75_describe_topic_partitions,
 )
+from klamm.apis.config_resources import MOST_CONFIGS
 from klamm.cluster.controller import NewTopic
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import new_topic_id
@@ -300,6 +301,17 @@ def test_altering_step_by_step(tmp_path, version):
         assert broker.config["message.max.bytes"] == 99
         await altered(broker, 32, "g", ("consumer.session.timeout.ms", 0, "50000"), version=version)
         assert broker.cluster.image.group_configs == {"g": {"consumer.session.timeout.ms": "50000"}}
+
+    scenario_with_broker(tmp_path, work)
+
+
+def test_more_settings_than_there_are_keys_are_refused(tmp_path):
+    async def work(broker):
+        await broker.cluster.create_topics([NewTopic("t")])
+        configs = [(f"key {number}", 0, "1") for number in range(MOST_CONFIGS + 1)]
+        refused = await altered(broker, 2, "t", *configs)
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert "1001 settings of one resource" in refused.error_message
 
     scenario_with_broker(tmp_path, work)
 

@@ -205,6 +205,34 @@ async def test_join_sync_heartbeat_leave(version: int) -> None:
 
 
 @run_async
+async def test_a_member_with_a_thousand_protocols_is_refused() -> None:
+    broker = await FakeBroker().start()
+    protocols = [
+        JoinGroupRequestProtocol(name=f"{number}", metadata=b"")
+        for number in range(k11_join_group.MOST_PROTOCOLS + 1)
+    ]
+    message = JoinGroupRequest(
+        group_id="g", session_timeout_ms=10_000, protocol_type="consumer", protocols=protocols
+    )
+    assert (await broker.ask(k11_join_group, message, 9)).error_code == ErrorCode.INVALID_REQUEST
+
+
+@run_async
+async def test_many_members_leave_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(k13_leave_group, "MOST_AT_ONCE", 2)
+    broker = await FakeBroker().start()
+    joined = await broker.join(3)
+    members = [*(MemberIdentity(member_id=f"stranger {number}") for number in range(4))]
+    members.insert(3, MemberIdentity(member_id=joined.member_id))
+    message = LeaveGroupRequest(group_id="g", members=members)
+    left = await broker.ask(k13_leave_group, message, 4)
+    unknown, none = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.NONE
+    assert [each.error_code for each in left.members] == [unknown, unknown, unknown, none, unknown]
+    nobody = LeaveGroupRequest(group_id="no such group", members=[])
+    assert (await broker.ask(k13_leave_group, nobody, 4)).error_code == unknown
+
+
+@run_async
 async def test_a_parked_join_is_a_future() -> None:
     broker = await FakeBroker().start()
     await broker.join(3)

@@ -14,6 +14,12 @@ class Resource(Protocol):
     resource_type: int
     resource_name: str
 
+    @property
+    def configs(self) -> Sequence[object]: ...
+
+
+MOST_CONFIGS = 1_000
+"""Settings of one resource in a request. No resource has half as many keys."""
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
 
@@ -30,6 +36,11 @@ async def alter_each(
         try:
             if times_named[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names this resource more than once")
+            if len(resource.configs) > MOST_CONFIGS:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{len(resource.configs)} settings of one resource: {MOST_CONFIGS} is the most",
+                )
             await alter(resource)
         except KafkaError as error:
             outcomes.append((resource, error.as_result()))

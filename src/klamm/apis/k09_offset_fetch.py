@@ -19,6 +19,7 @@ from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k09_offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
@@ -31,6 +32,9 @@ from klamm.protocol.messages.k09_offset_fetch import (
 _FIRST_VERSION_WITH_GROUPS = 8
 _FIRST_VERSION_WITH_TOPIC_IDS = 10
 _FIRST_VERSION_WITH_ERROR_CODE = 2
+_Wanted = tuple[str, bytes, list[int]]
+"""A topic by name and by id, and partitions of it: as tuples, because a request may name very many."""
+
 _NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_timestamp_ms=-1)
 
 
@@ -43,57 +47,61 @@ def handle(broker: Broker, request: Request[OffsetFetchRequest]) -> Steps[Offset
             groups.setdefault(group.group_id, group)
         return in_steps(
             OffsetFetchResponse(
-                groups=lazily(list(groups.values()), lambda group: _fetch(broker, group, uses_ids=uses_ids))
+                groups=lazily(
+                    list(groups.values()),
+                    lambda group: _fetch(broker, group.group_id, _wanted(group.topics), uses_ids=uses_ids),
+                )
             )
         )
-    fetched = _fetch(broker, _in_new_form(request.message), uses_ids=False)
+    message = request.message
+    fetched = _fetch(broker, message.group_id, _wanted_of_old(message.topics), uses_ids=False)
     return in_steps(_in_old_form(fetched, request.version))
 
 
-def _fetch(broker: Broker, wanted: OffsetFetchRequestGroup, *, uses_ids: bool) -> OffsetFetchResponseGroup:
+def _fetch(
+    broker: Broker, group_id: str, wanted: list[_Wanted] | None, *, uses_ids: bool
+) -> OffsetFetchResponseGroup:
     image = broker.cluster.image
     code = ErrorCode.NONE
     try:
-        offsets = broker.groups.offsets_of(wanted.group_id)
+        offsets = broker.groups.offsets_of(group_id)
     except KafkaError as error:
         code = error.code
         offsets = OffsetTable()
-    if wanted.topics is None:
+    if wanted is None:
         topics = _all_topics(image, offsets, uses_ids=uses_ids)
     else:
         topics = lazily(
-            _each_topic_once(wanted.topics),
+            _each_topic_once(wanted),
             lambda topic: _fetch_topic(image, offsets, topic, uses_ids=uses_ids),
         )
-    return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics, error_code=code)
+    return OffsetFetchResponseGroup(group_id=group_id, topics=topics, error_code=code)
 
 
-def _each_topic_once(topics: list[OffsetFetchRequestTopics]) -> list[OffsetFetchRequestTopics]:
+def _each_topic_once(wanted: list[_Wanted]) -> list[_Wanted]:
     """Merge the topics that the request names in several places."""
-    if len(topics) <= 1:
-        return topics
-    indexes: dict[tuple[str, bytes], list[int]] = {}
-    for topic in topics:
-        indexes.setdefault((topic.name, topic.topic_id), []).extend(topic.partition_indexes)
-    return [
-        OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=wanted)
-        for (name, topic_id), wanted in indexes.items()
-    ]
+    if len({topic[:2] for topic in wanted}) == len(wanted):
+        return wanted
+    indexes_of: dict[tuple[str, bytes], list[int]] = {}
+    for name, topic_id, indexes in wanted:
+        indexes_of.setdefault((name, topic_id), []).extend(indexes)
+    return [(name, topic_id, indexes) for (name, topic_id), indexes in indexes_of.items()]
 
 
 def _fetch_topic(
-    image: ClusterImage, offsets: OffsetTable, wanted: OffsetFetchRequestTopics, *, uses_ids: bool
+    image: ClusterImage, offsets: OffsetTable, wanted: _Wanted, *, uses_ids: bool
 ) -> OffsetFetchResponseTopics:
-    name = image.topic_names_by_id.get(wanted.topic_id) if uses_ids else wanted.name
+    wanted_name, wanted_id, indexes = wanted
+    name = image.topic_names_by_id.get(wanted_id) if uses_ids else wanted_name
     code = ErrorCode.NONE if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
     topic_id = _topic_id(image, name)
     partitions = lazily(
-        distinct(wanted.partition_indexes),
+        distinct(indexes),
         lambda index: _partition(
             index, offsets.get(name, index) if name is not None else None, topic_id, code
         ),
     )
-    return OffsetFetchResponseTopics(name=wanted.name, topic_id=wanted.topic_id, partitions=partitions)
+    return OffsetFetchResponseTopics(name=wanted_name, topic_id=wanted_id, partitions=partitions)
 
 
 def _all_topics(
@@ -132,17 +140,16 @@ def _partition(
     )
 
 
-def _in_new_form(message: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    topics = message.topics
-    if topics is not None:
-        return OffsetFetchRequestGroup(
-            group_id=message.group_id,
-            topics=[
-                OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-                for topic in topics
-            ],
-        )
-    return OffsetFetchRequestGroup(group_id=message.group_id, topics=None)
+def _wanted(topics: list[OffsetFetchRequestTopics] | None) -> list[_Wanted] | None:
+    if topics is None:
+        return None
+    return [(topic.name, topic.topic_id, topic.partition_indexes) for topic in topics]
+
+
+def _wanted_of_old(topics: list[OffsetFetchRequestTopic] | None) -> list[_Wanted] | None:
+    if topics is None:
+        return None
+    return [(topic.name, ZERO_TOPIC_ID, topic.partition_indexes) for topic in topics]
 
 
 def _in_old_form(group: OffsetFetchResponseGroup, version: int) -> OffsetFetchResponse:

@@ -13,7 +13,7 @@ from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.groups.coordinator import JoinRequest
 from klamm.groups.events import JoinResult, Subscription
-from klamm.model.errors import KafkaError
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k11_join_group import (
     JoinGroupRequest,
@@ -24,6 +24,10 @@ from klamm.protocol.messages.k11_join_group import (
 _FIRST_VERSION_WITH_REQUIRED_MEMBER_ID = 4
 _FIRST_VERSION_WITH_PROTOCOL_TYPE = 7
 _FIRST_VERSION_WITH_SKIPPING = 9
+
+MOST_PROTOCOLS = 1_000
+"""Names of ways to assign partitions: members have two or three. The group looks at all of them when it
+elects one."""
 
 
 @api(ApiKey.JOIN_GROUP)
@@ -45,6 +49,11 @@ async def _respond_when(joined: asyncio.Future[JoinResult], version: int) -> Joi
 
 def _join_request(request: Request[JoinGroupRequest]) -> JoinRequest:
     message = request.message
+    if len(message.protocols) > MOST_PROTOCOLS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"{len(message.protocols)} protocols of one member are refused: {MOST_PROTOCOLS} is the most",
+        )
     metadata_by_name = {protocol.name: bytes(protocol.metadata) for protocol in message.protocols}
     return JoinRequest(
         group_id=message.group_id,

@@ -10,13 +10,16 @@ import logging
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps, lazily
+from klamm.apis.steps import Pauses, Steps, in_steps, lazily, pieces_of, with_pauses
 from klamm.groups.events import Leaver
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k13_leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 
 _FIRST_VERSION_WITH_MANY = 3
+MOST_AT_ONCE = 1_000
+"""Members that leave without a pause."""
+
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -27,12 +30,19 @@ async def handle(
     message = request.message
     names_many = request.version >= _FIRST_VERSION_WITH_MANY
     if names_many:
-        reasons = {Leaver(each.member_id, each.group_instance_id): each.reason for each in message.members}
+        reasons = {
+            Leaver(each.member_id, each.group_instance_id): each.reason
+            async for each in with_pauses(message.members)
+        }
         leavers = list(reasons)
     else:
         leavers = [Leaver(message.member_id, None)]
+    errors: list[ErrorCode] = []
+    pauses = Pauses()
     try:
-        errors = await broker.groups.leave(message.group_id, leavers)
+        for piece in [*pieces_of(leavers, MOST_AT_ONCE)] or [[]]:
+            await pauses.pause()
+            errors += await broker.groups.leave(message.group_id, piece)
     except KafkaError as error:
         return LeaveGroupResponse(error_code=error.code)
     if not names_many:

@@ -10,7 +10,7 @@ from collections import Counter
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Pauses, Steps, in_steps, lazily
+from klamm.apis.steps import Steps, in_steps, lazily, with_pauses
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import ZERO_TOPIC_ID
 from klamm.protocol.apis import ApiKey
@@ -31,7 +31,7 @@ async def handle(broker: Broker, request: Request[DeleteTopicsRequest]) -> Steps
     if request.version >= FIRST_VERSION_WITH_IDS:
         asked = message.topics
     else:
-        asked = [DeleteTopicState(name=name) for name in message.topic_names]
+        asked = [DeleteTopicState(name=name) async for name in with_pauses(message.topic_names)]
     if not broker.config.bool_("delete.topic.enable"):
         knows_code = request.version >= FIRST_VERSION_THAT_KNOWS_DELETION_DISABLED
         code = ErrorCode.TOPIC_DELETION_DISABLED if knows_code else ErrorCode.INVALID_REQUEST
@@ -40,10 +40,10 @@ async def handle(broker: Broker, request: Request[DeleteTopicsRequest]) -> Steps
 
     responses: list[DeletableTopicResult] = []
     names: list[str] = []
-    times_named = Counter(_name_of(broker, topic) for topic in asked)
-    pauses = Pauses()
-    for topic in asked:
-        await pauses.pause()
+    times_named: Counter[str | None] = Counter()
+    async for topic in with_pauses(asked):
+        times_named[_name_of(broker, topic)] += 1
+    async for topic in with_pauses(asked):
         try:
             name = _checked_name(broker, topic)
             if times_named[name] > 1:
@@ -53,7 +53,8 @@ async def handle(broker: Broker, request: Request[DeleteTopicsRequest]) -> Steps
             names.append(name)
         except KafkaError as error:
             responses.append(_failed(topic, error))
-    for name, result in zip(names, await broker.cluster.delete_topics(names), strict=True):
+    results = await broker.cluster.delete_topics(names)
+    async for name, result in with_pauses(list(zip(names, results, strict=True))):
         if isinstance(result, KafkaError):
             responses.append(_failed(DeleteTopicState(name=name), result))
         else:

@@ -12,7 +12,7 @@ import logging
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Pauses, Steps, in_steps
+from klamm.apis.steps import Pauses, Steps, in_steps, with_pauses
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k21_delete_records import (
@@ -29,7 +29,7 @@ logger = logging.getLogger("klamm.apis")
 @api(ApiKey.DELETE_RECORDS)
 async def handle(broker: Broker, request: Request[DeleteRecordsRequest]) -> Steps[DeleteRecordsResponse]:
     asked_of: dict[str, dict[int, DeleteRecordsPartition]] = {}
-    for topic in request.message.topics:
+    async for topic in with_pauses(request.message.topics):
         asked_of.setdefault(topic.name, {}).update((each.partition_index, each) for each in topic.partitions)
     pauses = Pauses()
     topics = []

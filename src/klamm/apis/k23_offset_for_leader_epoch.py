@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps, lazily
+from klamm.apis.steps import Steps, lazily
 from klamm.model.errors import KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k23_offset_for_leader_epoch import (
@@ -28,12 +28,13 @@ def handle(
     asked_of: dict[str, dict[int, OffsetForLeaderPartition]] = {}
     for topic in request.message.topics:
         asked_of.setdefault(topic.topic, {}).update((each.partition, each) for each in topic.partitions)
+        yield
 
     def answer(name: str) -> OffsetForLeaderTopicResult:
         partitions = lazily(list(asked_of[name].values()), lambda asked: _end_of_epoch(broker, name, asked))
         return OffsetForLeaderTopicResult(topic=name, partitions=partitions)
 
-    return in_steps(OffsetForLeaderEpochResponse(topics=lazily(list(asked_of), answer)))
+    return OffsetForLeaderEpochResponse(topics=lazily(list(asked_of), answer))
 
 
 def _end_of_epoch(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:

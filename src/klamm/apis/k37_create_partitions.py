@@ -10,8 +10,9 @@ from collections import Counter
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Pauses, Steps, in_steps
+from klamm.apis.steps import Steps, in_steps, lazily, with_pauses
 from klamm.cluster.controller import NewPartitions
+from klamm.cluster.image import TopicImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k37_create_partitions import (
@@ -27,27 +28,27 @@ async def handle(
     broker: Broker, request: Request[CreatePartitionsRequest]
 ) -> Steps[CreatePartitionsResponse]:
     message = request.message
-    times_named = Counter(topic.name for topic in message.topics)
-    results = [
-        CreatePartitionsTopicResult(
-            name=name,
-            error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"the request names the topic {name} more than once",
-        )
+    times_named: Counter[str] = Counter()
+    async for topic in with_pauses(message.topics):
+        times_named[topic.name] += 1
+    wanted = [
+        _new_partitions(topic) async for topic in with_pauses(message.topics) if times_named[topic.name] == 1
+    ]
+    outcomes = await broker.cluster.create_partitions(wanted, validate_only=message.validate_only)
+    results: list[tuple[str, TopicImage | KafkaError]] = [
+        (name, KafkaError(ErrorCode.INVALID_REQUEST, f"the request names the topic {name} more than once"))
         for name, times in times_named.items()
         if times > 1
     ]
-    wanted = [_new_partitions(topic) for topic in message.topics if times_named[topic.name] == 1]
-    outcomes = await broker.cluster.create_partitions(wanted, validate_only=message.validate_only)
-    pauses = Pauses()
-    for each, outcome in zip(wanted, outcomes, strict=True):
-        await pauses.pause()
-        result = CreatePartitionsTopicResult(name=each.topic)
-        if isinstance(outcome, KafkaError):
-            result.error_code = outcome.code
-            result.error_message = outcome.message
-        results.append(result)
-    return in_steps(CreatePartitionsResponse(results=results))
+    results += [(each.topic, outcome) for each, outcome in zip(wanted, outcomes, strict=True)]
+    return in_steps(CreatePartitionsResponse(results=lazily(results, _result)))
+
+
+def _result(named: tuple[str, TopicImage | KafkaError]) -> CreatePartitionsTopicResult:
+    name, outcome = named
+    if isinstance(outcome, KafkaError):
+        return CreatePartitionsTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
+    return CreatePartitionsTopicResult(name=name)
 
 
 def _new_partitions(topic: CreatePartitionsTopic) -> NewPartitions:

@@ -5,14 +5,15 @@ The rules that keep a request from costing more than its bytes and what exists (
 * what a request names twice is answered once, or refused where Kafka refuses it (`distinct`);
 * an answer whose size depends on what exists, or on how much was asked, is returned `in_steps`. Its long
   lists are made `lazily`: an element is made when it is encoded, and is not kept;
-* a loop of a coroutine that may be long calls `Pauses.pause` in every round.
+* a loop of a coroutine that may be long calls `Pauses.pause` in every round, or goes over its elements
+  `with_pauses`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -81,6 +82,15 @@ class Pauses:
         if time.monotonic() >= self._until_s:
             await asyncio.sleep(0)
             self._until_s = time.monotonic() + LONGEST_RUN_S
+
+
+async def with_pauses(items: Sequence[T]) -> AsyncIterator[T]:
+    """The items one after the other, with pauses between them."""
+    pauses = Pauses()
+    for piece in pieces_of(items):
+        await pauses.pause()
+        for item in piece:
+            yield item
 
 
 def run(steps: Steps[Any], until_s: float) -> tuple[bool, Any]:

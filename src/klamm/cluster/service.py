@@ -127,7 +127,12 @@ class ClusterService:
             )
             return made, made.image.topics[each.topic]
 
-        error = _too_many(each.partition_count - self._partition_count(each.topic) for each in wanted)
+        topics = self.image.topics
+        error = _too_many(
+            each.partition_count - len(topics[each.topic].partitions)
+            for each in wanted
+            if each.topic in topics
+        )
         if error is not None:
             return [error] * len(wanted)
         return await self._in_turn_for_each(
@@ -261,9 +266,6 @@ class ClusterService:
     @property
     def _controller_epoch(self) -> int:
         return self._committer.controller_epoch
-
-    def _partition_count(self, topic: str) -> int:
-        return len(self.image.topics[topic].partitions) if topic in self.image.topics else 0
 
     def _new_partition_count(self, topic: NewTopic) -> int:
         if topic.assignment:
