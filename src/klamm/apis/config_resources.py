@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from klamm.apis.steps import Pauses
+from klamm.apis.steps import Pauses, count_names
 from klamm.model.errors import ErrorCode, KafkaError
 
 
@@ -28,7 +27,7 @@ async def alter_each(
     resources: Sequence[ResourceT], alter: Callable[[ResourceT], Awaitable[None]]
 ) -> list[tuple[ResourceT, KafkaError | None]]:
     """Alter the resources one after the other; a failure concerns its resource only."""
-    times_named = Counter((each.resource_type, each.resource_name) for each in resources)
+    times_named = await count_names(resources, lambda each: (each.resource_type, each.resource_name))
     outcomes: list[tuple[ResourceT, KafkaError | None]] = []
     pauses = Pauses()
     for resource in resources:

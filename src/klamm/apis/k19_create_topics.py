@@ -8,12 +8,11 @@ not used: creating takes milliseconds.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Pauses, Steps, in_steps, lazily
+from klamm.apis.steps import Pauses, Steps, count_names, in_steps, lazily
 from klamm.cluster.controller import NewTopic
 from klamm.cluster.image import TopicImage
 from klamm.config.describe import describe_topic
@@ -34,7 +33,7 @@ _FIRST_VERSION_WITH_CONFIGS = 5
 @api(ApiKey.CREATE_TOPICS)
 async def handle(broker: Broker, request: Request[CreateTopicsRequest]) -> Steps[CreateTopicsResponse]:
     validate_only = request.message.validate_only
-    times_named = Counter(topic.name for topic in request.message.topics)
+    times_named = await count_names(request.message.topics, lambda topic: topic.name)
     results: dict[str, TopicImage | KafkaError] = {}
     wanted: list[NewTopic] = []
     pauses = Pauses()

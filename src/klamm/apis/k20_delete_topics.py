@@ -6,11 +6,9 @@ their files are on the way out. With `delete.topic.enable=false` every topic is 
 
 from __future__ import annotations
 
-from collections import Counter
-
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps, lazily, with_pauses
+from klamm.apis.steps import Steps, count_names, in_steps, lazily, with_pauses
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import ZERO_TOPIC_ID
 from klamm.protocol.apis import ApiKey
@@ -40,9 +38,7 @@ async def handle(broker: Broker, request: Request[DeleteTopicsRequest]) -> Steps
 
     responses: list[DeletableTopicResult] = []
     names: list[str] = []
-    times_named: Counter[str | None] = Counter()
-    async for topic in with_pauses(asked):
-        times_named[_name_of(broker, topic)] += 1
+    times_named = await count_names(asked, lambda topic: _name_of(broker, topic))
     async for topic in with_pauses(asked):
         try:
             name = _checked_name(broker, topic)

@@ -6,11 +6,9 @@ and consumers find them when they next ask for metadata.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps, lazily, with_pauses
+from klamm.apis.steps import Steps, count_names, in_steps, lazily, with_pauses
 from klamm.cluster.controller import NewPartitions
 from klamm.cluster.image import TopicImage
 from klamm.model.errors import ErrorCode, KafkaError
@@ -28,9 +26,7 @@ async def handle(
     broker: Broker, request: Request[CreatePartitionsRequest]
 ) -> Steps[CreatePartitionsResponse]:
     message = request.message
-    times_named: Counter[str] = Counter()
-    async for topic in with_pauses(message.topics):
-        times_named[topic.name] += 1
+    times_named = await count_names(message.topics, lambda topic: topic.name)
     wanted = [
         _new_partitions(topic) async for topic in with_pauses(message.topics) if times_named[topic.name] == 1
     ]

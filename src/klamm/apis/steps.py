@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")
+NameT = TypeVar("NameT", bound=Hashable)
 
 Steps = Generator[None, None, ResultT]
 """Work that yields after every step, and its result."""
@@ -91,6 +93,14 @@ async def with_pauses(items: Sequence[T]) -> AsyncIterator[T]:
         await pauses.pause()
         for item in piece:
             yield item
+
+
+async def count_names(items: Sequence[T], name_of: Callable[[T], NameT]) -> Counter[NameT]:
+    """How often each name occurs among `items`, counted with pauses."""
+    counts: Counter[NameT] = Counter()
+    async for item in with_pauses(items):
+        counts[name_of(item)] += 1
+    return counts
 
 
 def run(steps: Steps[Any], until_s: float) -> tuple[bool, Any]:
