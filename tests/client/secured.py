@@ -140,9 +140,10 @@ class SecuredKafka:
 
 
 def unsigned_token(lasts_seconds: float = 600.0) -> OAuthToken:
-    """A token for USER that nobody signed, as Kafka takes it by default."""
+    """A token for USER that nobody signed, as Kafka takes it by default. It was issued a minute ago: Kafka
+    rounds to milliseconds, and refuses a token that is then issued in the future."""
     now = time.time()
-    claims = {"sub": USER, "iat": now, "exp": now + lasts_seconds}
+    claims = {"sub": USER, "iat": now - 60.0, "exp": now + lasts_seconds}
     parts = (
         base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode()
         for part in ({"alg": "none"}, claims)
