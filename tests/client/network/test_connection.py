@@ -469,7 +469,7 @@ async def test_another_thread_may_write_more_than_the_socket_takes() -> None:
         broker.answers[ApiKey.PRODUCE] = note
         broker.answers[ApiKey.LIST_GROUPS] = lambda request, version: ListGroupsResponse(error_code=7)
         connection = await connect(broker)
-        connection.open_shortcut()
+        connection.open_direct_socket()
         waiters: list[asyncio.Future[Any]] = []
         for size in sizes:
             waiters.append(asyncio.get_running_loop().create_future())
@@ -487,8 +487,8 @@ async def test_no_other_thread_writes_while_something_stands_against_it() -> Non
         broker.answers[ApiKey.PRODUCE] = lambda request, version: SILENCE
         connection = await connect(broker)
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        assert not write_here(connection, waiter, 1)  # nobody has opened the shortcut
-        connection.open_shortcut()
+        assert not write_here(connection, waiter, 1)  # nobody has opened the direct socket
+        connection.open_direct_socket()
         connection.delay_requests()
         assert not write_here(connection, waiter, 1)
         connection.send_delayed()
@@ -505,7 +505,7 @@ async def test_what_another_thread_wrote_has_a_deadline() -> None:
         broker.answers[ApiKey.PRODUCE] = lambda request, version: SILENCE
         broker.answers[ApiKey.LIST_GROUPS] = lambda request, version: ListGroupsResponse()
         connection = await connect(broker, request_seconds=0.2)
-        connection.open_shortcut()
+        connection.open_direct_socket()
         idle: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         assert not write_here(connection, idle, 1)  # the timer is set for the greeting, whose time is longer
         await ask(connection)

@@ -86,7 +86,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._counters = counters
         self.lock = threading.RLock()
         self._transport: asyncio.Transport | None = None
-        self._shortcut: socket.socket | None = None
+        self._direct_socket: socket.socket | None = None
         """A second descriptor of the socket, for `send_here`."""
         self._unwritten = b""
         """The rest of a request that another thread could not write completely; it is written before all
@@ -253,23 +253,23 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._write(chunks)
         return future
 
-    # ---- the shortcut of another thread
+    # ---- requests that another thread writes
 
-    def open_shortcut(self) -> None:
+    def open_direct_socket(self) -> None:
         """On the loop: let other threads send prepared requests too. With TLS they cannot."""
         transport = self._transport
-        if self._shortcut is not None or transport is None or self.closed:
+        if self._direct_socket is not None or transport is None or self.closed:
             return
         if transport.get_extra_info("sslcontext") is None:
             own = transport.get_extra_info("socket")
             # A second descriptor: the transport may close its own, whose number may then be another file's.
-            self._shortcut = socket.socket(own.family, own.type, own.proto, fileno=os.dup(own.fileno()))
+            self._direct_socket = socket.socket(own.family, own.type, own.proto, fileno=os.dup(own.fileno()))
 
     def may_send_here(self, now: float) -> bool:
         """Whether `send_here` can be done, under the lock: nothing waits to be written, or is delayed, and
         the timer that looks after deadlines, which only the loop can set, rings early enough."""
         return (
-            self._shortcut is not None
+            self._direct_socket is not None
             and self._transport is not None
             and self._timer is not None
             and self._timer_at <= now + self._request_timeout
@@ -287,12 +287,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
         `now` is time.monotonic(): the loop's own clock stands still while it waits.
         """
-        assert self._shortcut is not None
+        assert self._direct_socket is not None
         pending, frame = self._prepare_frame(waiter, prepared, records, now)
         self._in_flight.append(pending)
         self._counters.bytes_out += len(frame)
         try:
-            written = self._shortcut.send(frame)
+            written = self._direct_socket.send(frame)
         except BlockingIOError:
             written = 0
         except OSError:
@@ -542,9 +542,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
-            if self._shortcut is not None:
-                self._shortcut.close()
-                self._shortcut = None
+            if self._direct_socket is not None:
+                self._direct_socket.close()
+                self._direct_socket = None
             waiting = self._waiting()
             self._in_flight.clear()
             self._delayed = None

@@ -462,7 +462,7 @@ class Sender:
             template = ProduceTemplate(topic.topic_id, queue.index, self._network.client_id, self._settings)
             queue.template = template
         if self.thread_loop is not None:
-            connection.open_shortcut()
+            connection.open_direct_socket()
         connection.send_prepared(
             _TemplateWaiter(self, broker, template, batch, connection.address), template, data
         )
