@@ -378,7 +378,7 @@ def test_what_is_known_of_a_deleted_topic_is_forgotten(tmp_path: Path) -> None:
         assert broker.node is not None
         create(wire, "gone")
         create(wire, "kept")
-        for _ in range(3):  # the third goes through a lane, which knows the partition
+        for _ in range(3):  # the third goes through a shortcut, which knows the partition
             assert produce(wire, "gone")[0] == ErrorCode.NONE
         partition_metadata(wire, "gone")
         partition = weakref.ref(broker.node.partitions.get("gone", 0))

@@ -22,7 +22,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from klamm.apis.broker import Broker
-from klamm.apis.produce_lane import ACKS_ALL, FIRST_VERSION_WITH_ZSTD, is_for_one_partition, make_lane
+from klamm.apis.produce_shortcut import ACKS_ALL, FIRST_VERSION_WITH_ZSTD, is_for_one_partition, make_shortcut
 from klamm.apis.registry import NO_RESPONSE, CloseConnection, NoResponse, Request, api
 from klamm.apis.steps import Steps
 from klamm.cluster.image import INTERNAL_TOPICS
@@ -67,7 +67,7 @@ def handle(broker: Broker, request: Request[ProduceRequest]) -> Outcome | Steps[
         and produce.partition is not None
         and is_for_one_partition(request.message)
     ):
-        _offer_lane(broker, request, produce.partition)
+        _offer_shortcut(broker, request, produce.partition)
     return outcome
 
 
@@ -85,12 +85,12 @@ def _named_again(message: ProduceRequest, *, by_id: bool) -> frozenset[tuple[str
     return frozenset(place for place, count in Counter(named).items() if count > 1)
 
 
-def _offer_lane(broker: Broker, request: Request[ProduceRequest], partition: Partition) -> None:
-    """After two requests of the same shape in a row, give the connection a lane for the next ones."""
+def _offer_shortcut(broker: Broker, request: Request[ProduceRequest], partition: Partition) -> None:
+    """After two requests of the same shape in a row, give the connection a shortcut for the next ones."""
     connection = request.connection
     shape = (partition.topic_id, partition.index, request.version, request.message.acks)
     if shape == connection.last_shape:
-        connection.lane = make_lane(request, partition, broker.clock)
+        connection.shortcut = make_shortcut(request, partition, broker.clock)
     connection.last_shape = shape
 
 

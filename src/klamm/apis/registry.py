@@ -30,8 +30,8 @@ MessageT = TypeVar("MessageT")
 Handler = Callable[[Any, Any], Any]
 
 
-class Lane(Protocol):
-    """A short cut for requests that repeat one before them, see produce_lane."""
+class Shortcut(Protocol):
+    """Answers requests that repeat the one before without decoding them, see produce_shortcut."""
 
     def take(self, frame: memoryview) -> bytes | None:
         """Handle a request whole and return its response frame, or do nothing and return None."""
@@ -42,9 +42,9 @@ class ConnectionHandle(Protocol):
 
     client_host: str
     listener_name: str
-    lane: Lane | None
+    shortcut: Shortcut | None
     last_shape: object
-    """What distinguishes the last request that might become a lane."""
+    """Partition, version and acks of the last produce request. One more with the same gets a shortcut."""
 
     @property
     def files_left(self) -> int:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from types import CoroutineType, GeneratorType
 from typing import Any, Protocol
 
-from klamm.apis.registry import NO_RESPONSE, CloseConnection, Lane
+from klamm.apis.registry import NO_RESPONSE, CloseConnection, Shortcut
 from klamm.apis.steps import Steps
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
@@ -102,10 +102,10 @@ class Connection:
         "_warming",
         "client_host",
         "is_closed",
-        "lane",
         "last_active",
         "last_shape",
         "listener_name",
+        "shortcut",
     )
 
     def __init__(
@@ -133,12 +133,13 @@ class Connection:
         """Reads into the page cache what is to be sent next; until then nothing is sent."""
         self._close_callbacks: list[Callable[[], None]] = []
         self._started_s = 0.0
-        """When the handling of the frames of this turn began; 0 if they are few bytes and the lane's."""
+        """When the handling of these frames began; 0 if they are short and only the produce shortcut handled
+        them."""
         self._is_handling = False
         self._is_waiting_to_send = False
         self._is_noted_as_unsent = False
         self.is_closed = False
-        self.lane: Lane | None = None
+        self.shortcut: Shortcut | None = None
         self.last_shape: object = None
         self.last_active = self._last_progress_s = self._loop.time()
         self._on_its_way = -1
@@ -349,8 +350,8 @@ class Connection:
 
     def _handle(self, frame: memoryview) -> None:
         try:
-            if self.lane is not None and not self._waiting:
-                answer = self.lane.take(frame)
+            if self.shortcut is not None and not self._waiting:
+                answer = self.shortcut.take(frame)
                 if answer is not None:
                     self._send_queue.put(answer)
                     return

@@ -47,7 +47,7 @@ PATIENCE_S = 20.0
 QUICK: dict[str, Any] = {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "reconnect_backoff_ms": 5}
 
 
-def lane_of(**options: Any) -> ProduceTemplate:
+def template_of(**options: Any) -> ProduceTemplate:
     settings = ProducerSettings.of(producer_config("broker:1", None, None, options)[0])
     return ProduceTemplate(TOPIC_ID, PARTITION, "someone", settings)
 
@@ -71,9 +71,9 @@ def response_of(throttle_ms: int = 0, topic_id: bytes = TOPIC_ID, **partition: A
 
 
 @pytest.mark.parametrize("size", [1, 61, 126, 127, 128, 16_382, 16_383, MOST_TEMPLATE_BYTES])
-def test_a_request_of_the_lane_is_what_the_general_decoder_expects(size: int) -> None:
+def test_a_request_of_the_template_is_what_the_general_decoder_expects(size: int) -> None:
     batch = bytearray(index % 251 for index in range(size))
-    frame = lane_of(acks="1", request_timeout_ms=1234).frame(2**31 - 1, batch)
+    frame = template_of(acks="1", request_timeout_ms=1234).frame(2**31 - 1, batch)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     body = memoryview(frame)[4:]
     key, version, correlation_id, client_id, offset = parse_request_header(body)
@@ -86,7 +86,7 @@ def test_a_request_of_the_lane_is_what_the_general_decoder_expects(size: int) ->
 
 
 def test_an_answer_that_says_written_is_read() -> None:
-    template = lane_of()
+    template = template_of()
     assert template.read(77, answer(response_of())) == Outcome(5, -1)
     largest = 2**63 - 1
     stamped = response_of(base_offset=largest, log_append_time_ms=1_700_000_000_000)
@@ -114,17 +114,17 @@ def with_endpoint() -> ProduceResponse:
     ],
 )
 def test_every_other_answer_is_left_to_the_general_decoder(response: ProduceResponse) -> None:
-    assert lane_of().read(77, answer(response)) is None
+    assert template_of().read(77, answer(response)) is None
 
 
 def test_an_answer_that_is_cut_short_or_too_long_is_left_to_the_general_decoder() -> None:
-    template, whole = lane_of(), answer(response_of())
+    template, whole = template_of(), answer(response_of())
     assert all(template.read(77, whole[:size]) is None for size in range(len(whole)))
     assert template.read(77, memoryview(bytes(whole) + b"\0")) is None
 
 
 def test_an_answer_to_another_request_is_left_to_the_general_decoder() -> None:
-    assert lane_of().read(78, answer(response_of())) is None
+    assert template_of().read(78, answer(response_of())) is None
 
 
 # ---- threads that write themselves

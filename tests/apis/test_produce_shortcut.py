@@ -88,10 +88,10 @@ def outcome(response: Any) -> tuple[int, int, int, int]:
     )
 
 
-def lanes(broker: Broker) -> list[object]:
+def shortcuts(broker: Broker) -> list[object]:
     async def look() -> list[object]:
         assert broker.node is not None
-        return [each.lane for each in broker.node._server._connections if each.lane is not None]
+        return [each.shortcut for each in broker.node._server._connections if each.shortcut is not None]
 
     return broker.run(look())
 
@@ -130,20 +130,20 @@ def test_answers_as_the_long_way_does(broker: Broker, version: int, acks: int) -
             batch = random_batch(chance, sequences)
             partition = 1 if chance.random() < 0.1 else 0
             took = outcome(repeating.call(short.request(version, batch, partition, acks), version))
-            # A new connection every time has no lane.
+            # A new connection every time has no shortcut.
             with WireConnection(broker.bootstrap) as fresh:
                 expected = outcome(fresh.call(long.request(version, batch, partition, acks), version))
             assert took == expected, f"request {number} of seed {seed}"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_repeated_request_gets_a_lane(broker: Broker, version: int) -> None:
-    topic = Topic(broker, f"lane-{version}")
+def test_a_repeated_request_gets_a_shortcut(broker: Broker, version: int) -> None:
+    topic = Topic(broker, f"shortcut-{version}")
     with WireConnection(broker.bootstrap) as connection:
         for offset in range(5):
             answered = outcome(connection.call(topic.request(version, batch_of()), version))
             assert answered[:2] == (ErrorCode.NONE, offset)
-        assert bool(lanes(broker)) == (version >= 5)
+        assert bool(shortcuts(broker)) == (version >= 5)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_a_repeated_request_gets_a_lane(broker: Broker, version: int) -> None:
         {"flush.messages": "1"},
     ],
 )
-def test_topics_with_more_to_do_get_no_lane(broker: Broker, config: dict[str, str]) -> None:
+def test_topics_with_more_to_do_get_no_shortcut(broker: Broker, config: dict[str, str]) -> None:
     topic = Topic(broker, "slow-" + next(iter(config)), **config)
     with WireConnection(broker.bootstrap) as connection:
         for offset in range(4):
             assert outcome(connection.call(topic.request(9, batch_of()), 9))[:2] == (0, offset)
-        assert not lanes(broker)
+        assert not shortcuts(broker)
 
 
 def test_a_changed_setting_counts_at_once(broker: Broker) -> None:
@@ -168,7 +168,7 @@ def test_a_changed_setting_counts_at_once(broker: Broker) -> None:
     with WireConnection(broker.bootstrap) as connection, WireConnection(broker.bootstrap) as admin:
         for _ in range(3):
             connection.call(topic.request(9, batch_of()), 9)
-        assert lanes(broker)
+        assert shortcuts(broker)
         change = AlterableConfig(name="max.message.bytes", config_operation=0, value="200")
         resource = AlterConfigsResource(resource_type=2, resource_name="changing", configs=[change])
         admin.call(IncrementalAlterConfigsRequest(resources=[resource]))
@@ -181,7 +181,7 @@ def test_a_full_disk_is_told_as_such(broker: Broker, monkeypatch: pytest.MonkeyP
     with WireConnection(broker.bootstrap) as connection:
         for _ in range(3):
             connection.call(topic.request(9, batch_of()), 9)
-        assert lanes(broker)
+        assert shortcuts(broker)
 
         def full(*_: object) -> int:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

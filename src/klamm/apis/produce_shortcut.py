@@ -1,8 +1,8 @@
 """Answers produce requests that repeat the one before without decoding them or encoding the answer.
 
 A producer that writes to one partition sends the same bytes over and over, but for the correlation id and the
-batch. After two equal requests in a row the connection gets a lane, which remembers the bytes around the
-batch and the answer around its offsets. A request that fits is only compared; its batch is checked and
+batch. After two equal requests in a row the connection gets a shortcut, which remembers the bytes around
+the batch and the answer around its offsets. A request that fits is only compared; its batch is checked and
 appended exactly as on the long way (k00_produce), and the answer is a copy with four numbers written into
 it. A request that differs, or that would not succeed, takes the long way.
 
@@ -47,7 +47,7 @@ _offsets = struct.Struct(">qqq")
 _marker = struct.pack(">q", _MARKER)
 
 
-class ProduceLane:
+class ProduceShortcut:
     __slots__ = (
         "_answer",
         "_clock",
@@ -145,8 +145,10 @@ def is_for_one_partition(message: ProduceRequest) -> bool:
     return len(message.topic_data) == 1 and len(message.topic_data[0].partition_data) == 1
 
 
-def make_lane(request: Request[ProduceRequest], partition: Partition, clock: Clock) -> ProduceLane | None:
-    """A lane for requests like this one, which had one batch for `partition` and succeeded at once."""
+def make_shortcut(
+    request: Request[ProduceRequest], partition: Partition, clock: Clock
+) -> ProduceShortcut | None:
+    """A shortcut for requests like this one, which had one batch for `partition` and succeeded at once."""
     config = partition.log.config
     records = request.message.topic_data[0].partition_data[0].records
     if (
@@ -167,7 +169,7 @@ def make_lane(request: Request[ProduceRequest], partition: Partition, clock: Clo
     head_end = end - len(records) - length_size
     if frame[end:] != tail:
         return None
-    return ProduceLane(request, bytes(frame[_CORRELATION_ID_END:head_end]), tail, partition, clock)
+    return ProduceShortcut(request, bytes(frame[_CORRELATION_ID_END:head_end]), tail, partition, clock)
 
 
 def _example_answer(request: Request[ProduceRequest]) -> bytearray:
