@@ -19,7 +19,7 @@ from klamm.coordination.store import NoNode, Set, Unavailable
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 
-from .scenario import broker, run
+from .scenario import run
 
 
 def set_(name, value):
@@ -313,16 +313,6 @@ def test_the_broker_is_seen_under_its_advertised_addresses():
         }
     )
     assert broker_image(config, {"A": 5}) == BrokerImage(7, {"A": Endpoint("h", 5)}, "east")
-
-
-def test_a_second_broker_can_be_registered(tmp_path):
-    async def scenario(cluster):
-        service = await cluster.start()
-        await service.register_broker(broker(2, "west"))
-        (topic,) = await service.create_topics([NewTopic("t", 4, 2)])
-        assert {each.leader for each in topic.partitions} == {1, 2}
-
-    run(tmp_path, scenario)
 
 
 def test_a_damaged_node_is_named(tmp_path):

@@ -10,7 +10,7 @@ from klamm.config.alterations import Alteration, AlterOperation, alter
 from klamm.config.broker_config import BrokerConfig
 from klamm.config.describe import describe_broker, describe_broker_default, describe_group, describe_topic
 from klamm.config.listeners import advertised_addresses
-from klamm.config.rows import ConfigError, ConfigSource
+from klamm.config.rows import ConfigError
 from klamm.config.topic_keys import TOPIC_KEYS, find_topic_row, topic_config, validate_topic_config
 
 DAY_MS = 86_400_000
@@ -33,12 +33,10 @@ def test_layers_win_in_order_and_are_replaced_as_a_whole():
     static = BrokerConfig({"log.segment.bytes": "2000000", "log.retention.hours": "1"})
     dynamic = static.with_dynamic({"log.segment.bytes": "3000000"}, {"log.segment.bytes": "4000000"})
     assert dynamic["log.segment.bytes"] == 4_000_000
-    assert dynamic.source_of("log.segment.bytes") is ConfigSource.DYNAMIC_BROKER
     assert [each.source for each in dynamic.sourced_texts("log.segment.bytes")] == [2, 3, 4, 5]
     assert dynamic.with_dynamic({"log.retention.ms": "9"})["log.segment.bytes"] == 2_000_000
     assert dynamic.with_dynamic({"log.retention.ms": "9"})["log.retention.ms"] == 9
     assert static["log.segment.bytes"] == 2_000_000
-    assert static.with_static({"log.segment.bytes": "5000000"})["log.segment.bytes"] == 5_000_000
 
 
 def test_a_topic_takes_its_own_value_or_the_broker_s():

@@ -166,11 +166,6 @@ def test_both_names_of_the_broker_s_number_hold_it(static):
     assert (config["node.id"], config["broker.id"]) == (3, 3)
 
 
-def test_a_broker_given_another_number_has_it_under_both_names():
-    config = BrokerConfig({"node.id": "3"}).with_static({"node.id": "4"})
-    assert (config["node.id"], config["broker.id"]) == (4, 4)
-
-
 def test_what_only_a_synonym_sets_is_described_as_null():
     config = BrokerConfig({"log.retention.hours": "1", "log.roll.hours": "2"})
     described = {each.row.name: each for each in describe_broker(config)}

@@ -27,8 +27,8 @@ def test_flags_win_over_environment_over_file_over_default(tmp_path):
     assert config.int_("log.segment.bytes") == 3_000_000
     assert config.str_("broker.rack") == "a"
     assert config.int_("message.max.bytes") == 1_048_588
-    assert config.source_of("num.partitions") is ConfigSource.STATIC_BROKER
-    assert config.source_of("message.max.bytes") is ConfigSource.DEFAULT
+    assert config.sourced_texts("num.partitions")[0].source is ConfigSource.STATIC_BROKER
+    assert config.sourced_texts("message.max.bytes")[0].source is ConfigSource.DEFAULT
 
 
 def test_properties_are_read_as_java_reads_them():

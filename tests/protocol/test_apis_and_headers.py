@@ -8,7 +8,7 @@ import pytest
 from kio.schema.request_header.v2.header import RequestHeader as KioRequestHeaderV2
 from kio.serial import entity_reader, entity_writer
 
-from klamm.protocol.apis import API_VERSIONS, ApiKey, request_header_version, response_header_version
+from klamm.protocol.apis import API_VERSIONS, ApiKey, response_header_version
 from klamm.protocol.codec import decode, encode
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, FrameReader, frame_size
@@ -16,7 +16,6 @@ from klamm.protocol.headers import (
     encode_request_frame,
     encode_request_header,
     encode_response_frame,
-    encode_response_header,
     parse_request_header,
     parse_response_header,
 )
@@ -51,12 +50,23 @@ def test_advertised_is_not_always_accepted() -> None:
 
 
 def test_header_versions() -> None:
-    assert [request_header_version(ApiKey.PRODUCE, version) for version in (8, 9)] == [1, 2]
     assert [response_header_version(ApiKey.PRODUCE, version) for version in (8, 9)] == [0, 1]
     assert [response_header_version(ApiKey.API_VERSIONS, version) for version in range(5)] == [0] * 5
-    assert request_header_version(ApiKey.API_VERSIONS, 3) == 2
-    assert request_header_version(ApiKey.OFFSET_DELETE, 0) == 1
-    assert request_header_version(999, 0) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "has_tags"),
+    [
+        (ApiKey.PRODUCE, 8, False),
+        (ApiKey.PRODUCE, 9, True),
+        (ApiKey.API_VERSIONS, 3, True),
+        (ApiKey.OFFSET_DELETE, 0, False),
+    ],
+)
+def test_requests_of_flexible_versions_have_tags_in_their_header(
+    key: ApiKey, version: int, has_tags: bool
+) -> None:
+    assert len(encode_request_header(key, version, 1, None)) == (11 if has_tags else 10)
 
 
 @pytest.mark.parametrize("client_id", [None, "", "client-ü"])
@@ -111,9 +121,8 @@ def test_response_frame(version: int) -> None:
     response = ProduceResponse(responses=[TopicProduceResponse(name="t")])
     (frame,) = encode_response_frame(ApiKey.PRODUCE, version, 5, response)
     assert frame_size(frame) == len(frame) - SIZE_BYTES
-    assert frame[SIZE_BYTES:] == encode_response_header(ApiKey.PRODUCE, version, 5) + encode(
-        response, version
-    )
+    header = b"\x00\x00\x00\x05" if version == 8 else b"\x00\x00\x00\x05\x00"
+    assert frame[SIZE_BYTES:] == header + encode(response, version)
     assert parse_response_header(ApiKey.PRODUCE, version, frame[SIZE_BYTES:])[0] == 5
 
 

@@ -87,11 +87,6 @@ class ClusterService:
         await self._committer.load(broker)
         return self.image
 
-    async def register_broker(self, broker: BrokerImage) -> None:
-        """Add a broker, or its new addresses, to the image."""
-        committer = self._committer
-        await committer.in_turn(lambda: committer.publish(committer.image.with_broker(broker)))
-
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicImage | KafkaError]:

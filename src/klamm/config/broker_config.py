@@ -27,7 +27,7 @@ class SourcedText(NamedTuple):
 
 
 class BrokerConfig(ConfigValues):
-    """The effective configuration. It never changes: `with_dynamic` and `with_static` return a new one."""
+    """The effective configuration. It never changes: `with_dynamic` returns a new one."""
 
     __slots__ = ("_layers", "_origins", "_parsed", "_static", "advertised_listeners", "listeners")
 
@@ -134,16 +134,6 @@ class BrokerConfig(ConfigValues):
             dynamic_broker=this_broker,
         )
 
-    def with_static(self, settings: Mapping[str, str]) -> BrokerConfig:
-        """A copy, as if the broker had been started with these settings too."""
-        (_, broker), (_, default), _ = self._layers
-        return BrokerConfig(
-            {**self._static, **settings},
-            origins={name: origin for name, origin in self._origins.items() if name not in settings},
-            dynamic_default=default,
-            dynamic_broker=broker,
-        )
-
     def settings(self, source: ConfigSource) -> Mapping[str, str]:
         """The settings of one layer, as text."""
         return dict(dict(self._layers).get(source, {}))
@@ -155,11 +145,6 @@ class BrokerConfig(ConfigValues):
     def is_set(self, name: str) -> bool:
         """True if a layer sets the key itself, not only a synonym."""
         return any(name in parsed for parsed in self._parsed)
-
-    def source_of(self, name: str) -> ConfigSource:
-        """The layer that DescribeConfigs names for the value of `name`."""
-        sourced = self.sourced_texts(name)
-        return sourced[0].source if sourced else ConfigSource.DEFAULT
 
     def sourced_texts(self, name: str) -> list[SourcedText]:
         """The synonyms of `name` in DescribeConfigs; the first one is the value that counts.

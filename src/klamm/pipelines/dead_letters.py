@@ -43,7 +43,6 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.state import Attempt
 from pyspark_klamm.sink import forget_producer, producer_for
 
-HEADER_PREFIX = "klamm."
 RULE, ERROR, PIPELINE = "klamm.rule", "klamm.error", "klamm.pipeline"
 PARTITION, TIMESTAMP = "klamm.partition", "klamm.timestamp"
 CONTENT = "klamm.content"

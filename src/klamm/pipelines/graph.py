@@ -31,11 +31,6 @@ def sources_of(name: str, nodes: Mapping[str, Node]) -> list[Source]:
     return [node for node in order(name, nodes) if isinstance(node, Source)]
 
 
-def edges(nodes: Mapping[str, Node]) -> list[tuple[str, str]]:
-    """Pairs of an input and the node that reads it."""
-    return [(name, node.name) for node in nodes.values() for name in node.inputs if name in nodes]
-
-
 def unused(nodes: Mapping[str, Node]) -> list[Node]:
     """Sources and transforms that no pipeline uses."""
     used = {name for node in nodes.values() if isinstance(node, Pipeline) for name in _reached(node, nodes)}

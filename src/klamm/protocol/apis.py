@@ -159,11 +159,6 @@ FLEXIBLE_SINCE: dict[int, int] = {
 """The first flexible version by API key; looked up once per request, hence plain integers."""
 
 
-def request_header_version(key: int, version: int) -> int:
-    """Header 2 goes with flexible versions, 1 with all others. Only ControlledShutdown v0 had header 0."""
-    return 2 if version >= FLEXIBLE_SINCE.get(key, _NEVER_FLEXIBLE) else 1
-
-
 def response_header_version(key: int, version: int) -> int:
     """ApiVersions always has header 0: a client reads it before it knows the versions of the broker."""
     if key == ApiKey.API_VERSIONS:

@@ -28,11 +28,6 @@ def frame_size(buffer: Buffer, offset: int = 0, max_bytes: int = DEFAULT_MAX_FRA
     return size
 
 
-def encode_frame(*chunks: bytes) -> bytes:
-    """The chunks as one frame."""
-    return b"".join((_SIZE.pack(sum(map(len, chunks))), *chunks))
-
-
 class FrameReader:
     """Cuts a stream of bytes into frames.
 

@@ -18,7 +18,6 @@ from klamm.protocol.schema import Message
 
 _REQUEST_HEADER = Packer(">hhih")
 _CORRELATION_ID = Packer(">i")
-_CORRELATION_ID_AND_TAGS = Packer(">ix")
 _FRAME = Packer(">ii")
 _FRAME_AND_TAGS = Packer(">iix")
 _API_VERSIONS = ApiKey.API_VERSIONS.value
@@ -77,12 +76,6 @@ def parse_response_header(key: int, version: int, buffer: Buffer) -> tuple[int, 
     if response_header_version(key, version):
         offset = _skip_header_tags(buffer, offset)
     return correlation_id, offset
-
-
-def encode_response_header(key: int, version: int, correlation_id: int) -> bytes:
-    if response_header_version(key, version):
-        return _CORRELATION_ID_AND_TAGS.pack(correlation_id)
-    return _CORRELATION_ID.pack(correlation_id)
 
 
 def encode_response_frame(key: int, version: int, correlation_id: int, response: Message) -> list[Any]:

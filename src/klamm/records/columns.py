@@ -38,7 +38,6 @@ LAST_OFFSET_DELTA = 4
 BASE_TIMESTAMP = 5
 TIMESTAMP_TYPE = 6
 APPEND_TIMESTAMP = 7
-BATCH_FIELDS = 8
 
 # The fields of `state`, which `scan_batches` carries over from one source of bytes to the next.
 ROWS = 0

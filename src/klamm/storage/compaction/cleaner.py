@@ -131,7 +131,8 @@ class LogCleaner:
             return chosen is not None and await self._clean(chosen) is not None
 
     async def clean_now(self, log: Log) -> CleanSummary | None:
-        """Compact all that may be compacted, due or not. None if there is nothing, or it failed."""
+        """For tests, which choose the log: compact all that may be compacted, due or not. None if there is
+        nothing to compact, or compaction failed."""
         stable_offset = self._stable_offset(log)
         async with self._one_at_a_time:
             remembered = await asyncio.to_thread(self._recall, log)

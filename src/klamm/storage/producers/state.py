@@ -163,11 +163,7 @@ class ProducerStates:
     def write_snapshot(self, path: str) -> None:
         body = bytearray(_SNAPSHOT_COUNT.pack(len(self.entries)))
         for producer_id, entry in self.entries.items():
-            last = (
-                entry.batches[-1]
-                if entry.batches
-                else ProducedBatch(NO_SEQUENCE, NO_SEQUENCE, NO_OFFSET, 0, 0)
-            )
+            last = entry.batches[-1] if entry.batches else _NO_BATCH
             body += _SNAPSHOT_ENTRY.pack(
                 producer_id,
                 entry.producer_epoch,
