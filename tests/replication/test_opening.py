@@ -182,5 +182,5 @@ def test_records_out_of_order_are_refused() -> None:
         leader_epoch=-1,
         attributes=0,
     )
-    with pytest.raises(KafkaError, match="record 1 of the batch says that it is 0"):
+    with pytest.raises(KafkaError, match="record 1 of the batch has the offset delta 0, expected 1"):
         open_and_rewrite(batch, COMPACTED, NOW_MS)

@@ -78,7 +78,8 @@ async def _look_up(
     try:
         if asked.timestamp < 0 and version < _FIRST_VERSION_OF.get(asked.timestamp, 2**15):
             raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} has no meaning here"
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"timestamp {asked.timestamp} is not supported in ListOffsets version {version}",
             )
         partition = broker.partitions.get(topic, asked.partition_index)
         partition.check_online()

@@ -1,4 +1,4 @@
-"""The counters of a client, for its user and for the metrics page.
+"""The counters of a client, for its user.
 
 Counters are plain numbers that only grow (those that may fall say so). The thread that runs the client's loop
 writes them, or a caller under its lock; any thread may read them at any time.

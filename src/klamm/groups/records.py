@@ -105,9 +105,9 @@ def parse_record(key: bytes | None, value: bytes | None) -> OffsetChange | Group
             group_id = parsed_key.group
             return GroupChange(group_id, None if value is None else _parse_group(group_id, value))
     except MalformedMessage as error:
-        _LOGGER.warning("A record of __consumer_offsets is skipped: %s", error)
+        _LOGGER.warning("a record of __consumer_offsets is skipped: %s", error)
         return None
-    _LOGGER.warning("A record of __consumer_offsets is skipped: its key %r is of no known kind", key)
+    _LOGGER.warning("a record of __consumer_offsets is skipped: its key %r is of no known kind", key)
     return None
 
 

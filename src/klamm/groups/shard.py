@@ -90,7 +90,7 @@ class Shard:
                 self._revive(group_id)
         self.is_loaded = True
         if replayed:
-            _LOGGER.info("Loaded __consumer_offsets-%d: %d records", self.partition, replayed)
+            _LOGGER.info("loaded __consumer_offsets-%d: %d records", self.partition, replayed)
 
     def resign(self) -> None:
         """Another broker coordinates these groups now, or this one stops."""

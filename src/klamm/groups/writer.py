@@ -106,7 +106,7 @@ class PartitionWriter:
             except KafkaError as error:
                 _settle(first, error.code)
             except Exception:
-                _LOGGER.exception("Working out records for __consumer_offsets failed")
+                _LOGGER.exception("working out records for __consumer_offsets failed")
                 _settle(first, ErrorCode.UNKNOWN_SERVER_ERROR)
             return []
         batch = [first]
@@ -128,10 +128,10 @@ class PartitionWriter:
             for key, value in records:
                 self._replay(key, value)
         except KafkaError as error:
-            _LOGGER.warning("Writing to __consumer_offsets failed: %s", error)
+            _LOGGER.warning("writing to __consumer_offsets failed: %s", error)
             return _CODE_FOR_CLIENTS.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR)
         except Exception:
-            _LOGGER.exception("Writing to __consumer_offsets failed in a way nobody foresaw")
+            _LOGGER.exception("writing to __consumer_offsets failed with an unexpected error")
             return ErrorCode.UNKNOWN_SERVER_ERROR
         return ErrorCode.NONE
 

@@ -6,8 +6,7 @@ inodes of deleted files. A path is only where a file was last seen. Rules:
 - A renamed file stays the same file, whether its new name matches or not. A file without a matching name is
   read to its end, and closed when it has not grown for a while.
 - A file that became shorter than its position, or whose first bytes changed, was truncated: it counts as a
-new
-  file in the same place, and is read from its beginning.
+  new file in the same place, and is read from its beginning.
 - A file that appears again is read from where reading stopped.
 - Device numbers may change when a machine restarts. A file with the same path, inode and first bytes is the
   same file then.

@@ -1,1 +1,1 @@
-"""Ids, error codes, limits."""
+"""Ids, error codes, the choice of the event loop."""

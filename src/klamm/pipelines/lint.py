@@ -3,9 +3,9 @@
     imports, decorators, names      whatever keeps the files from being imported (discovery.py)
     the graph                       unknown inputs, circles, unused functions (graph.py)
     sources                         schemas, options and starts that do not parse, conditions with unknown
-    columns sinks                           modes that a sink does not support, two pipelines with one table,
-    a topic that
-                                    a pipeline both writes and reads
+                                    columns
+    sinks                           modes that a sink does not support, two pipelines with one table, a topic
+                                    that a pipeline both writes and reads
     topics                          missing topics; if no broker answers, that is one warning
     records                         the newest records that do not fit the schema, and unknown fields
 

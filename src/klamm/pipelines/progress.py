@@ -24,7 +24,7 @@ RATE_WINDOW_MS = 10_000
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """How one pipeline is doing at one moment: for a terminal, a page, and a status file."""
+    """How one pipeline is doing at one moment: for a terminal and a status file."""
 
     pipeline: str
     sink: str

@@ -101,7 +101,8 @@ def _check_records(payload: memoryview, header: BatchHeader, config: LogConfig, 
             _, _, offset_delta, timestamp_delta, key, _ = span
             if offset_delta != index:
                 raise KafkaError(
-                    ErrorCode.INVALID_RECORD, f"record {index} of the batch says that it is {offset_delta}"
+                    ErrorCode.INVALID_RECORD,
+                    f"record {index} of the batch has the offset delta {offset_delta}, expected {index}",
                 )
             timestamp = header.base_timestamp + timestamp_delta
             if needs_keys and key is None:

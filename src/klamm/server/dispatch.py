@@ -116,7 +116,7 @@ class Dispatcher:
         accepted = API_VERSIONS[key].accepted
         if version not in accepted:
             raise CloseConnection(
-                f"client {client_id!r} asked for {key.title} version {version}; served are {accepted}"
+                f"client {client_id!r} asked for {key.title} version {version}; versions {accepted} are served"
             )
         return self._add_route(key, version)
 

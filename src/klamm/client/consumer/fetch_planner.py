@@ -8,9 +8,8 @@
   metadata.max.age.ms or until a fetch from that replica fails.
 - Of every partition at most two fetches are buffered, and these are so small that all partitions together
   stay below prefetch.max.bytes: a slow partition never takes another one's room.
-- A partition that moved to a new leader is not fetched until it is known that the new leader has the records
-that
-  were read.
+- A partition that moved to a new leader is not fetched until it is known that the new leader has the
+  records that were read.
 - Errors belong to partitions. An error that may pass is tried again later, any other is raised by a poll.
 """
 

@@ -103,7 +103,7 @@ class ProducerStates:
         if sequence != expected:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} sent sequence {sequence}, expected was {expected}",
+                f"producer {header.producer_id} sent sequence {sequence}, expected {expected}",
             )
         return None
 
@@ -189,7 +189,7 @@ class ProducerStates:
             raise CorruptSnapshot(f"{path} does not match its CRC")
         (count,) = _SNAPSHOT_COUNT.unpack_from(data, _SNAPSHOT_HEADER.size)
         if len(data) != header_size + count * _SNAPSHOT_ENTRY.size:
-            raise CorruptSnapshot(f"{path} says {count} producers, but has not their size")
+            raise CorruptSnapshot(f"{path} states {count} producers, but its size does not match")
         entries = {}
         for fields in _SNAPSHOT_ENTRY.iter_unpack(data[header_size:]):
             producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, first_open = fields
