@@ -279,6 +279,7 @@ async def test_only_versions_2_to_4_choose_a_retention() -> None:
     first, second = (broker.groups.offsets_of("g").get("t", index) for index in (0, 1))
     assert first is not None and first.expire_timestamp_ms == broker.clock.now_ms() + 1000
     assert second is not None and second.expire_timestamp_ms == -1
+    assert await broker.commit(4, 0, 6, retention_time_ms=2**63 - 1) == [ErrorCode.NONE]  # for ever
 
 
 @pytest.mark.parametrize("version", range(1, 11))

@@ -31,7 +31,12 @@ from klamm.protocol.messages.k44_incremental_alter_configs import (
 from klamm.protocol.messages.k75_describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from klamm.records.builder import build_batch, number_records
 from klamm.replication import partitions as partitions_module
-from klamm.storage.checkpoints import CLEAN_SHUTDOWN_FILE, LEADER_EPOCH_FILE, RECOVERY_POINT_FILE
+from klamm.storage.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+)
 from klamm.storage.segments.segment import Segment
 from klamm.testing.broker import Broker
 from klamm.testing.wire import WireConnection
@@ -315,6 +320,29 @@ def test_a_topic_with_a_damaged_partition_can_be_deleted_and_made_anew(tmp_path:
         create(wire, "bad")
         assert produce(wire, "bad") == (ErrorCode.NONE, 0)
         wait_until(lambda: not list(tmp_path.glob("*-delete")), "the damaged log's files are removed")
+
+
+def test_a_damaged_log_of_an_unknown_topic_is_kept_when_its_name_is_used_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All metadata is gone, and with it the topic: a client makes it anew before anyone restores the file."""
+    caplog.set_level("INFO")
+    broker = Broker(data_dir=tmp_path)
+    with broker, WireConnection(broker.bootstrap) as wire:
+        create(wire, "bad")
+        produce(wire, "bad")
+    directory = tmp_path / "bad-0"
+    lose_epochs(directory)
+    (directory / "00000000000000000000.log").write_bytes(bytes(100))
+    (directory / "00000000000000000001.log").write_bytes(b"")
+    for lost in (tmp_path / STORE_FILE, tmp_path / "meta.properties", directory / PARTITION_METADATA_FILE):
+        lost.unlink()
+    with broker, WireConnection(broker.bootstrap) as wire:
+        create(wire, "bad")
+        assert produce(wire, "bad") == (ErrorCode.NONE, 0)
+    (kept,) = tmp_path.glob("bad-0.*-stray")
+    assert (kept / "00000000000000000000.log").read_bytes() == bytes(100)
+    assert f"kept as {kept}" in caplog.text
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "unclean"])

@@ -31,6 +31,7 @@ from klamm.protocol.messages.k08_offset_commit import (
 _FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
 _FIRST_VERSION_WITH_TOPIC_IDS = 10
 _KEEP_FOR_DEFAULT = -1
+_LATEST_TIMESTAMP_MS = 2**63 - 1
 
 COMMITTED_AT_ONCE = 500
 """Offsets that are written in one go: some ten milliseconds of work."""
@@ -58,7 +59,9 @@ class _Commit:
         self._now_ms = broker.clock.now_ms()
         retention_ms = request.message.retention_time_ms
         self._expire_timestamp_ms = (
-            NO_TIMESTAMP if retention_ms == _KEEP_FOR_DEFAULT else self._now_ms + retention_ms
+            NO_TIMESTAMP
+            if retention_ms == _KEEP_FOR_DEFAULT
+            else min(self._now_ms + retention_ms, _LATEST_TIMESTAMP_MS)
         )
 
     def collect(self, topic: OffsetCommitRequestTopic) -> Steps[None]:

@@ -104,7 +104,7 @@ class Group:
             self._join_known(request, token, now_ms)
 
     def _has_room_for(self, member_id: str) -> bool:
-        """True if the group has room for `member_id`. During a join phase only members that have joined count."""
+        """True if there is room for the member. During a join phase only members that have joined count."""
         if self.state is GroupState.PREPARING_REBALANCE:
             member = self.members.get(member_id)
             has_joined = member is not None and member.join_token is not None

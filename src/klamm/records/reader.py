@@ -1,10 +1,10 @@
 """Reads the records of a batch, for the few places that must decompress one.
 
 `iter_records` makes a Python object per record: for look-ups by time, a producer that splits a batch, tools
-and tests. `iter_spans` makes no
-objects of values and headers: compaction keeps or drops records as byte ranges, and a topic with rules for
-single records (it is compacted, or refuses old timestamps) needs only the keys and timestamps of produced
-records. All lengths are checked against the bytes that are there; malformed records raise `CorruptBatch`.
+and tests. `iter_spans` makes no objects of values and headers: compaction keeps or drops records as byte
+ranges, and a topic with rules for single records (it is compacted, or refuses old timestamps) needs only the
+keys and timestamps of produced records. All lengths are checked against the bytes that are there; malformed
+records raise `CorruptBatch`.
 """
 
 from __future__ import annotations

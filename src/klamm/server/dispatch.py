@@ -116,7 +116,8 @@ class Dispatcher:
         accepted = API_VERSIONS[key].accepted
         if version not in accepted:
             raise CloseConnection(
-                f"client {client_id!r} asked for {key.title} version {version}; versions {accepted} are served"
+                f"client {client_id!r} asked for {key.title} version {version}, which is not served: "
+                f"versions {accepted} are"
             )
         return self._add_route(key, version)
 

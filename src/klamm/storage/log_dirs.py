@@ -330,7 +330,7 @@ class LogDirs:
                     report=self._report,
                 )
                 log.assign_topic_id(topic_id)
-            except OSError as error:
+            except Exception as error:  # a directory that was there may hold anything
                 if is_new:
                     remove_tree(path)
                 raise KafkaError(
@@ -340,19 +340,21 @@ class LogDirs:
             return log
 
     def _clear_name(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """Put away a directory that another topic of this name has left, because it could not be renamed when
-        that topic was deleted: its records must not become part of the new log. A person decides about it."""
+        """Put away a directory of this name whose records must not become part of the new log: another topic
+        has left it, because it could not be renamed when that topic was deleted, or its log is damaged and
+        does not say of which topic it is. A person decides about it."""
         for directory in self.online:
             path = directory.file(str(topic_partition))
             found = read_partition_metadata(f"{path}/{PARTITION_METADATA_FILE}")
-            if found is None or found == topic_id:
+            if found == topic_id or (found is None and topic_partition not in directory.damaged):
                 continue
             stale = directory.logs.get(topic_partition)
             if stale is not None:
                 self._forget(stale)
             directory.damaged.pop(topic_partition, None)
             kept_as = put_away(path, STRAY_SUFFIX)
-            self._report(f"{path} is of another topic: kept as {kept_as}; remove it if it is not needed")
+            problem = "is of another topic" if found is not None else "is damaged, and its name is used anew"
+            self._report(f"{path} {problem}: kept as {kept_as}; remove it if it is not needed")
 
     def put_away_for_deletion(self, topic_partitions: Iterable[TopicPartition]) -> PutAway:
         """Forget logs, damaged ones too, and rename their directories, so that the names are free at once.
