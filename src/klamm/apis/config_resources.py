@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
-from klamm.apis.steps import Pauses, count_names
+from klamm.apis.steps import Pauses, count_names, lazily
 from klamm.model.errors import ErrorCode, KafkaError
 
 
@@ -21,12 +21,16 @@ MOST_CONFIGS = 1_000
 """Settings of one resource in a request. No resource has half as many keys."""
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
+AnswerT = TypeVar("AnswerT")
 
 
 async def alter_each(
-    resources: Sequence[ResourceT], alter: Callable[[ResourceT], Awaitable[None]]
-) -> list[tuple[ResourceT, KafkaError | None]]:
-    """Alter the resources one after the other; a failure concerns its resource only."""
+    resources: Sequence[ResourceT],
+    alter: Callable[[ResourceT], Awaitable[None]],
+    answer_type: Callable[..., AnswerT],
+) -> list[AnswerT]:
+    """Alter the resources one after the other; a failure concerns its resource only. Returns the answers,
+    which have the same fields in both APIs, to be encoded in steps."""
     times_named = await count_names(resources, lambda each: (each.resource_type, each.resource_name))
     outcomes: list[tuple[ResourceT, KafkaError | None]] = []
     pauses = Pauses()
@@ -45,4 +49,14 @@ async def alter_each(
             outcomes.append((resource, error.as_result()))
         else:
             outcomes.append((resource, None))
-    return outcomes
+
+    def answer(outcome: tuple[ResourceT, KafkaError | None]) -> AnswerT:
+        resource, error = outcome
+        return answer_type(
+            error_code=ErrorCode.NONE if error is None else error.code,
+            error_message=None if error is None else error.message,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+
+    return lazily(outcomes, answer)

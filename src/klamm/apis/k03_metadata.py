@@ -152,18 +152,12 @@ def _response(
     broker: Broker, request: Request[MetadataRequest], topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
     image = broker.cluster.image
-    brokers = []
-    for each in image.brokers.values():
-        endpoint = each.endpoints.get(request.listener_name)
-        if endpoint is not None:
-            brokers.append(
-                MetadataResponseBroker(
-                    node_id=each.id, host=endpoint.host, port=endpoint.port, rack=each.rack
-                )
-            )
     asked_operations = request.message.include_cluster_authorized_operations
     return MetadataResponse(
-        brokers=brokers,
+        brokers=[
+            MetadataResponseBroker(node_id=each.id, host=endpoint.host, port=endpoint.port, rack=each.rack)
+            for each, endpoint in image.brokers_at(request.listener_name)
+        ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
         topics=topics,

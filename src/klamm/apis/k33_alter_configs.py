@@ -9,8 +9,7 @@ from __future__ import annotations
 from klamm.apis.broker import Broker
 from klamm.apis.config_resources import alter_each
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps, lazily
-from klamm.model.errors import ErrorCode, KafkaError
+from klamm.apis.steps import Steps, in_steps
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k33_alter_configs import (
     AlterConfigsRequest,
@@ -32,16 +31,5 @@ async def handle(broker: Broker, request: Request[AlterConfigsRequest]) -> Steps
             validate_only=message.validate_only,
         )
 
-    return in_steps(
-        AlterConfigsResponse(responses=lazily(await alter_each(message.resources, alter), _answer))
-    )
-
-
-def _answer(outcome: tuple[AlterConfigsResource, KafkaError | None]) -> AlterConfigsResourceResponse:
-    resource, error = outcome
-    return AlterConfigsResourceResponse(
-        error_code=ErrorCode.NONE if error is None else error.code,
-        error_message=None if error is None else error.message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
+    answers = await alter_each(message.resources, alter, AlterConfigsResourceResponse)
+    return in_steps(AlterConfigsResponse(responses=answers))

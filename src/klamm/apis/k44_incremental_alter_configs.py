@@ -11,7 +11,7 @@ from __future__ import annotations
 from klamm.apis.broker import Broker
 from klamm.apis.config_resources import alter_each
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps, lazily
+from klamm.apis.steps import Steps, in_steps
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -38,19 +38,8 @@ async def handle(
             validate_only=message.validate_only,
         )
 
-    return in_steps(
-        IncrementalAlterConfigsResponse(responses=lazily(await alter_each(message.resources, alter), _answer))
-    )
-
-
-def _answer(outcome: tuple[AlterConfigsResource, KafkaError | None]) -> AlterConfigsResourceResponse:
-    resource, error = outcome
-    return AlterConfigsResourceResponse(
-        error_code=ErrorCode.NONE if error is None else error.code,
-        error_message=None if error is None else error.message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
+    answers = await alter_each(message.resources, alter, AlterConfigsResourceResponse)
+    return in_steps(IncrementalAlterConfigsResponse(responses=answers))
 
 
 def _alteration(config: AlterableConfig) -> Alteration:

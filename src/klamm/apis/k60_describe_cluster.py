@@ -34,19 +34,13 @@ def handle(broker: Broker, request: Request[DescribeClusterRequest]) -> Describe
             error_message=f"endpoints of type {message.endpoint_type} are not served here; brokers (1) are",
         )
     image = broker.cluster.image
-    brokers = []
-    for each in image.brokers.values():
-        endpoint = each.endpoints.get(request.listener_name)
-        if endpoint is not None:
-            brokers.append(
-                DescribeClusterBroker(
-                    broker_id=each.id, host=endpoint.host, port=endpoint.port, rack=each.rack
-                )
-            )
     asked_operations = message.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
-        brokers=brokers,
+        brokers=[
+            DescribeClusterBroker(broker_id=each.id, host=endpoint.host, port=endpoint.port, rack=each.rack)
+            for each, endpoint in image.brokers_at(request.listener_name)
+        ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked_operations else NOT_ASKED,
     )

@@ -7,7 +7,7 @@ for as long as it likes, and sees the state of that moment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -77,6 +77,13 @@ class ClusterImage:
     broker_configs: Mapping[str, Mapping[str, str]]
     """Run-time settings by broker id as text; `ALL_BROKERS` has those of all."""
     group_configs: Mapping[str, Mapping[str, str]]
+
+    def brokers_at(self, listener_name: str) -> Iterator[tuple[BrokerImage, Endpoint]]:
+        """The brokers that have a listener of this name, each with its address there."""
+        for broker in self.brokers.values():
+            endpoint = broker.endpoints.get(listener_name)
+            if endpoint is not None:
+                yield broker, endpoint
 
     def with_topic(self, topic: TopicImage) -> ClusterImage:
         """With this topic added, or in place of the one of its name."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Self, Unpack
+from typing import Unpack
 
 from klamm.client.admin import cluster, storage
 from klamm.client.admin import configs as configs_module
@@ -45,6 +44,7 @@ from klamm.client.arguments import (
     as_timeout,
     several,
 )
+from klamm.client.async_face import AsyncFace
 from klamm.client.guard import ClientGuard
 from klamm.client.network.network import Network
 from klamm.client.options import ClientOptions
@@ -54,7 +54,7 @@ from klamm.config.client_config import Bootstrap, ClientConfig, ConfigGiven
 KIND = "admin"
 
 
-class Admin:
+class Admin(AsyncFace):
     """Administers a cluster: topics, settings, groups, offsets, records, log directories.
 
     A method with a name in the singular is about one item, and raises that item's error. A method with a name
@@ -100,25 +100,6 @@ class Admin:
             self._guard.check_on_loop()
         if self._guard.begin_close():
             await self._network.close(seconds)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<klamm.aio.{type(self).__name__} {self._guard.client_id}{self._guard.state}>"
-
-    def __del__(self) -> None:
-        if (guard := getattr(self, "_guard", None)) is not None:
-            guard.abandoned()
 
     def counters(self) -> dict[str, float]:
         """The counters of this client so far, by name."""

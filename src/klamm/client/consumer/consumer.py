@@ -18,7 +18,7 @@ import ssl
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from klamm.client.arguments import (
     PartitionLike,
@@ -31,6 +31,7 @@ from klamm.client.arguments import (
     given_partitions,
     time_ms,
 )
+from klamm.client.async_face import AsyncFace
 from klamm.client.consumer.engine import CLOSE_SECONDS, ConsumerEngine
 from klamm.client.consumer.group.base_session import DRAIN
 from klamm.client.consumer.group.sessions import Sessions
@@ -91,7 +92,7 @@ class AwaitingWaits:
         return await asyncio.to_thread(make_columns, leases, limit)
 
 
-class Consumer:
+class Consumer(AsyncFace):
     """Reads records.
 
     `bootstrap` names one or more brokers ("host:port,host:port", or a list). With a `group` the partitions of
@@ -158,10 +159,6 @@ class Consumer:
                 self._guard.begin_close()
                 await self._engine.close(deadline)
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -171,13 +168,6 @@ class Consumer:
         if kind is None:
             self._engine.finish_given()
         await self.close()
-
-    def __repr__(self) -> str:
-        return f"<klamm.aio.{type(self).__name__} {self._guard.client_id}{self._guard.state}>"
-
-    def __del__(self) -> None:
-        if (guard := getattr(self, "_guard", None)) is not None:
-            guard.abandoned()
 
     def counters(self) -> dict[str, float]:
         """The counters of this client so far, by name."""

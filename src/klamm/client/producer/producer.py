@@ -9,10 +9,10 @@ from asyncio import _get_running_loop
 from collections.abc import Generator
 from functools import partial
 from threading import RLock
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from klamm.client.arguments import TimeLike, as_name, as_timeout
+from klamm.client.async_face import AsyncFace
 from klamm.client.errors import ClientError, ClientMisused
 from klamm.client.producer.arguments import BytesLike, HeadersGiven
 from klamm.client.producer.delivery import BatchDelivery, SentRange
@@ -116,7 +116,7 @@ def column_feed(
     return ColumnFeed(batch, ColumnNames(**columns), engine.settings, engine.partitioner, topic)
 
 
-class Producer:
+class Producer(AsyncFace):
     """Sends records to topics.
 
     `bootstrap` names one or more brokers ("host:port,host:port", or a list); `config` is a mapping or a file
@@ -158,25 +158,6 @@ class Producer:
         if not self._guard.unusable:
             self._guard.check_on_loop()
         await self._engine.close(seconds)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close()
-
-    def __repr__(self) -> str:
-        return f"<klamm.aio.{type(self).__name__} {self._guard.client_id}{self._guard.state}>"
-
-    def __del__(self) -> None:
-        if (guard := getattr(self, "_guard", None)) is not None:
-            guard.abandoned()
 
     def counters(self) -> dict[str, float]:
         """The counters of this client so far, by name."""
