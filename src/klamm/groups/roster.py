@@ -1,7 +1,7 @@
 """Who is in a group: its members, the static names some of them go by, its leader, and its protocol vote.
 
 Invariants: a static name belongs to one member; the leader, when there is one, is a member;
-`_supporters` counts for every protocol the members that support it.
+`_supporters` counts for every protocol the members that support it, and has no protocol that none supports.
 """
 
 from __future__ import annotations
@@ -76,15 +76,21 @@ class Roster:
         member = self._members.pop(member_id)
         if member.instance_id is not None:
             del self._static_member_ids[member.instance_id]
-        self._supporters.subtract(member.protocol_names)
+        self._forget_protocols(member)
         if self.leader_id == member_id:
             self.leader_id = next(iter(self._members), None)
         return member
 
     def replace_protocols(self, member: Member, protocols: tuple[Subscription, ...]) -> None:
-        self._supporters.subtract(member.protocol_names)
+        self._forget_protocols(member)
         member.protocols = protocols
         self._supporters.update(member.protocol_names)
+
+    def _forget_protocols(self, member: Member) -> None:
+        for name in member.protocol_names:
+            self._supporters[name] -= 1
+            if not self._supporters[name]:
+                del self._supporters[name]
 
     def rename_static(self, instance_id: str, new_member_id: str) -> Member:
         """Give a static member a new member id. It keeps its assignment, and stays the leader if it is."""
@@ -112,7 +118,9 @@ class Roster:
 
     def elect_protocol(self) -> str | None:
         """The protocol that most members like best among those that all support."""
-        candidates = {name for name, count in self._supporters.items() if count and count == len(self)}
+        # What all support, the first member supports too; the names that any member has may be very many.
+        names: set[str] = next((member.protocol_names for member in self), set())
+        candidates = {name for name in names if self._supporters[name] == len(self)}
         if not candidates:
             return None
         votes = Counter(member.vote(candidates) for member in self)
