@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_klamm.rows import MAX_BATCH_ROWS
 from pyspark_klamm.source import KlammSource
-from pyspark_klamm.worker_memory import settle
+from pyspark_klamm.worker_memory import freeze_loaded_objects
 
 PARTITION_COUNT = 6
 BATCH_BYTES = 4 * 1024 * 1024
@@ -58,7 +58,7 @@ class ReadyMadeReader(DataSourceReader):
         while left:
             yield batch if left >= batch.num_rows else batch.slice(0, left)
             left -= min(left, batch.num_rows)
-        settle()
+        freeze_loaded_objects()
 
 
 def make_batch(schema: StructType, size: int) -> pyarrow.RecordBatch:

@@ -16,7 +16,7 @@ from pyspark_klamm.connections import Connection, connection_for
 from pyspark_klamm.lookup import ClusterLookup
 from pyspark_klamm.options import ReadOptions
 from pyspark_klamm.planning import OffsetRange, split_ranges
-from pyspark_klamm.worker_memory import keep_freed_memory, settle
+from pyspark_klamm.worker_memory import freeze_loaded_objects, keep_freed_memory
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -78,4 +78,4 @@ def read_partition(options: ReadOptions, schema: StructType, wanted: OffsetRange
         fails_on_loss=options.fail_on_data_loss,
         patience_seconds=options.poll_timeout_seconds,
     )
-    settle()
+    freeze_loaded_objects()

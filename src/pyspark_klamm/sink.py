@@ -24,7 +24,7 @@ from pyspark_klamm.client_options import client_config, client_settings
 from pyspark_klamm.errors import OptionError
 from pyspark_klamm.kept import KeptClients
 from pyspark_klamm.options import parse_topic
-from pyspark_klamm.worker_memory import keep_freed_memory, settle
+from pyspark_klamm.worker_memory import freeze_loaded_objects, keep_freed_memory
 
 if TYPE_CHECKING:
     import pyarrow
@@ -75,7 +75,7 @@ class TopicSink:
             # Unsent rows must not be sent after the task has failed.
             forget_producer(self.settings)
             raise
-        settle()
+        freeze_loaded_objects()
         return Written(rows)
 
     def _send(self, producer: Producer, topic: str, rows: pyarrow.Table) -> RangesDelivery:

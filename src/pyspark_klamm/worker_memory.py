@@ -29,10 +29,10 @@ _done_in: dict[str, int] = {}
 """The process in which each step was done: a worker is forked from a process that may have done it too."""
 
 
-def settle() -> None:
+def freeze_loaded_objects() -> None:
     """At the end of a worker's first task: exclude all loaded objects from garbage collection. Does nothing
     outside of workers."""
-    if not _is_due("settle"):
+    if not _is_due("freeze loaded objects"):
         return
     gc.collect()  # garbage must not be frozen
     gc.freeze()

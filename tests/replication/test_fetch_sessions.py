@@ -9,7 +9,7 @@ import pytest
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.replication import fetch_sessions, fetching
 from klamm.replication.fetch_sessions import FetchSession, FetchSessions, PartitionKey
-from klamm.replication.fetching import PartitionAnswer, collect, ready_targets, settle
+from klamm.replication.fetching import PartitionAnswer, collect, ready_targets, select_for_response
 from klamm.replication.partition import Partition
 from tests.replication.partitions import append, open_partition, position
 
@@ -47,7 +47,7 @@ class Partitions:
         """What one fetch of the session says."""
         targets = ready_targets(session)
         session.resolve(self, targets)
-        return settle(session, collect(targets, max_bytes, 100, may_block=True).answers)
+        return select_for_response(session, collect(targets, max_bytes, 100, may_block=True).answers)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.replication.fetch_sessions import PartitionKey, TargetSet
-from klamm.replication.fetching import FetchResult, ParkedFetch, collect, ready_targets, settle
+from klamm.replication.fetching import FetchResult, ParkedFetch, collect, ready_targets, select_for_response
 from klamm.replication.partition import Partition
 from klamm.storage.log import WouldBlock
 from tests.replication.partitions import append, open_partition, position
@@ -38,7 +38,7 @@ class Fetcher:
             raise WouldBlock
         result = self.collect()
         if is_last or result.must_answer or result.byte_count >= self.min_bytes:
-            settle(self.fetch, result.answers)
+            select_for_response(self.fetch, result.answers)
             return result
         return None
 

@@ -23,20 +23,20 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_a_task_settles_its_worker_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_freezes_the_loaded_objects_of_its_worker_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TaskContext, "_taskContext", TaskContext())
-    worker_memory.settle()
+    worker_memory.freeze_loaded_objects()
     frozen = gc.get_freeze_count()
     assert frozen > 0
     later = [[] for _ in range(1000)]
-    worker_memory.settle()
+    worker_memory.freeze_loaded_objects()
     # Some of what is kept may go meanwhile: this process has other threads.
     assert gc.get_freeze_count() < frozen + len(later), "what tasks make is not kept"
 
 
 def test_a_process_that_runs_no_task_is_left_alone() -> None:
     before = gc.get_freeze_count()
-    worker_memory.settle()
+    worker_memory.freeze_loaded_objects()
     assert gc.get_freeze_count() == before
 
 

@@ -40,7 +40,7 @@ from klamm.replication.fetching import (
     PartitionAnswer,
     collect,
     ready_targets,
-    settle,
+    select_for_response,
 )
 from klamm.replication.partition import Partition
 from klamm.storage.log import WouldBlock
@@ -238,7 +238,7 @@ class _Fetch:
         if self.request.is_large:
             return self._respond_in_steps(result)
         topics: dict[str | bytes, list[PartitionData]] = {}
-        for answer in settle(self.fetch, result.answers):
+        for answer in select_for_response(self.fetch, result.answers):
             name, index = answer.target.position.key
             topics.setdefault(name, []).append(self._partition_data(index, answer))
         return self._response(topics)
@@ -246,7 +246,7 @@ class _Fetch:
     def _respond_in_steps(self, result: FetchResult) -> Steps[FetchResponse]:
         topics: dict[str | bytes, list[PartitionAnswer]] = {}
         for piece in pieces_of(result.answers):
-            for answer in settle(self.fetch, piece):
+            for answer in select_for_response(self.fetch, piece):
                 topics.setdefault(answer.target.position.key[0], []).append(answer)
             yield
 

@@ -84,7 +84,7 @@ class PartitionWriter:
         """Replay nothing more, and answer all writes with NOT_COORDINATOR: another broker coordinates now."""
         self._is_closed = True
         for write in (*self._under_way, *self._queue):
-            _settle(write, ErrorCode.NOT_COORDINATOR)
+            _set_outcome(write, ErrorCode.NOT_COORDINATOR)
         self._queue.clear()
 
     async def _drain(self) -> None:
@@ -93,7 +93,7 @@ class PartitionWriter:
                 self._under_way = self._take_batch()
                 code = await self._commit([record for write in self._under_way for record in write.records])
                 for write in self._under_way:
-                    _settle(write, code)
+                    _set_outcome(write, code)
                 self._under_way = []
         finally:
             self._task = None
@@ -104,10 +104,10 @@ class PartitionWriter:
             try:
                 return [first._replace(records=first.build())]
             except KafkaError as error:
-                _settle(first, error.code)
+                _set_outcome(first, error.code)
             except Exception:
                 _LOGGER.exception("working out records for __consumer_offsets failed")
-                _settle(first, ErrorCode.UNKNOWN_SERVER_ERROR)
+                _set_outcome(first, ErrorCode.UNKNOWN_SERVER_ERROR)
             return []
         batch = [first]
         size = _size(first)
@@ -136,7 +136,7 @@ class PartitionWriter:
         return ErrorCode.NONE
 
 
-def _settle(write: _Write, code: ErrorCode) -> None:
+def _set_outcome(write: _Write, code: ErrorCode) -> None:
     if not write.outcome.done():
         write.outcome.set_result(code)
 

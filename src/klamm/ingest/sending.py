@@ -29,11 +29,11 @@ from klamm.ingest.recovery import Remembered, next_sequence
 DELIVERY_TIMEOUT_MS = 2**31 - 1
 """Lines are never given up because a broker is away; this is the longest possible time, 24 days."""
 
-SETTLE_S = 0.5
+STABLE_S = 0.5
 """Requests that a killed process has sent may still be in the broker's socket. So the state of its producer
 must stay the same for this long."""
 
-SETTLE_LIMIT_S = 30.0
+STABLE_LIMIT_S = 30.0
 """A producer whose sequence numbers still rise after this time is running, and not ours."""
 
 PARTITIONS_AGE_S = 30.0
@@ -161,7 +161,7 @@ class TopicWriter:
     ) -> dict[tuple[int, int], Remembered] | None:
         """The producer state of partitions, by partition and producer id; None if brokers cannot tell."""
         wanted = {place for place in places if place[0] < self._partitions}
-        deadline = time.monotonic() + SETTLE_LIMIT_S
+        deadline = time.monotonic() + STABLE_LIMIT_S
         with Admin(config=self._admin_config) as admin:
             before = None
             while True:
@@ -173,7 +173,7 @@ class TopicWriter:
                     raise IngestError(
                         f"the producer state of {self.topic} cannot be read: {error}"
                     ) from error
-                if now == before or time.monotonic() > deadline or stop.wait(SETTLE_S):
+                if now == before or time.monotonic() > deadline or stop.wait(STABLE_S):
                     return now
                 before = now
 

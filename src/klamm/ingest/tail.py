@@ -132,7 +132,7 @@ class Tail:
     def _finish(self) -> None:
         """Wait until all blocks are acknowledged, and note that."""
         while True:
-            self._settle()
+            self._take_acknowledged()
             if not self._waiting:
                 break
             self._writer.wait(1.0)
@@ -193,7 +193,7 @@ class Tail:
         self.progress.behind_bytes = behind
         self.progress.files = len(self._open)
         self._send()
-        self._settle()
+        self._take_acknowledged()
         if not was_busy and self._done:
             self._note()
         return was_busy
@@ -333,7 +333,7 @@ class Tail:
             rows = parcel.rows[0] if len(parcel.rows) == 1 else pa.Table.from_batches(parcel.rows)
             self._writer.send(rows, [block.block_id for block in parcel.blocks])
 
-    def _settle(self) -> None:
+    def _take_acknowledged(self) -> None:
         for block_id in self._writer.acknowledged():
             self.progress.acknowledged += self._waiting.pop(block_id)
             self._done.append(block_id)

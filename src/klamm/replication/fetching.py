@@ -133,7 +133,7 @@ def _diverging_epoch(partition: Partition, last_fetched_epoch: int, offset: int)
     return None
 
 
-def settle(fetch: TargetSet, answers: Iterable[PartitionAnswer]) -> list[PartitionAnswer]:
+def select_for_response(fetch: TargetSet, answers: Iterable[PartitionAnswer]) -> list[PartitionAnswer]:
     """Choose what goes into the response, and remember what the client has been told with it.
 
     An incremental answer leaves out partitions with nothing new. A partition that gave records moves to the
