@@ -25,7 +25,7 @@ from klamm.protocol.messages.k19_create_topics import (
 )
 from klamm.records.batch import HEADER_SIZE, parse_header
 from klamm.records.builder import build_batch, number_records
-from klamm.records.reader import Record, iter_records
+from klamm.records.reader import StoredRecord, iter_records
 from klamm.testing.wire import WireConnection
 
 NAMES_PRODUCE_VERSION = 12
@@ -157,9 +157,9 @@ def batches_of(data: memoryview | bytes) -> Iterator[memoryview]:
 
 def read_all(
     connection: WireConnection, topic: str | bytes, *, partition: int = 0, offset: int = 0
-) -> list[Record]:
+) -> list[StoredRecord]:
     """Every record from `offset` to the high watermark of now, in the order they are served."""
-    records: list[Record] = []
+    records: list[StoredRecord] = []
     end = None
     while True:
         data = fetch(connection, topic, offset, partition=partition)
@@ -182,5 +182,5 @@ def end_offset(connection: WireConnection, topic: str, *, partition: int = 0) ->
     return offset
 
 
-def values_of(records: Sequence[Record]) -> list[bytes | None]:
+def values_of(records: Sequence[StoredRecord]) -> list[bytes | None]:
     return [record.value for record in records]

@@ -24,7 +24,7 @@ from klamm.protocol.messages.k44_incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from klamm.records.builder import build_batch
-from klamm.records.reader import Record
+from klamm.records.reader import StoredRecord
 from klamm.testing import Broker
 from klamm.testing.wire import WireConnection
 
@@ -69,7 +69,7 @@ class Topic:
 def batch_of(
     count: int = 1, value_bytes: int = 10, *, codec: int = 0, producer_id: int = -1, sequence: int = -1
 ) -> bytes:
-    records = [Record(index, NOW_MS + index, b"key", b"v" * value_bytes) for index in range(count)]
+    records = [StoredRecord(index, NOW_MS + index, b"key", b"v" * value_bytes) for index in range(count)]
     epoch = -1 if producer_id < 0 else 0
     return bytes(
         build_batch(

@@ -22,7 +22,7 @@ from klamm.protocol.messages.k21_delete_records import (
     DeleteRecordsTopic,
 )
 from klamm.records.builder import build_batch
-from klamm.records.reader import Record
+from klamm.records.reader import StoredRecord
 from klamm.testing.wire import WireConnection
 from tests.waiting import wait_until
 
@@ -56,10 +56,10 @@ class Refusal:
         with self.wire:
             self._create(config)
             now_ms = int(time.time() * 1000)
-            assert self._produce([Record(0, now_ms, b"k", b"v")], version).error_code == ErrorCode.NONE
+            assert self._produce([StoredRecord(0, now_ms, b"k", b"v")], version).error_code == ErrorCode.NONE
             self._delete_first()
             records = [
-                Record(index, now_ms + distance_ms, key, b"v")
+                StoredRecord(index, now_ms + distance_ms, key, b"v")
                 for index, (distance_ms, key) in enumerate(wanted)
             ]
             self.answer = self._produce(records, version)
@@ -70,7 +70,7 @@ class Refusal:
         created = self.wire.call(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
         assert created.topics[0].error_code == ErrorCode.NONE
 
-    def _produce(self, records: list[Record], version: int) -> Any:
+    def _produce(self, records: list[StoredRecord], version: int) -> Any:
         data = [PartitionProduceData(index=0, records=bytes(build_batch(records)))]
         topics = [TopicProduceData(name=self.topic, partition_data=data)]
         request = ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics)

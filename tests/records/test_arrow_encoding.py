@@ -18,7 +18,7 @@ from klamm.records.arrow_encoding import ColumnError, EncodedRecords, encode_col
 from klamm.records.batch import HEADER_SIZE
 from klamm.records.builder import assemble_batch
 from klamm.records.compression import Codec
-from klamm.records.reader import Record, iter_records
+from klamm.records.reader import StoredRecord, iter_records
 
 NOW_MS = 1_700_000_000_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -46,7 +46,7 @@ def assembled(encoded: EncodedRecords, codec: int = 0) -> bytearray:
     )
 
 
-def read(encoded: EncodedRecords, codec: int = 0) -> list[Record]:
+def read(encoded: EncodedRecords, codec: int = 0) -> list[StoredRecord]:
     """What a consumer would read."""
     records = list(iter_records(assembled(encoded, codec)))
     assert encoded.max_timestamp == max(record.timestamp for record in records)
@@ -54,8 +54,8 @@ def read(encoded: EncodedRecords, codec: int = 0) -> list[Record]:
     return records
 
 
-def by_partition(batches: Iterable[EncodedRecords]) -> dict[int, list[Record]]:
-    found: dict[int, list[Record]] = defaultdict(list)
+def by_partition(batches: Iterable[EncodedRecords]) -> dict[int, list[StoredRecord]]:
+    found: dict[int, list[StoredRecord]] = defaultdict(list)
     for encoded in batches:
         found[encoded.partition] += [record._replace(offset=0) for record in read(encoded)]
     return dict(found)
@@ -101,12 +101,12 @@ def test_rows_come_back(rows: list[tuple], data: st.DataObject) -> None:  # type
         batch_size=batch_size,
         partitioner=method,
     )
-    free: list[Record] = []
-    expected: dict[int, list[Record]] = defaultdict(list)
+    free: list[StoredRecord] = []
+    expected: dict[int, list[StoredRecord]] = defaultdict(list)
     for row in order:
         key, value, headers = rows[row]
         time = NOW_MS if times[row] is None else times[row]
-        record = Record(0, time, key, value, tuple(headers or ()))
+        record = StoredRecord(0, time, key, value, tuple(headers or ()))
         partition = partitions[row]
         if partition is None and key is not None:
             partition = KEY_PARTITIONERS[method](key, 3)

@@ -20,21 +20,21 @@ from klamm.records.batch import (
 )
 from klamm.records.builder import build_batch, number_records
 from klamm.records.compression import Codec
-from klamm.records.reader import Record, iter_records, iter_spans, open_payload
+from klamm.records.reader import StoredRecord, iter_records, iter_spans, open_payload
 
 nullable_bytes = st.none() | st.binary(max_size=200)
 header_pairs = st.lists(st.tuples(st.text(max_size=10), nullable_bytes), max_size=3).map(tuple)
 
 
 @st.composite
-def record_lists(draw: st.DrawFn, gaps: bool = True) -> list[Record]:
+def record_lists(draw: st.DrawFn, gaps: bool = True) -> list[StoredRecord]:
     count = draw(st.integers(1, 20))
     offset = draw(st.integers(0, 2**62)) if gaps else 0
     records = []
     for _ in range(count):
         timestamp = draw(st.integers(0, 2**45))
         records.append(
-            Record(offset, timestamp, draw(nullable_bytes), draw(nullable_bytes), draw(header_pairs))
+            StoredRecord(offset, timestamp, draw(nullable_bytes), draw(nullable_bytes), draw(header_pairs))
         )
         offset += draw(st.integers(1, 1000)) if gaps else 1
     return records
@@ -42,7 +42,7 @@ def record_lists(draw: st.DrawFn, gaps: bool = True) -> list[Record]:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @given(records=record_lists())
-def test_round_trip(codec: Codec, records: list[Record]) -> None:
+def test_round_trip(codec: Codec, records: list[StoredRecord]) -> None:
     batch = build_batch(records, base_offset=records[0].offset, codec=codec)
     header = parse_header(batch)
     assert header.size == len(batch)
@@ -56,16 +56,16 @@ def test_round_trip(codec: Codec, records: list[Record]) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @given(records=record_lists())
-def test_aiokafka_reads_ours(codec: Codec, records: list[Record]) -> None:
+def test_aiokafka_reads_ours(codec: Codec, records: list[StoredRecord]) -> None:
     batch = DefaultRecordBatch(bytes(build_batch(records, base_offset=records[0].offset, codec=codec)))
     assert batch.validate_crc()
-    theirs = [Record(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch]
+    theirs = [StoredRecord(r.offset, r.timestamp, r.key, r.value, tuple(r.headers)) for r in batch]
     assert theirs == records
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 @given(records=record_lists(gaps=False))
-def test_ours_reads_aiokafka(codec: Codec, records: list[Record]) -> None:
+def test_ours_reads_aiokafka(codec: Codec, records: list[StoredRecord]) -> None:
     builder = DefaultRecordBatchBuilder(2, codec, 0, 7, 3, 11, 1 << 20)
     for record in records:
         builder.append(record.offset, record.timestamp, record.key, record.value, list(record.headers))
@@ -80,7 +80,7 @@ def test_ours_reads_aiokafka(codec: Codec, records: list[Record]) -> None:
 
 
 @given(records=record_lists(), codec=st.sampled_from(list(Codec)))
-def test_spans_cover_the_payload(records: list[Record], codec: Codec) -> None:
+def test_spans_cover_the_payload(records: list[StoredRecord], codec: Codec) -> None:
     base = records[0].offset
     batch = build_batch(records, base_offset=base, codec=codec)
     base_timestamp = parse_header(batch).base_timestamp
@@ -115,7 +115,7 @@ def test_last_sequence_wraps() -> None:
 
 @given(data=st.data(), records=record_lists(gaps=False))
 def test_damaged_records_are_refused_or_read_but_never_crash(
-    data: st.DataObject, records: list[Record]
+    data: st.DataObject, records: list[StoredRecord]
 ) -> None:
     batch = build_batch(records)
     position = data.draw(st.integers(HEADER_SIZE, len(batch) - 1))

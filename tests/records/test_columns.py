@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.records.bounds import run_with_checks
 from tests.records.test_batches import record_lists
 
-from klamm.client.results import Record as ClientRecord
+from klamm.client.results import Record
 from klamm.model.errors import KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.records.arrow import SCHEMA, to_record_batch
@@ -31,7 +31,7 @@ from klamm.records.compression import Codec
 from klamm.records.decoding import decode_batch, decode_records, open_payload
 from klamm.records.encoding import encode_varint
 from klamm.records.fetched import FetchedRecords, data_batches, end_offset
-from klamm.records.reader import Record
+from klamm.records.reader import StoredRecord
 
 Row = tuple[object, ...]
 TYPES = {"CreateTime": 0, "LogAppendTime": 1}
@@ -52,7 +52,7 @@ def rows_of_objects(fetched: Iterable[FetchedRecords]) -> list[Row]:
         )
         for one in fetched
         for batch in data_batches(one)
-        for record in decode_batch(batch, ClientRecord, one.topic, one.partition, one.from_offset)
+        for record in decode_batch(batch, Record, one.topic, one.partition, one.from_offset)
     ]
 
 
@@ -83,13 +83,13 @@ def some(
 
 
 def plain(offset: int, count: int, codec: int = 0) -> bytearray:
-    records = [Record(offset + i, 1000 + i, b"%d" % i, b"v%d" % (offset + i)) for i in range(count)]
+    records = [StoredRecord(offset + i, 1000 + i, b"%d" % i, b"v%d" % (offset + i)) for i in range(count)]
     return build_batch(records, base_offset=offset, codec=codec)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
 @given(records=record_lists(), appended=st.booleans())
-def test_rows_are_the_records(codec: Codec, records: list[Record], appended: bool) -> None:
+def test_rows_are_the_records(codec: Codec, records: list[StoredRecord], appended: bool) -> None:
     batch = build_batch(records, base_offset=records[0].offset, codec=codec)
     if appended:
         patch_log_append_time(batch, codec, 77)
@@ -98,7 +98,7 @@ def test_rows_are_the_records(codec: Codec, records: list[Record], appended: boo
 
 
 @given(lists=st.lists(record_lists(), min_size=1, max_size=4), data=st.data())
-def test_any_number_of_batches_and_cuts(lists: list[list[Record]], data: st.DataObject) -> None:
+def test_any_number_of_batches_and_cuts(lists: list[list[StoredRecord]], data: st.DataObject) -> None:
     fetched = []
     for partition, records in enumerate(lists):
         cut = data.draw(st.integers(1, len(records)))
@@ -156,7 +156,10 @@ def test_where_to_go_on() -> None:
 
 def test_control_batches_and_gaps_count() -> None:
     control = build_batch(
-        [Record(3, 1, b"\0\0\0\1", b"\0\0\0\0\0\0")], base_offset=3, is_control=True, is_transactional=True
+        [StoredRecord(3, 1, b"\0\0\0\1", b"\0\0\0\0\0\0")],
+        base_offset=3,
+        is_control=True,
+        is_transactional=True,
     )
     batch, next_offsets = to_record_batch([some(control, from_offset=2)])
     assert (batch.num_rows, next_offsets) == (0, {TopicPartition("orders", 0): 4})
@@ -165,7 +168,7 @@ def test_control_batches_and_gaps_count() -> None:
 
 
 def test_aborted_transactions() -> None:
-    records = [Record(0, 1, None, b"no")]
+    records = [StoredRecord(0, 1, None, b"no")]
     aborted = build_batch(records, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
     fetched = some(aborted, plain(1, 1), aborted=((5, 0),))
     assert [row[1] for row in in_one([fetched])] == [b"v1"]
@@ -349,13 +352,13 @@ def check_bounds_are_checked() -> None:
 )
 def test_names_of_headers_need_not_be_utf8(name: bytes) -> None:
     """Both decoders hand out the whole batch; records keep the bytes, columns show them."""
-    batch = build_batch([Record(0, 1, None, None, (("x" * len(name), b""),))])
+    batch = build_batch([StoredRecord(0, 1, None, None, (("x" * len(name), b""),))])
     if name:
         _recoded(batch, lambda payload: payload.__setitem__(slice(-1 - len(name), -1), name))
     assert [row[-1] for row in in_one([some(batch)])] == [[(name.decode("utf-8", "backslashreplace"), b"")]]
     ((decoded, _),) = decode_records(parse_header(batch), open_payload(batch)).headers[0]
     assert decoded.encode("utf-8", "surrogateescape") == name
-    again = build_batch([Record(0, 1, None, None, ((decoded, b""),))])
+    again = build_batch([StoredRecord(0, 1, None, None, ((decoded, b""),))])
     assert again == batch, "whoever sends it on sends what was there"
 
 

@@ -6,14 +6,14 @@ import struct
 
 import pytest
 
-from klamm.client.results import Record as ClientRecord
+from klamm.client.results import Record
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import CorruptBatch, compute_crc, parse_header, patch_log_append_time
 from klamm.records.builder import build_batch, number_records, stamp_producer
 from klamm.records.compression import Codec
 from klamm.records.decoding import decode_batch
 from klamm.records.fetched import FetchedRecords, data_batches, end_offset
-from klamm.records.reader import Record
+from klamm.records.reader import StoredRecord
 
 ABORT, COMMIT = 0, 1
 
@@ -21,7 +21,7 @@ ABORT, COMMIT = 0, 1
 def data(
     offset: int, *values: bytes, producer: int = -1, codec: int = 0, in_transaction: bool = True
 ) -> bytearray:
-    records = [Record(offset + index, 1000 + index, None, value) for index, value in enumerate(values)]
+    records = [StoredRecord(offset + index, 1000 + index, None, value) for index, value in enumerate(values)]
     return build_batch(
         records,
         base_offset=offset,
@@ -35,7 +35,7 @@ def data(
 
 def marker(offset: int, producer: int, kind: int) -> bytearray:
     key = struct.pack(">hh", 0, kind)
-    record = Record(offset, 5, key, struct.pack(">hi", 0, 0))
+    record = StoredRecord(offset, 5, key, struct.pack(">hi", 0, 0))
     return build_batch(
         [record],
         base_offset=offset,
@@ -54,19 +54,19 @@ def values(given: FetchedRecords) -> list[tuple[int, bytes | None]]:
     return [
         (record.offset, record.value)
         for batch in data_batches(given)
-        for record in decode_batch(batch, ClientRecord, given.topic, given.partition, given.from_offset)
+        for record in decode_batch(batch, Record, given.topic, given.partition, given.from_offset)
     ]
 
 
 def test_records_have_all_their_fields() -> None:
-    record = Record(7, 1234, b"k", b"v", (("a", b"1"), ("ü", None)))
+    record = StoredRecord(7, 1234, b"k", b"v", (("a", b"1"), ("ü", None)))
     batch = build_batch([record], base_offset=7, leader_epoch=3)
-    assert decode_batch(batch, ClientRecord, "t", 2, 0) == [
-        ClientRecord("t", 2, 7, 1234, b"k", b"v", (("a", b"1"), ("ü", None)), "CreateTime", 3)
+    assert decode_batch(batch, Record, "t", 2, 0) == [
+        Record("t", 2, 7, 1234, b"k", b"v", (("a", b"1"), ("ü", None)), "CreateTime", 3)
     ]
     patch_log_append_time(batch, parse_header(batch).attributes, 99)
-    (stamped,) = decode_batch(batch, ClientRecord, "t", 2, 0)
-    assert type(stamped) is ClientRecord
+    (stamped,) = decode_batch(batch, Record, "t", 2, 0)
+    assert type(stamped) is Record
     assert (stamped.timestamp, stamped.timestamp_type) == (99, "LogAppendTime")
 
 
@@ -79,7 +79,7 @@ def test_from_offset_within_a_batch(codec: Codec) -> None:
 
 
 def test_gaps_of_compaction() -> None:
-    kept = [Record(12, 1, None, b"a"), Record(15, 1, None, b"b")]
+    kept = [StoredRecord(12, 1, None, b"a"), StoredRecord(15, 1, None, b"b")]
     batch = build_batch(kept, base_offset=10)
     struct.pack_into(">i", batch, 23, 9)  # the last record is gone too
     struct.pack_into(">I", batch, 17, compute_crc(batch))
@@ -108,7 +108,7 @@ def test_an_empty_batch_counts() -> None:
         struct.pack_into(">i", empty, 57, 0)
         struct.pack_into(">I", empty, 17, compute_crc(empty))
         assert values(fetched(empty, data(1, b"b"))) == [(1, b"b")]
-        assert decode_batch(empty, ClientRecord, "t", 0, 0) == []
+        assert decode_batch(empty, Record, "t", 0, 0) == []
 
 
 def test_control_batches_are_skipped_and_counted() -> None:
@@ -192,18 +192,18 @@ def test_batches_that_go_back() -> None:
 
 @pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (0, 2), (-1, 0)])
 def test_offsets_outside_of_the_batch(deltas: tuple[int, int]) -> None:
-    records = [Record(10 + delta, 1, None, b"v") for delta in deltas]
+    records = [StoredRecord(10 + delta, 1, None, b"v") for delta in deltas]
     batch = build_batch(records, base_offset=10)
     struct.pack_into(">i", batch, 23, 1)
     with pytest.raises(CorruptBatch, match="do not ascend"):
-        decode_batch(batch, ClientRecord, "t", 0, 0)
+        decode_batch(batch, Record, "t", 0, 0)
 
 
 def test_timestamps_beyond_64_bits() -> None:
-    batch = build_batch([*number_records([(None, b"a")], 1), Record(1, 2**62 + 1, None, b"b")])
+    batch = build_batch([*number_records([(None, b"a")], 1), StoredRecord(1, 2**62 + 1, None, b"b")])
     struct.pack_into(">q", batch, 27, 2**62)
     with pytest.raises(CorruptBatch, match="64 bits"):
-        decode_batch(batch, ClientRecord, "t", 0, 0)
+        decode_batch(batch, Record, "t", 0, 0)
 
 
 def test_stamped_batches_are_sound() -> None:

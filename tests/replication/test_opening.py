@@ -6,7 +6,7 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import NO_TIMESTAMP, compute_crc, parse_header
 from klamm.records.builder import assemble_batch, build_batch, number_records
 from klamm.records.compression import Codec
-from klamm.records.reader import Record, iter_records
+from klamm.records.reader import StoredRecord, iter_records
 from klamm.replication.opening import MAX_RECORD_ERRORS, InvalidRecords, must_open, open_and_rewrite
 from klamm.storage.log_config import LogConfig
 from tests.replication.partitions import NOW_MS
@@ -52,7 +52,10 @@ LIMITED = LogConfig(message_timestamp_before_max_ms=100, message_timestamp_after
 
 def timed(*times_and_keys: tuple[int, bytes | None]) -> bytearray:
     return build_batch(
-        [Record(index, timestamp, key, b"value") for index, (timestamp, key) in enumerate(times_and_keys)]
+        [
+            StoredRecord(index, timestamp, key, b"value")
+            for index, (timestamp, key) in enumerate(times_and_keys)
+        ]
     )
 
 

@@ -11,7 +11,7 @@ from klamm.records.batch import CRC_POSITION, HEADER, CorruptBatch, compute_crc,
 from klamm.records.builder import build_batch
 from klamm.records.fetched import FetchedRecords
 from klamm.records.kernels import pyarrow
-from klamm.records.reader import Record
+from klamm.records.reader import StoredRecord
 from pyspark_klamm import rows
 from pyspark_klamm.rows import RowDecoder
 from tests.spark.driving import source
@@ -25,7 +25,7 @@ def fetched(*batches: bytes | bytearray, from_offset: int = 0) -> FetchedRecords
 
 
 def batch_of(first: int, count: int, **options: int) -> bytearray:
-    records = [Record(offset, 1000, None, b"%d" % offset) for offset in range(first, first + count)]
+    records = [StoredRecord(offset, 1000, None, b"%d" % offset) for offset in range(first, first + count)]
     return build_batch(records, base_offset=first, **options)
 
 
@@ -35,8 +35,8 @@ def offsets(decoded: list[pyarrow.RecordBatch]) -> list[int]:
 
 def test_times_are_microseconds_and_never_wrap() -> None:
     times = [0, 1234, 2**63 - 1]
-    records = [Record(index, time, b"k", None) for index, time in enumerate(times)]
-    without = build_batch([Record(3, -1, b"k", None)], base_offset=3)
+    records = [StoredRecord(index, time, b"k", None) for index, time in enumerate(times)]
+    without = build_batch([StoredRecord(3, -1, b"k", None)], base_offset=3)
     (batch,) = RowDecoder(SCHEMA)(fetched(build_batch(records), without), 9)
     micros = batch.column("timestamp").cast(pyarrow.int64()).to_pylist()
     assert micros == [0, 1_234_000, LAST_MICROSECOND, -1000]

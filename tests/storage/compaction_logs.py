@@ -10,7 +10,7 @@ from pathlib import Path
 from klamm.model.ids import TopicPartition
 from klamm.records.batch import LOG_OVERHEAD, parse_header
 from klamm.records.builder import build_batch
-from klamm.records.reader import Record, iter_records
+from klamm.records.reader import StoredRecord, iter_records
 from klamm.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
@@ -46,7 +46,7 @@ def open_log(
 def append(
     log: Log, pairs: Iterable[tuple[bytes | None, bytes | None]], *, now_ms: int = T0, **options: object
 ) -> None:
-    records = [Record(i, now_ms, key, value) for i, (key, value) in enumerate(pairs)]
+    records = [StoredRecord(i, now_ms, key, value) for i, (key, value) in enumerate(pairs)]
     data = build_batch(records, **options)  # type: ignore[arg-type]
     log.append(memoryview(data), parse_header(data), 0, now_ms)
 

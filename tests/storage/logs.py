@@ -10,7 +10,7 @@ from typing import Any
 from klamm.model.ids import TopicPartition
 from klamm.records.batch import parse_header
 from klamm.records.builder import build_batch
-from klamm.records.reader import Record, iter_records
+from klamm.records.reader import StoredRecord, iter_records
 from klamm.storage.log import AppendResult, Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.segments.open_files import OpenFiles
@@ -86,7 +86,7 @@ def append(
     **batch_settings: Any,
 ) -> AppendResult:
     """Append one batch of `count` records with timestamps that go up by one."""
-    records = [Record(index, timestamp + index, b"key-%d" % index, value) for index in range(count)]
+    records = [StoredRecord(index, timestamp + index, b"key-%d" % index, value) for index in range(count)]
     batch = build_batch(records, **batch_settings)
     return log.append(memoryview(batch), parse_header(batch), epoch, now_ms)
 
@@ -123,5 +123,5 @@ def all_batches(log: Log) -> list[bytes]:
     return batches
 
 
-def all_records(log: Log) -> list[Record]:
+def all_records(log: Log) -> list[StoredRecord]:
     return [record for batch in all_batches(log) for record in iter_records(batch)]

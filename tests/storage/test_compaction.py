@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from klamm.records.batch import DELETE_HORIZON_FLAG, BatchHeader, CorruptBatch, compute_crc, parse_header
 from klamm.records.builder import build_batch
 from klamm.records.compression import Codec
-from klamm.records.reader import Record, iter_records, iter_spans, open_payload
+from klamm.records.reader import StoredRecord, iter_records, iter_spans, open_payload
 from klamm.storage.compaction.batch_filter import BatchFilter, Retention
 from klamm.storage.compaction.offset_map import (
     MAP_ENTRY_BYTES,
@@ -27,7 +27,7 @@ PLENTY = 1 << 30
 
 
 def batch(base_offset: int, *pairs: tuple[bytes | None, bytes | None], **options: object) -> bytes:
-    records = [Record(base_offset + i, T0 + base_offset + i, *pair) for i, pair in enumerate(pairs)]
+    records = [StoredRecord(base_offset + i, T0 + base_offset + i, *pair) for i, pair in enumerate(pairs)]
     return bytes(build_batch(records, base_offset=base_offset, **options))  # type: ignore[arg-type]
 
 
@@ -92,7 +92,11 @@ def test_a_batch_keeps_all_but_the_records_it_lost(codec: Codec) -> None:
 
 
 def test_max_timestamp_is_that_of_the_records_that_stay() -> None:
-    records = [Record(0, T0 + 500, b"a", b"1"), Record(1, T0 + 3, b"b", b"1"), Record(2, T0 + 2, b"a", b"2")]
+    records = [
+        StoredRecord(0, T0 + 500, b"a", b"1"),
+        StoredRecord(1, T0 + 3, b"b", b"1"),
+        StoredRecord(2, T0 + 2, b"a", b"2"),
+    ]
     (cleaned,) = compact([bytes(build_batch(records))])
     assert parse_header(cleaned).max_timestamp == T0 + 3
     assert [r.timestamp for r in iter_records(cleaned)] == [T0 + 3, T0 + 2]
@@ -215,7 +219,7 @@ some_records = st.lists(st.tuples(deltas, st.none() | keys, values, headers), mi
 def test_the_scan_of_damaged_records_ends_in_corrupt_batch_or_records(
     fields: list[tuple[int, bytes, bytes, tuple]], data: st.DataObject
 ) -> None:
-    records = [Record(i, T0 + delta, *rest) for i, (delta, *rest) in enumerate(fields)]
+    records = [StoredRecord(i, T0 + delta, *rest) for i, (delta, *rest) in enumerate(fields)]
     payload = bytearray(open_payload(build_batch(records)))
     place = data.draw(st.integers(0, len(payload) - 1))
     payload[place] = data.draw(st.integers(0, 255))

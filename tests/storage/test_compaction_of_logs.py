@@ -29,7 +29,7 @@ from klamm.model.errors import KafkaError
 from klamm.records.batch import parse_header
 from klamm.records.builder import build_batch
 from klamm.records.compression import Codec
-from klamm.records.reader import Record
+from klamm.records.reader import StoredRecord
 from klamm.storage.compaction.cleaner import CLEANER_OFFSET_FILE
 from klamm.storage.log import Log, WouldBlock
 from klamm.storage.recovery import SWAP_SUFFIX
@@ -221,7 +221,7 @@ async def _worst_stall_s(log: Log) -> float:
 
 async def test_the_loop_stays_responsive_while_50_mb_are_compacted(tmp_path: Path) -> None:
     value = b"v" * 480
-    pairs = [Record(i, T0, b"key-%06d" % (i * 7 % 4000), value) for i in range(1000)]
+    pairs = [StoredRecord(i, T0, b"key-%06d" % (i * 7 % 4000), value) for i in range(1000)]
     template = build_batch(pairs)
     stalls_s: list[float] = []
     while len(stalls_s) < ATTEMPTS and min(stalls_s, default=1.0) >= STALL_LIMIT_S:

@@ -22,18 +22,18 @@ from klamm.records.batch import (
 )
 from klamm.records.compression import Codec, compress
 from klamm.records.encoding import encode_records
-from klamm.records.reader import Record
+from klamm.records.reader import StoredRecord
 
 _PRODUCER = struct.Struct(">qhi")
 
 
-def number_records(pairs: Iterable[tuple[bytes | None, bytes | None]], timestamp: int) -> list[Record]:
+def number_records(pairs: Iterable[tuple[bytes | None, bytes | None]], timestamp: int) -> list[StoredRecord]:
     """Records with offsets 0, 1, … for `build_batch`."""
-    return [Record(offset, timestamp, key, value) for offset, (key, value) in enumerate(pairs)]
+    return [StoredRecord(offset, timestamp, key, value) for offset, (key, value) in enumerate(pairs)]
 
 
 def build_batch(
-    records: Sequence[Record],
+    records: Sequence[StoredRecord],
     *,
     base_offset: int = 0,
     codec: int = Codec.NONE,

@@ -20,7 +20,9 @@ from klamm.records.decoding import decode_records, read_zigzag
 from klamm.records.decoding import open_payload as open_payload
 
 
-class Record(NamedTuple):
+class StoredRecord(NamedTuple):
+    """A record as a batch holds it; what applications get is a `Record` (client/results.py)."""
+
     offset: int
     timestamp: int
     key: bytes | None
@@ -35,11 +37,11 @@ timestamp delta, its key, and True if it has a value.
 A plain tuple: compaction makes one per record, and a named tuple takes twice as long."""
 
 
-def iter_records(batch: Buffer, limit: int = DECOMPRESSED_LIMIT_BYTES) -> Iterator[Record]:
+def iter_records(batch: Buffer, limit: int = DECOMPRESSED_LIMIT_BYTES) -> Iterator[StoredRecord]:
     """The records of one whole batch, with absolute offsets and timestamps. All are decoded before the first
     is yielded."""
     decoded = decode_records(parse_header(batch), open_payload(batch, limit))
-    yield from map(tuple.__new__, repeat(Record), zip(*decoded, strict=False))
+    yield from map(tuple.__new__, repeat(StoredRecord), zip(*decoded, strict=False))
 
 
 def iter_spans(payload: bytes, records_count: int) -> Iterator[RecordSpan]:

@@ -16,8 +16,7 @@ from klamm.client.consumer.partition_state import Need
 from klamm.client.consumer.positions import Positions
 from klamm.client.network.backoff import Backoff
 from klamm.client.network.metadata import MetadataCache
-from klamm.client.results import Record as ClientRecord
-from klamm.client.results import TopicPartition
+from klamm.client.results import Record, TopicPartition
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import new_topic_id
 from klamm.protocol.messages.k01_fetch import (
@@ -35,7 +34,7 @@ from klamm.protocol.messages.k03_metadata import (
     MetadataResponseTopic,
 )
 from klamm.records.builder import build_batch
-from klamm.records.reader import Record
+from klamm.records.reader import StoredRecord
 
 NEWEST_VERSION = 17
 TIMESTAMP = 1_700_000_000_000
@@ -62,7 +61,7 @@ class FakeLog:
     def append(self, values: list[bytes], *, gap: int = 0) -> None:
         """A batch; compaction took `gap` offsets before it."""
         base = self.end + gap
-        records = [Record(base + index, TIMESTAMP, None, value) for index, value in enumerate(values)]
+        records = [StoredRecord(base + index, TIMESTAMP, None, value) for index, value in enumerate(values)]
         data = bytes(build_batch(records, base_offset=base, leader_epoch=self.epoch))
         self.batches.append((base, records[-1].offset, data))
         self.records.update((record.offset, record.value or b"") for record in records)
@@ -71,7 +70,7 @@ class FakeLog:
     def append_control(self, gap: int = 0) -> None:
         """The marker of a transaction: an offset without a record."""
         base = self.end + gap
-        marker = Record(base, TIMESTAMP, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00")
+        marker = StoredRecord(base, TIMESTAMP, b"\x00\x00\x00\x01", b"\x00\x00\x00\x00\x00\x00")
         data = build_batch(
             [marker], base_offset=base, leader_epoch=self.epoch, is_control=True, is_transactional=True
         )
@@ -357,6 +356,6 @@ class FakeConsumer:
                 return
         raise AssertionError("fetching has no end")
 
-    def poll(self, limit: int = 500) -> list[ClientRecord]:
+    def poll(self, limit: int = 500) -> list[Record]:
         self.records.begin_poll()
         return self.records.take(limit)

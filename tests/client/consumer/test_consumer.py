@@ -21,7 +21,7 @@ from klamm.protocol.messages.k21_delete_records import (
 from klamm.protocol.messages.k37_create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from klamm.records.builder import build_batch
 from klamm.records.compression import Codec
-from klamm.records.reader import Record
+from klamm.records.reader import StoredRecord
 from klamm.testing import Broker
 from klamm.testing.wire import WireConnection
 from tests.abuse.calls import batch_of, create_topic, produce, read_all
@@ -71,11 +71,13 @@ def test_polls_that_hardly_wait_let_the_loop_go_on(
 def test_records_of_every_codec(face: Face, broker: Broker, wire: WireConnection, codec: Codec) -> None:
     topic = make_topic(broker.bootstrap)
     written = [
-        Record(0, MOMENT_MS, b"key", b"value", (("name", b"x"), ("empty", b""), ("none", None))),
-        Record(1, MOMENT_MS + 1, None, b"only a value"),
-        Record(2, MOMENT_MS + 2, b"only a key", None),
-        Record(3, MOMENT_MS + 3, b"", b""),
-        Record(4, MOMENT_MS + 4, "ключ".encode(), bytes(range(256)) * 40, (("имя", b"1"), ("имя", b"2"))),
+        StoredRecord(0, MOMENT_MS, b"key", b"value", (("name", b"x"), ("empty", b""), ("none", None))),
+        StoredRecord(1, MOMENT_MS + 1, None, b"only a value"),
+        StoredRecord(2, MOMENT_MS + 2, b"only a key", None),
+        StoredRecord(3, MOMENT_MS + 3, b"", b""),
+        StoredRecord(
+            4, MOMENT_MS + 4, "ключ".encode(), bytes(range(256)) * 40, (("имя", b"1"), ("имя", b"2"))
+        ),
     ]
     produce(wire, topic, build_batch(written, codec=codec))
     with face.consumer(broker.bootstrap, start="earliest") as consumer:

@@ -7,7 +7,7 @@ from klamm.client.errors import ClientMisused
 from klamm.client.results import CommittedOffset, TopicPartition
 from klamm.protocol.messages.k01_fetch import AbortedTransaction
 from klamm.records.builder import build_batch
-from klamm.records.reader import Record
+from klamm.records.reader import StoredRecord
 from tests.client.consumer.fake_cluster import TIMESTAMP, FakeCluster, FakeConsumer
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
@@ -123,7 +123,7 @@ def test_aborted_transactions_are_not_handed_out(cluster: FakeCluster) -> None:
     log = cluster.logs[A0]
     for producer_id, values in ((7, [b"no"]), (8, [b"yes"])):
         base = log.end
-        records = [Record(base, TIMESTAMP, None, value) for value in values]
+        records = [StoredRecord(base, TIMESTAMP, None, value) for value in values]
         data = build_batch(
             records,
             base_offset=base,

@@ -13,7 +13,7 @@ from klamm.client.producer.settings import ProducerSettings
 from klamm.client.producer.settling import Answer, Settling
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import parse_header
-from klamm.records.reader import Record, iter_records
+from klamm.records.reader import StoredRecord, iter_records
 from klamm.storage.producers.state import ProducerStates
 
 NODE = 1
@@ -128,7 +128,7 @@ class PartitionLog:
     """Takes batches as a broker does, with its own bookkeeping of sequences."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[StoredRecord] = []
         self.producers = ProducerStates()
 
     def append(self, data: bytes | bytearray | memoryview) -> Answer:

@@ -24,7 +24,7 @@ from klamm.records.builder import seal_batch, stamp_producer, with_room_for_head
 from klamm.records.compression import Codec
 from klamm.records.decoding import NAME_ERRORS, Headers
 from klamm.records.encoding import encode_records
-from klamm.records.reader import Record, iter_records
+from klamm.records.reader import StoredRecord, iter_records
 
 if TYPE_CHECKING:
     from klamm.client.producer.queues import PartitionQueue
@@ -334,7 +334,7 @@ class Batch:
             self.add_waiter(index, waiter)
 
 
-def wire_size_of(record: Record) -> int:
+def wire_size_of(record: StoredRecord) -> int:
     """The most bytes that a record needs on the wire."""
     size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
     return size + headers_size(record.headers) if record.headers else size
