@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from klamm.client.consumer import hand_out
 from klamm.client.consumer.lease import Lease, Place
 from klamm.client.consumer.partition_state import PartitionState
 from klamm.client.consumer.polling import make_columns
@@ -154,6 +157,86 @@ def test_what_is_in_work_when_a_log_is_cut_can_be_put_back(consumer: FakeConsume
     consumer.records.put_back_all()
     consumer.fetch_all()
     assert [each.offset for each in consumer.poll(3)] == [0, 1, 2], "it is fetched again"
+
+
+# ---- while records are decoded, without the lock
+
+
+def lease_next(consumer: FakeConsumer) -> list[Record]:
+    """What an iteration has to give."""
+    consumer.records.begin_poll()
+    lease = consumer.records.lease_next(500)
+    return [] if lease is None else list(lease.records)
+
+
+def take_from(consumer: FakeConsumer) -> list[Record]:
+    """What a claim has to give."""
+    return consumer.records.take_from(A0, 500)[0]
+
+
+WAYS = [FakeConsumer.poll, lease_next, take_from]
+
+
+def at_the_second_batch(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
+    """Have something happen while the second batch from now on is decoded."""
+    decode_batch, decoded = hand_out.decode_batch, [0]
+
+    def decode(*args: object) -> list[Record]:
+        decoded[0] += 1
+        if decoded[0] == 2:
+            happens()
+        return decode_batch(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(hand_out, "decode_batch", decode)
+
+
+@pytest.mark.parametrize("take", WAYS)
+def test_what_is_being_decoded_is_neither_given_nor_finished(
+    consumer: FakeConsumer, take: Callable[[FakeConsumer], list[Record]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commits of the loop, and of other threads, come in between."""
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        consumer.records.finish_all()  # another thread leaves the block
+        position = consumer.positions.position(A0)
+        assert position is not None
+        seen.append((finished(consumer), position.offset))
+
+    at_the_second_batch(monkeypatch, look)
+    count = len(take(consumer))
+    assert count > 5, "more than one batch"
+    assert seen == [(0, 0)]
+    assert finished(consumer) == 0
+
+
+@pytest.mark.parametrize("take", WAYS)
+def test_what_ctrl_c_keeps_from_the_user_is_handed_out_again(
+    consumer: FakeConsumer, take: Callable[[FakeConsumer], list[Record]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    at_the_second_batch(monkeypatch, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        take(consumer)
+    assert finished(consumer) == 0
+    take(consumer)
+    assert finished(consumer) == 0, "the interrupted poll finished nothing"
+    consumer.records.put_back_all()
+    consumer.fetch_all()
+    assert [each.offset for each in consumer.poll()] == list(range(30))
+
+
+@pytest.mark.parametrize("take", WAYS)
+def test_what_is_decoded_when_the_user_seeks_is_dropped(
+    consumer: FakeConsumer, take: Callable[[FakeConsumer], list[Record]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_the_second_batch(monkeypatch, lambda: consumer.positions.seek(A0, 20))
+    assert take(consumer) == []
+    assert finished(consumer) == 20
+    consumer.fetch_all()
+    assert [each.offset for each in consumer.poll()] == list(range(20, 30))
 
 
 class LeaseMachine(RuleBasedStateMachine):

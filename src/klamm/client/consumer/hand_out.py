@@ -2,8 +2,8 @@
 
 A core, and the only place that makes and ends leases (`lease.py`), and so moves the position and the finished
 offset of a partition. Partitions take turns. A batch is decoded when its first record is needed, without
-holding the lock: if the partition was given up or moved meanwhile, it has another version, and the decoded
-records are dropped.
+holding the lock: if the partition was given up or moved meanwhile, it has another version, its lease has
+ended, and the decoded records are dropped.
 
 A position is exact at any time: when the last record of a fetch is handed out, the position is where the
 fetch ended, that is after gaps, transaction markers and aborted records.
@@ -244,19 +244,40 @@ class HandOut:
 
     def _lease_all(self, state: PartitionState, limit: int) -> list[Record]:
         """Lease records of a partition that is ready. If there are none, the partition is no longer ready."""
-        start, version = Place(state.position, state.epoch), state.version
-        records = self._take_from(state, limit)
-        if records and state.version == version:
-            self._positions.leases[state] = Lease(state, start)
-        return records
+        return self._fill(state, limit)[1]
 
     def _lease_one_by_one(self, state: PartitionState, limit: int) -> Lease | None:
-        start, version, fetch = state.place, state.version, state.head()
-        records = self._take_from(state, limit, one_fetch=True)
-        if not records or state.version != version:
+        fetch = state.head()
+        lease, records = self._fill(state, limit, one_fetch=True)
+        if not records:
             return None
-        lease = self._positions.leases[state] = Lease(state, start, one_by_one=records, fetch=fetch)
+        lease.give_one_by_one(records, fetch)
         return lease
+
+    def _fill(self, state: PartitionState, limit: int, one_fetch: bool = False) -> tuple[Lease, list[Record]]:
+        """Begin a lease, and decode records for it. Without records the lease has ended.
+
+        The lease begins first: otherwise a commit while a batch is decoded, without the lock, would count the
+        batches before it as finished.
+        """
+        positions = self._positions
+        lease = positions.leases[state] = Lease(state, state.place)
+        lease.is_being_filled = True
+        try:
+            records = self._take_from(state, limit, one_fetch)
+        except BaseException:
+            # Ctrl-C, anywhere in between: nobody gets the records, and the buffer may be half moved on.
+            if positions.is_open(lease):
+                positions.end(lease)
+                positions.fetch_from(state, lease.start)
+                positions.owe_change()
+            raise
+        if not positions.is_open(lease):
+            return lease, []  # the partition was given up or moved meanwhile
+        if not records:
+            positions.end(lease)
+        lease.is_being_filled = False
+        return lease, records
 
     def _lease_bytes(self, state: PartitionState, max_bytes: int) -> tuple[Lease, int]:
         positions = self._positions
@@ -276,9 +297,9 @@ class HandOut:
         return lease, size
 
     def _finish_all(self) -> None:
-        leases = self._positions.leases
-        while leases:
-            self._finished(leases.popitem()[1])
+        # One that is being filled belongs to a poll of another thread, which has not returned it yet.
+        for lease in [each for each in self._positions.leases.values() if not each.is_being_filled]:
+            self._finish(lease)
 
     def _finish(self, lease: Lease) -> None:
         del self._positions.leases[lease.state]

@@ -12,6 +12,9 @@ loss of the partition end a lease as well; its records are then neither finished
 
 Records are given to the user all at once, as columns, or one by one. Of those that are given one by one, all
 but the latest are finished: the user came back for the next.
+
+A lease begins before its first record is decoded, since the position moves with every decoded batch, and the
+lock is not held meanwhile. As long as it is being filled, the user was given nothing of it.
 """
 
 from __future__ import annotations
@@ -40,7 +43,17 @@ _NO_RECORDS: Iterator[Record] = iter(())
 class Lease:
     """Made and ended by `HandOut`, under the lock of its positions."""
 
-    __slots__ = ("_done", "fetch", "fetched", "is_interrupted", "iterator", "records", "start", "state")
+    __slots__ = (
+        "_done",
+        "fetch",
+        "fetched",
+        "is_being_filled",
+        "is_interrupted",
+        "iterator",
+        "records",
+        "start",
+        "state",
+    )
 
     def __init__(
         self,
@@ -64,7 +77,15 @@ class Lease:
         """Bytes to make columns of."""
         self.is_interrupted = False
         """True if the user is given no further record: a rebalance is due, say, or the lease has ended."""
+        self.is_being_filled = False
+        """True while records are decoded for this lease: the position moves, but nothing is given yet."""
         self._done = start
+
+    def give_one_by_one(self, records: Sequence[Record], fetch: BufferedFetch | None) -> None:
+        """The lease was filled with `records`, which come from `fetch`."""
+        self.records = records
+        self.iterator = iter(records)
+        self.fetch = fetch
 
     def done(self, record: Record) -> None:
         """The user says that `record`, and all before it, are finished."""
@@ -83,6 +104,8 @@ class Lease:
 
     def given_place(self, end: Place) -> Place:
         """The place after the last record that the user was given, of a lease that ends at `end`."""
+        if self.is_being_filled:
+            return self.start
         given = self.given()
         return end if given == len(self.records) else self.place_after(given)
 
