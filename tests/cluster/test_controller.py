@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from klamm.cluster.config_changes import alter_config
 from klamm.cluster.controller import NewPartitions, NewTopic
 from klamm.cluster.image import ALL_BROKERS, ClusterImage
 from klamm.cluster.placement import place_replicas
-from klamm.cluster.topic_names import check_topic_name, colliding_name
+from klamm.cluster.topic_names import check_topic_name, colliding_name, similar_names, with_name, without_name
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
 from klamm.config.rows import ResourceType
@@ -29,6 +31,7 @@ def image_of(*brokers):
         brokers={each.id: each for each in brokers or (broker(1),)},
         topics={},
         topic_names_by_id={},
+        similar_topic_names={},
         broker_configs={},
         group_configs={},
     )
@@ -269,10 +272,47 @@ def test_legal_topic_names(name):
 
 
 def test_names_collide_only_in_dots_and_underscores():
-    assert colliding_name("a.b", ["x", "a_b"]) == "a_b"
-    assert colliding_name("a_b", ["a.b"]) == "a.b"
-    assert colliding_name("a.b", ["a.b", "a-b", "a.b.c"]) is None
-    assert colliding_name("ab", ["a.b"]) is None
+    assert colliding_name("a.b", similar_names(["x", "a_b"])) == "a_b"
+    assert colliding_name("a_b", similar_names(["a.b"])) == "a.b"
+    assert colliding_name("a.b", similar_names(["a.b", "a-b", "a.b.c"])) is None
+    assert colliding_name("ab", similar_names(["a.b"])) is None
+
+
+def test_names_that_collide_already_do_so_until_the_last_of_them_is_deleted():
+    similar = similar_names(["a.b", "a_b", "ab"])
+    assert with_name(similar, "a_b") == similar == {"a_b": ("a.b", "a_b")}
+    similar = without_name(similar, "a.b")
+    assert colliding_name("a.b", similar) == "a_b"
+    assert colliding_name("a.b", without_name(similar, "a_b")) is None
+
+
+def test_a_deleted_topic_collides_with_no_new_one():
+    image = create(image_of(), "a.b").image
+    with pytest.raises(KafkaError):
+        create(image, "a_b")
+    create(image.without_topic("a.b"), "a_b")
+
+
+class LookedUpOnly(dict):
+    def __iter__(self):
+        raise AssertionError("all topics are gone through for one name")
+
+    keys = values = items = __iter__
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("c.d", ErrorCode.INVALID_PARTITIONS), ("a.b", ErrorCode.INVALID_TOPIC_EXCEPTION)]
+)
+def test_a_refused_topic_is_not_compared_with_all_others(name, code):
+    image = create(image_of(), "a_b").image
+    image = replace(
+        image,
+        topics=LookedUpOnly(image.topics),
+        similar_topic_names=LookedUpOnly(image.similar_topic_names),
+    )
+    with pytest.raises(KafkaError) as caught:
+        create(image, name, partition_count=0)
+    assert caught.value.code is code
 
 
 @given(

@@ -62,7 +62,7 @@ class FakeBroker:
         self.partitions = SimpleNamespace(is_offline=lambda topic, index: False)
         node = BrokerImage(1, {"PLAINTEXT": Endpoint("example.org", 9092)})
         known = topic("t", TOPIC_ID, 2)
-        image = ClusterImage("c", 1, {1: node}, {"t": known}, {TOPIC_ID: "t"}, {}, {})
+        image = ClusterImage("c", 1, {1: node}, {"t": known}, {TOPIC_ID: "t"}, {}, {}, {})
         self.cluster = SimpleNamespace(image=image, ensure_offsets_topic=self._ensure_offsets_topic)
 
     async def _ensure_offsets_topic(self) -> None:

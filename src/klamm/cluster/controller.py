@@ -67,7 +67,7 @@ def create_topic(
     check_topic_name(new.name)
     if new.name in image.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {new.name} exists already")
-    collision = colliding_name(new.name, image.topics)
+    collision = colliding_name(new.name, image.similar_topic_names)
     if collision is not None:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,

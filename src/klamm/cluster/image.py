@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from klamm.cluster.topic_names import SimilarNames, with_name, without_name
 from klamm.config.listeners import advertised_addresses
 from klamm.config.loading import BrokerConfig
 from klamm.model.ids import TopicId
@@ -74,6 +75,7 @@ class ClusterImage:
     brokers: Mapping[int, BrokerImage]
     topics: Mapping[str, TopicImage]
     topic_names_by_id: Mapping[bytes, str]
+    similar_topic_names: SimilarNames
     broker_configs: Mapping[str, Mapping[str, str]]
     """Run-time settings by broker id as text; `ALL_BROKERS` has those of all."""
     group_configs: Mapping[str, Mapping[str, str]]
@@ -91,13 +93,15 @@ class ClusterImage:
             self,
             topics={**self.topics, topic.name: topic},
             topic_names_by_id={**self.topic_names_by_id, topic.topic_id: topic.name},
+            similar_topic_names=with_name(self.similar_topic_names, topic.name),
         )
 
     def without_topic(self, name: str) -> ClusterImage:
         topics = dict(self.topics)
         names_by_id = dict(self.topic_names_by_id)
         del names_by_id[topics.pop(name).topic_id]
-        return replace(self, topics=topics, topic_names_by_id=names_by_id)
+        similar = without_name(self.similar_topic_names, name)
+        return replace(self, topics=topics, topic_names_by_id=names_by_id, similar_topic_names=similar)
 
     def with_broker(self, broker: BrokerImage) -> ClusterImage:
         return replace(self, brokers={**self.brokers, broker.id: broker})

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from klamm.cluster import layout
 from klamm.cluster.image import ClusterImage, PartitionImage, TopicImage
+from klamm.cluster.topic_names import similar_names
 from klamm.coordination.store import Create, Node, NodeExists, NoNode, Set, Store
 from klamm.model.ids import new_topic_id, topic_id_text
 
@@ -72,6 +73,7 @@ async def read_image(store: Store, controller_id: int) -> Loaded:
         brokers={},
         topics=topics,
         topic_names_by_id={topic.topic_id: name for name, topic in topics.items()},
+        similar_topic_names=similar_names(topics),
         broker_configs=brokers,
         group_configs=groups,
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from klamm.model.errors import ErrorCode, KafkaError
 
@@ -29,13 +30,49 @@ def check_topic_name(name: str) -> None:
     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the topic name {shown!r} is refused: {problem}")
 
 
-def colliding_name(name: str, existing: Iterable[str]) -> str | None:
+SimilarNames: TypeAlias = Mapping[str, tuple[str, ...]]
+"""The topic names that hold a '.' or '_', by the name that metrics have for them, where '.' is '_'. Only one
+topic of such a name can be created, but a store may hold several. A value, never changed in place."""
+
+
+def similar_names(names: Iterable[str]) -> SimilarNames:
+    similar: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        if _can_collide(name):
+            flat = _flattened(name)
+            similar[flat] = (*similar.get(flat, ()), name)
+    return similar
+
+
+def with_name(similar: SimilarNames, name: str) -> SimilarNames:
+    if not _can_collide(name):
+        return similar
+    flat = _flattened(name)
+    there = similar.get(flat, ())
+    return similar if name in there else {**similar, flat: (*there, name)}
+
+
+def without_name(similar: SimilarNames, name: str) -> SimilarNames:
+    if not _can_collide(name):
+        return similar
+    left = dict(similar)
+    flat = _flattened(name)
+    others = tuple(other for other in left.pop(flat) if other != name)
+    if others:
+        left[flat] = others
+    return left
+
+
+def colliding_name(name: str, existing: SimilarNames) -> str | None:
     """Another topic whose name differs only in '.' against '_', which metrics could not tell apart."""
-    if "." not in name and "_" not in name:
+    if not _can_collide(name):
         return None
-    flat = name.replace(".", "_")
-    length = len(name)
-    for other in existing:
-        if len(other) == length and other != name and other.replace(".", "_") == flat:
-            return other
-    return None
+    return next((other for other in existing.get(_flattened(name), ()) if other != name), None)
+
+
+def _can_collide(name: str) -> bool:
+    return "." in name or "_" in name
+
+
+def _flattened(name: str) -> str:
+    return name.replace(".", "_")
