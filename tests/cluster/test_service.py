@@ -8,9 +8,10 @@ import time
 import pytest
 
 from klamm.cluster import layout
+from klamm.cluster import service as service_module
 from klamm.cluster.controller import MAX_NEW_PARTITIONS, NewPartitions, NewTopic
 from klamm.cluster.image import ALL_BROKERS, OFFSETS_TOPIC, BrokerImage, Endpoint, TopicImage, broker_image
-from klamm.cluster.service import COMMANDS_BETWEEN_PAUSES
+from klamm.cluster.service import COMMANDS_BETWEEN_PAUSES, COMMANDS_IN_A_TURN
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
 from klamm.config.rows import ResourceType
@@ -370,5 +371,45 @@ def test_many_topics_leave_the_loop_to_others(tmp_path):
         await service.create_topics([NewTopic(f"t{number}", 1) for number in range(400)], validate_only=True)
         task.cancel()
         assert turns >= 400 // COMMANDS_BETWEEN_PAUSES
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+def test_other_changes_are_made_between_those_of_a_long_request(tmp_path, validate_only):
+    async def scenario(cluster):
+        service = await cluster.start()
+        count = 5 * COMMANDS_IN_A_TURN
+        refused = [NewTopic(f"a_{number}", 0) for number in range(count)]
+        long = asyncio.create_task(service.create_topics(refused, validate_only=validate_only))
+        while not service._committer._turn.locked():  # noqa: ASYNC110 (there is no event for it)
+            await asyncio.sleep(0)
+        setting = set_("log.retention.ms", "5")
+        await service.alter_config(ResourceType.BROKER, ALL_BROKERS, setting, validate_only=True)
+        assert not long.done(), "the other change waited for all of it"
+        results = await long
+        assert len(results) == count and {each.code for each in results} == {ErrorCode.INVALID_PARTITIONS}
+
+    run(tmp_path, scenario)
+
+
+def test_a_long_request_has_its_results_in_order_though_it_takes_several_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(service_module, "COMMANDS_IN_A_TURN", 2)
+
+    async def scenario(cluster):
+        service = await cluster.start()
+        names = ["a", "b_c", "d", "b.c", "e"]
+
+        def told(results):
+            return [each.code if isinstance(each, KafkaError) else each.name for each in results]
+
+        expected = ["a", "b_c", "d", ErrorCode.INVALID_TOPIC_EXCEPTION, "e"]
+        new = [NewTopic(name) for name in names]
+        assert told(await service.create_topics(new, validate_only=True)) == expected
+        assert told(await service.create_topics(new)) == expected
+        assert set(service.image.topics) == {"a", "b_c", "d", "e"}
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert told(await service.delete_topics(names)) == ["a", "b_c", "d", unknown, "e"]
+        assert not service.image.topics and not service.unfinished_deletions
 
     run(tmp_path, scenario)

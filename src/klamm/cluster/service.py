@@ -10,7 +10,8 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 from klamm.cluster import controller, layout
 from klamm.cluster.committing import Committer, Subscriber
@@ -40,6 +41,8 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
 
 CommandT = TypeVar("CommandT")
+ChangeOne: TypeAlias = Callable[[ClusterImage, CommandT], tuple[Change, TopicImage]]
+"""What one command changes in an image, and the topic that it concerns; or it raises a KafkaError."""
 
 # Topics of one request share transactions of about this many operations: one fsync for hundreds of topics,
 # and no transaction so long that it holds up other writers.
@@ -47,6 +50,12 @@ MAX_SHARED_OPERATIONS = 2_000
 
 # Commands worked out before others get a turn of the loop: a few milliseconds, with thousands of topics.
 COMMANDS_BETWEEN_PAUSES = 20
+
+# Commands of one request done before the changes of other requests get their turn. As topics of one partition
+# they make one transaction.
+COMMANDS_IN_A_TURN = 400
+
+COUNTED_BETWEEN_PAUSES = 2_000
 
 PRODUCER_ID_BLOCK_SIZE = 1_000
 
@@ -104,12 +113,10 @@ class ClusterService:
             )
             return made, made.image.topics[topic.name]
 
-        error = _too_many(self._new_partition_count(topic) for topic in topics)
+        error = await _too_many(topics, self._new_partition_count)
         if error is not None:
             return [error] * len(topics)
-        return await self._in_turn_for_each(
-            topics, lambda: self._change_each(topics, change, validate_only=validate_only)
-        )
+        return await self._change_or_validate(topics, change, validate_only=validate_only)
 
     async def create_partitions(
         self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
@@ -123,16 +130,15 @@ class ClusterService:
             return made, made.image.topics[each.topic]
 
         topics = self.image.topics
-        error = _too_many(
-            each.partition_count - len(topics[each.topic].partitions)
-            for each in wanted
-            if each.topic in topics
-        )
+
+        def added(each: NewPartitions) -> int:
+            topic = topics.get(each.topic)
+            return each.partition_count - len(topic.partitions) if topic is not None else 0
+
+        error = await _too_many(wanted, added)
         if error is not None:
             return [error] * len(wanted)
-        return await self._in_turn_for_each(
-            wanted, lambda: self._change_each(wanted, change, validate_only=validate_only)
-        )
+        return await self._change_or_validate(wanted, change, validate_only=validate_only)
 
     async def delete_topics(self, names: Sequence[str]) -> list[TopicImage | KafkaError]:
         """The topic that was, or an error, for each. When this returns no log has their names any more."""
@@ -141,18 +147,18 @@ class ClusterService:
             made = controller.delete_topic(image, name, is_marked=name in self._committer.marked)
             return made, image.topics[name]
 
-        async def delete() -> list[TopicImage | KafkaError]:
+        async def delete(piece: Sequence[str]) -> list[TopicImage | KafkaError]:
             before = self.image
-            results = await self._change_each(names, change, validate_only=False)
+            results = await self._change_each(piece, change, validate_only=False)
             self._committer.marked.update(
-                name for name in names if name in before.topics and name not in self.image.topics
+                name for name in piece if name in before.topics and name not in self.image.topics
             )
             # The topics are gone either way; a mark that stays is cleared after the next start.
             with suppress(KafkaError):
                 await self._clear_marks([result.name for result in results if isinstance(result, TopicImage)])
             return results
 
-        return await self._in_turn_for_each(names, delete)
+        return await self._in_turns(names, delete)
 
     async def finish_deletions(self) -> None:
         """Forget `unfinished_deletions`: the caller has made sure that no log of them is left."""
@@ -269,23 +275,40 @@ class ClusterService:
             return self.config.int_("num.partitions")
         return topic.partition_count
 
-    async def _in_turn_for_each(
-        self,
-        commands: Sequence[CommandT],
-        work: Callable[[], Coroutine[Any, Any, list[TopicImage | KafkaError]]],
+    async def _change_or_validate(
+        self, commands: Sequence[CommandT], change: ChangeOne[CommandT], *, validate_only: bool
     ) -> list[TopicImage | KafkaError]:
-        """Do `work` in its turn. An error that keeps it from being begun is the result of every command."""
+        if not validate_only:
+            return await self._in_turns(
+                commands, lambda piece: self._change_each(piece, change, validate_only=False)
+            )
         try:
-            return await self._committer.in_turn(work)
+            # The turn brings an image that can be relied on. No other change has to wait for the rest.
+            await self._committer.in_turn(lambda: asyncio.sleep(0))
         except KafkaError as error:
             return [error] * len(commands)
+        return await self._change_each(commands, change, validate_only=True)
 
-    async def _change_each(
+    async def _in_turns(
         self,
         commands: Sequence[CommandT],
-        change: Callable[[ClusterImage, CommandT], tuple[Change, TopicImage]],
-        *,
-        validate_only: bool,
+        work: Callable[[Sequence[CommandT]], Coroutine[Any, Any, list[TopicImage | KafkaError]]],
+    ) -> list[TopicImage | KafkaError]:
+        """Do `work` on a piece of the commands after the other, each in a turn of its own.
+
+        An error that keeps a piece from being begun is the result of each of its commands.
+        """
+        results: list[TopicImage | KafkaError] = []
+        for start in range(0, len(commands), COMMANDS_IN_A_TURN):
+            piece = commands[start : start + COMMANDS_IN_A_TURN]
+            try:
+                results += await self._committer.in_turn(partial(work, piece))
+            except KafkaError as error:
+                results += [error] * len(piece)
+        return results
+
+    async def _change_each(
+        self, commands: Sequence[CommandT], change: ChangeOne[CommandT], *, validate_only: bool
     ) -> list[TopicImage | KafkaError]:
         """Work out each command on the image that the ones before it make; commit many in one transaction."""
         results: list[TopicImage | KafkaError] = []
@@ -332,8 +355,14 @@ class ClusterService:
             self._committer.marked.difference_update(marked)
 
 
-def _too_many(partition_counts: Iterable[int]) -> KafkaError | None:
-    total = sum(max(0, count) for count in partition_counts)
+async def _too_many(
+    commands: Sequence[CommandT], partition_count: Callable[[CommandT], int]
+) -> KafkaError | None:
+    total = 0
+    for position, command in enumerate(commands, 1):
+        total += max(0, partition_count(command))
+        if position % COUNTED_BETWEEN_PAUSES == 0:
+            await asyncio.sleep(0)
     if total <= MAX_NEW_PARTITIONS:
         return None
     return KafkaError(
