@@ -18,6 +18,7 @@ import pytest
 from klamm.apis.registry import load_handlers
 from klamm.protocol.apis import API_VERSIONS, ApiKey
 from klamm.protocol.decoder_source import MAX_REQUEST_ELEMENTS
+from klamm.protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from klamm.protocol.messages.k08_offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -28,11 +29,13 @@ from klamm.protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from klamm.protocol.messages.k15_describe_groups import DescribeGroupsRequest
 from klamm.protocol.messages.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from klamm.protocol.primitives import MAX_TAGGED_FIELDS
+from klamm.records.builder import build_batch, number_records
+from klamm.records.compression import Codec
 from klamm.server.dispatch import MAX_ELEMENTS_AT_ONCE
 from klamm.testing.wire import WireConnection
 from tests.abuse import watched_broker
 from tests.abuse.broker_process import BrokerProcess, raise_descriptor_limit
-from tests.abuse.calls import create_topic
+from tests.abuse.calls import NAMES_PRODUCE_VERSION, create_topic, now_ms
 from tests.abuse.conftest import Abused
 from tests.abuse.crowded import arrays_of, crowded
 from tests.abuse.plausible import GROUP, TOPIC
@@ -242,6 +245,25 @@ def test_too_many_elements_are_refused_at_once(watched: Abused, make: object) ->
 def test_as_many_as_are_allowed_are_answered(watched: Abused, make: object) -> None:
     assert callable(make)
     assert ask(watched, sized(make(MAX_REQUEST_ELEMENTS - 1)))
+
+
+REFUSED_BATCHES = 30
+REFUSED_RECORDS = 10_000
+"""In each batch. Compressed, such a batch takes less than a byte for each record."""
+
+
+def test_records_that_are_refused_by_the_thousand(watched: Abused) -> None:
+    """The answer would be sixty times as large as the request, if it named each record."""
+    with watched.connect() as connection:
+        create_topic(
+            connection, "compacted", partitions=REFUSED_BATCHES, configs={"cleanup.policy": "compact"}
+        )
+    batch = build_batch(number_records([(None, b"")] * REFUSED_RECORDS, now_ms()), codec=Codec.ZSTD)
+    data = [PartitionProduceData(index=index, records=batch) for index in range(REFUSED_BATCHES)]
+    topics = [TopicProduceData(name="compacted", partition_data=data)]
+    frame = frame_of(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), NAMES_PRODUCE_VERSION)
+    assert len(frame) < REFUSED_BATCHES * REFUSED_RECORDS
+    assert 50 * REFUSED_RECORDS < ask(watched, frame) < 100 * REFUSED_RECORDS, "one batch's worth is named"
 
 
 ABUSERS = 50

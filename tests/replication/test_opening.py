@@ -47,6 +47,19 @@ def test_an_answer_names_so_many_records_and_no_more() -> None:
     assert len(raised.value.record_errors) == MAX_RECORD_ERRORS
 
 
+@pytest.mark.parametrize("max_record_errors", [0, 1, 2, 3])
+def test_what_is_refused_does_not_depend_on_how_many_records_are_named(max_record_errors: int) -> None:
+    batch = timed((NOW_MS, None), (NOW_MS, b"b"), (0, b"c"), (NOW_MS, None))
+    config = LogConfig(cleanup_compact=True, message_timestamp_before_max_ms=100)
+    with pytest.raises(InvalidRecords) as raised:
+        open_and_rewrite(batch, config, NOW_MS, max_record_errors)
+    assert [each.batch_index for each in raised.value.record_errors] == [0, 2, 3][:max_record_errors]
+    assert raised.value.code == ErrorCode.INVALID_TIMESTAMP
+    assert raised.value.message.startswith(
+        "record 0 of the batch is refused, and so are 2 others: the record "
+    )
+
+
 LIMITED = LogConfig(message_timestamp_before_max_ms=100, message_timestamp_after_max_ms=100)
 
 

@@ -6,9 +6,12 @@ stage checks its header and CRC and appends it; nothing is opened except where t
 fsync. With one replica, acks=1 and acks=all are the same promise: the record is in the log, and survives the
 death of the process.
 
-Version 5 tells the log start offset, in most refusals too; 7 allows zstd; 8 names every record that was
+Version 5 tells the log start offset, in most refusals too; 7 allows zstd; 8 names the records that were
 refused and why; 10 the current leader; 13 names topics by id. Transactional produces are refused until there
 is a transaction coordinator.
+
+An answer names at most `MAX_RECORD_ERRORS` records. Kafka names all; here a batch beyond that number has its
+code and message only, which clients take as the error of each record of the batch.
 
 Clients may not write to internal topics (INVALID_TOPIC_EXCEPTION): a record there is state of the broker.
 As in Kafka, a client with the id of the brokers' own admin client may.
@@ -24,7 +27,7 @@ from typing import Any
 from klamm.apis.broker import Broker
 from klamm.apis.produce_shortcut import ACKS_ALL, FIRST_VERSION_WITH_ZSTD, is_for_one_partition, make_shortcut
 from klamm.apis.registry import NO_RESPONSE, CloseConnection, NoResponse, Request, api
-from klamm.apis.steps import Steps
+from klamm.apis.steps import Steps, in_steps, lazily
 from klamm.cluster.image import INTERNAL_TOPICS
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -39,10 +42,11 @@ from klamm.protocol.messages.k00_produce import (
 )
 from klamm.records.batch import TRANSACTIONAL_FLAG, BatchHeader
 from klamm.records.validation import validate_produced
-from klamm.replication.opening import InvalidRecords, must_open
+from klamm.replication.opening import MAX_RECORD_ERRORS, InvalidRecords, RecordError, must_open
 from klamm.replication.partition import Partition
 from klamm.storage.log import AppendResult
 
+_FIRST_VERSION_WITH_RECORD_ERRORS = 8
 _FIRST_VERSION_WITH_TOPIC_IDS = 13
 _CLIENT_ID_OF_BROKERS = "__admin_client"
 _CODES_WITHOUT_LOG_START = frozenset(
@@ -51,7 +55,8 @@ _CODES_WITHOUT_LOG_START = frozenset(
 """Refusals in which Kafka does not tell where the log starts, although it knows the partition."""
 
 Answer = ProduceResponse | NoResponse
-Outcome = Answer | asyncio.Future[Answer] | Coroutine[Any, Any, Answer]
+LateAnswer = Answer | Steps[Answer]
+Outcome = Answer | asyncio.Future[LateAnswer] | Coroutine[Any, Any, LateAnswer]
 
 
 @api(ApiKey.PRODUCE)
@@ -101,6 +106,7 @@ class _Produce:
         "acks",
         "broker",
         "flushes",
+        "is_long",
         "named_again",
         "now_ms",
         "partition",
@@ -121,6 +127,8 @@ class _Produce:
         self.unopened: list[tuple[Partition, bytearray, PartitionProduceResponse]] = []
         self.partition: Partition | None = None
         """The last one that was appended to."""
+        self.is_long = request.is_large
+        """The answer must be encoded in steps."""
         by_id = self.version >= _FIRST_VERSION_WITH_TOPIC_IDS
         self.named_again = _named_again(request.message, by_id=by_id)
 
@@ -216,25 +224,31 @@ class _Produce:
         if partition.log.needs_flush(self.now_ms):
             self.flushes.append((self.broker.partitions.flusher.flush(partition.log), response))
 
-    async def open_then_append(self) -> Answer:
+    async def open_then_append(self) -> LateAnswer:
+        names_records = self.acks != 0 and self.version >= _FIRST_VERSION_WITH_RECORD_ERRORS
+        errors_left = MAX_RECORD_ERRORS if names_records else 0
         for partition, batch, response in self.unopened:
             try:
                 config = partition.log.config
-                rewritten = await self.broker.partitions.open_batch(batch, config, self.now_ms)
+                rewritten = await self.broker.partitions.open_batch(batch, config, self.now_ms, errors_left)
                 view = memoryview(rewritten)
                 header = validate_produced(view, max_message_bytes=config.max_message_bytes)
                 self._append_batch(partition, view, header, response)
             except KafkaError as error:
                 _refuse(response, error, partition)
+                if isinstance(error, InvalidRecords) and error.record_errors:
+                    response.record_errors = lazily(error.record_errors, _named)
+                    errors_left -= len(error.record_errors)
+                    self.is_long = True
         return await self.finish_after_flush()
 
-    async def finish_after_flush(self) -> Answer:
+    async def finish_after_flush(self) -> LateAnswer:
         for flush, response in self.flushes:
             try:
                 await flush
             except KafkaError as error:
                 _refuse(response, error, None)
-        return self.answer()
+        return in_steps(self.answer()) if self.is_long else self.answer()
 
     def answer(self) -> Answer:
         if self.acks != 0:
@@ -258,8 +272,7 @@ def _refuse(response: PartitionProduceResponse, error: KafkaError, partition: Pa
     response.log_start_offset = -1
     if partition is not None and error.code not in _CODES_WITHOUT_LOG_START:
         response.log_start_offset = partition.log.log_start_offset
-    if isinstance(error, InvalidRecords):
-        response.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
-            for index, message in error.record_errors
-        ]
+
+
+def _named(error: RecordError) -> BatchIndexAndErrorMessage:
+    return BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message)

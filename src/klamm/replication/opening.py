@@ -22,8 +22,8 @@ from klamm.records.reader import iter_spans, open_payload
 from klamm.storage.log_config import LogConfig
 
 MAX_RECORD_ERRORS = 10_000
-"""Refused records that one answer names. This is how many librdkafka puts into a batch; a compressed batch
-may hold millions, and the answer must not grow far beyond its request."""
+"""Refused records that one answer names, over all batches of its request. This is how many librdkafka puts
+into a batch; a compressed batch may hold millions, and the answer must not grow far beyond its request."""
 
 _NO_KEY = "the record has no key, which a compacted topic needs"
 
@@ -36,11 +36,12 @@ class RecordError(NamedTuple):
 
 
 class InvalidRecords(KafkaError):
-    """A batch that is refused because of some of its records, which `record_errors` names."""
+    """A batch that is refused because of `count` of its records. `record_errors` are those to be named."""
 
-    def __init__(self, code: ErrorCode, record_errors: list[RecordError]) -> None:
-        first = record_errors[0]
-        more = len(record_errors) - 1
+    def __init__(
+        self, code: ErrorCode, first: RecordError, count: int, record_errors: list[RecordError]
+    ) -> None:
+        more = count - 1
         super().__init__(
             code,
             f"record {first.batch_index} of the batch is refused"
@@ -63,12 +64,17 @@ def must_open(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
     )
 
 
-def open_and_rewrite(batch: bytearray, config: LogConfig, now_ms: int) -> bytearray:
-    """Check the records of `batch` and give it the topic's codec; returns the batch to append."""
+def open_and_rewrite(
+    batch: bytearray, config: LogConfig, now_ms: int, max_record_errors: int = MAX_RECORD_ERRORS
+) -> bytearray:
+    """Check the records of `batch` and give it the topic's codec; returns the batch to append.
+
+    At most `max_record_errors` refused records are named; the code and the message do not depend on it.
+    """
     header = parse_header(batch)
     payload = open_payload(batch)
     if opens_every_batch(config) or _has_new_timestamp(header, config, now_ms):
-        _check_records(payload, header, config, now_ms)
+        _check_records(payload, header, config, now_ms, max_record_errors)
     codec = _stored_codec(header, config)
     if codec == header.compression:
         return batch
@@ -88,8 +94,12 @@ def open_and_rewrite(batch: bytearray, config: LogConfig, now_ms: int) -> bytear
     )
 
 
-def _check_records(payload: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+def _check_records(
+    payload: memoryview, header: BatchHeader, config: LogConfig, now_ms: int, max_record_errors: int
+) -> None:
     """Refuse a batch whose records break a rule of the topic, or are not what the header says."""
+    first: RecordError | None = None
+    count = 0
     record_errors: list[RecordError] = []
     code = ErrorCode.INVALID_RECORD
     needs_keys = config.cleanup_compact
@@ -106,18 +116,24 @@ def _check_records(payload: memoryview, header: BatchHeader, config: LogConfig, 
                 )
             timestamp = header.base_timestamp + timestamp_delta
             if needs_keys and key is None:
-                record_errors.append(RecordError(index, _NO_KEY))
+                message = _NO_KEY
             elif checks_timestamps and not oldest_ms <= timestamp <= newest_ms and timestamp != NO_TIMESTAMP:
                 code = ErrorCode.INVALID_TIMESTAMP
                 message = f"timestamp {timestamp} is not between {oldest_ms} and {newest_ms}"
+            else:
+                continue
+            count += 1
+            if first is None:
+                first = RecordError(index, message)
+            if count <= max_record_errors:
                 record_errors.append(RecordError(index, message))
-            if len(record_errors) == MAX_RECORD_ERRORS:
+            if count == MAX_RECORD_ERRORS:
                 break
     except CorruptBatch as error:
         # The CRC is right, so the producer made the batch like this: sending it again would not help.
         raise KafkaError(ErrorCode.INVALID_RECORD, str(error)) from error
-    if record_errors:
-        raise InvalidRecords(code, record_errors)
+    if first is not None:
+        raise InvalidRecords(code, first, count, record_errors)
 
 
 def _has_new_timestamp(header: BatchHeader, config: LogConfig, now_ms: int) -> bool:

@@ -135,14 +135,18 @@ class Partitions:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
 
-    async def open_batch(self, batch: bytearray, config: LogConfig, now_ms: int) -> bytearray:
+    async def open_batch(
+        self, batch: bytearray, config: LogConfig, now_ms: int, max_record_errors: int
+    ) -> bytearray:
         """`open_and_rewrite` in a thread of its own, one batch at a time.
 
         A small batch may open to hundreds of megabytes: that must not be multiplied by the number of threads,
         nor keep cold reads and fsyncs waiting.
         """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._opener, open_and_rewrite, batch, config, now_ms)
+        return await loop.run_in_executor(
+            self._opener, open_and_rewrite, batch, config, now_ms, max_record_errors
+        )
 
     # ---- following the image
 
