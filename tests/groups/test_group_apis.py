@@ -22,6 +22,7 @@ from klamm.apis import (
     k47_offset_delete,
 )
 from klamm.apis.registry import Request
+from klamm.apis.steps import run
 from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
 from klamm.groups import coordinator
 from klamm.model.errors import ErrorCode
@@ -135,8 +136,36 @@ async def test_find_coordinator(version: int) -> None:
         assert (await find(2)).error_code == ErrorCode.INVALID_REQUEST
 
 
-async def coordinator_code(broker: FakeBroker) -> int:
-    message = FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+@pytest.mark.parametrize("key_type", [0, 1])
+@run_async
+async def test_coordinators_are_made_one_after_the_other_when_they_are_encoded(key_type: int) -> None:
+    broker = await FakeBroker().start()
+    group_ids = [f"g{number}" for number in range(1_000)]
+    message = FindCoordinatorRequest(key_type=key_type, coordinator_keys=group_ids)
+    _, response = run(await broker.call(k10_find_coordinator, message, 4), float("inf"))
+    assert not isinstance(response.coordinators, list)
+    assert [each.key for each in response.coordinators] == group_ids
+
+
+@run_async
+async def test_no_coordinator_without_the_topic_of_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "_LOAD_WAIT_S", 0.01)
+    broker = await FakeBroker().start()
+    log = broker.coordination.log
+    log.partition_count = 0  # deleted right after it was made
+    assert await coordinator_code(broker) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    # Deleted while the request waits for the group to be loaded, and made again with fewer partitions.
+    log.partition_count, log.led = 3, set()
+    broker.groups.update_leadership()
+    assert broker.groups.partition_for("h") > 0
+    asked = asyncio.ensure_future(coordinator_code(broker, "h"))
+    await settle()
+    broker.cluster.image = broker.cluster.image.with_topic(topic(OFFSETS_TOPIC, OTHER_ID, 1))
+    assert await asked == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def coordinator_code(broker: FakeBroker, group_id: str = "g") -> int:
+    message = FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id])
     return int((await broker.ask(k10_find_coordinator, message, 4)).coordinators[0].error_code)
 
 

@@ -13,9 +13,11 @@ code is INVALID_REQUEST.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Pauses, Steps, distinct, in_steps
+from klamm.apis.steps import Pauses, Steps, distinct, in_steps, lazily
 from klamm.cluster.image import NO_LEADER, OFFSETS_TOPIC
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -36,9 +38,10 @@ async def handle(
 ) -> FindCoordinatorResponse | Steps[FindCoordinatorResponse]:
     message = request.message
     if request.version >= _FIRST_VERSION_WITH_MANY_KEYS:
-        coordinators = await _find(broker, request, distinct(message.coordinator_keys))
-        return in_steps(FindCoordinatorResponse(coordinators=coordinators))
-    (found,) = await _find(broker, request, [message.key])
+        group_ids = distinct(message.coordinator_keys)
+        locate = await _prepare(broker, request, group_ids)
+        return in_steps(FindCoordinatorResponse(coordinators=lazily(range(len(group_ids)), locate)))
+    found = (await _prepare(broker, request, [message.key]))(0)
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message or ErrorCode(found.error_code).name,
@@ -48,32 +51,32 @@ async def handle(
     )
 
 
-async def _find(
+async def _prepare(
     broker: Broker, request: Request[FindCoordinatorRequest], group_ids: list[str]
-) -> list[Coordinator]:
+) -> Callable[[int], Coordinator]:
+    """Wait until coordinators can be told, and return the function that tells that of `group_ids[index]`."""
+    partitions: list[int] = []
     try:
         _check_key_type(request.message.key_type)
         await _make_offsets_topic(broker)
+        own: set[int] = set()
+        pauses = Pauses()
+        for group_id in group_ids:
+            await pauses.pause()
+            partition = broker.groups.partition_for(group_id)
+            partitions.append(partition)
+            if partition not in own and _leader(broker, partition) == broker.node_id:
+                own.add(partition)
     except KafkaError as error:
-        return [_failed(group_id, error) for group_id in group_ids]
-    pauses = Pauses()
-    partitions: list[int] = []
-    for group_id in group_ids:
-        await pauses.pause()
-        partitions.append(broker.groups.partition_for(group_id))
-    own = {partition for partition in set(partitions) if _leader(broker, partition) == broker.node_id}
+        # Not the error itself: its traceback would hold this frame, and the frame the function.
+        code, reason = error.code, error.message
+        return lambda index: _failed(group_ids[index], code, reason)
     await broker.groups.wait_until_loaded(own)
-    coordinators: list[Coordinator] = []
-    for group_id, partition in zip(group_ids, partitions, strict=True):
-        await pauses.pause()
-        coordinators.append(_locate(broker, request.listener_name, group_id, partition))
-    return coordinators
+    return lambda index: _locate(broker, request.listener_name, group_ids[index], partitions[index])
 
 
-def _failed(group_id: str, error: KafkaError) -> Coordinator:
-    return Coordinator(
-        key=group_id, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message
-    )
+def _failed(group_id: str, code: ErrorCode, reason: str | None) -> Coordinator:
+    return Coordinator(key=group_id, node_id=-1, host="", port=-1, error_code=code, error_message=reason)
 
 
 def _check_key_type(key_type: int) -> None:
@@ -97,7 +100,10 @@ async def _make_offsets_topic(broker: Broker) -> None:
 
 def _leader(broker: Broker, partition: int) -> int:
     topic = broker.cluster.image.topics.get(OFFSETS_TOPIC)
-    if topic is None or broker.partitions.is_offline(OFFSETS_TOPIC, partition):
+    # The topic may have been deleted, and made again with fewer partitions, since the partition was computed.
+    if topic is None or partition >= len(topic.partitions):
+        return NO_LEADER
+    if broker.partitions.is_offline(OFFSETS_TOPIC, partition):
         return NO_LEADER
     return topic.partitions[partition].leader
 
@@ -108,8 +114,7 @@ def _locate(broker: Broker, listener_name: str, group_id: str, partition: int) -
     endpoint = None if node is None else node.endpoints.get(listener_name)
     if endpoint is None or (leader == broker.node_id and not broker.groups.is_loaded(partition)):
         reason = "cannot be reached" if endpoint is None else "is still loading the group"
-        error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator {reason}; try again")
-        return _failed(group_id, error)
+        return _failed(group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator {reason}; try again")
     return Coordinator(
         key=group_id, node_id=leader, host=endpoint.host, port=endpoint.port, error_code=ErrorCode.NONE
     )

@@ -146,8 +146,13 @@ class GroupCoordinator:
         progress.set()
 
     def partition_for(self, group_id: str) -> int:
-        """The partition of __consumer_offsets that holds the group; the topic must exist."""
-        return abs_java_hash(group_id) % self._log_port.partition_count
+        """The partition of __consumer_offsets that holds the group. Raises a KafkaError without the topic."""
+        partition_count = self._log_port.partition_count
+        if not partition_count:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "__consumer_offsets does not exist yet; try again"
+            )
+        return abs_java_hash(group_id) % partition_count
 
     def is_loaded(self, partition: int) -> bool:
         """True if this broker answers requests about the groups of a partition of __consumer_offsets."""
