@@ -282,6 +282,7 @@ def test_two_polls_at_once_are_refused(face: Face, broker: Broker) -> None:
         for thread in threads:
             thread.join(PATIENCE_S)
         assert sorted(type(outcome).__name__ for outcome in outcomes) == ["ClientMisused", "list"]
+        assert any("another of its polls is under way" in str(outcome) for outcome in outcomes)
 
 
 def test_closing_ends_a_poll_that_waits(face: Face, broker: Broker) -> None:

@@ -50,11 +50,11 @@ def test_internal_topics_when_they_are_wanted() -> None:
 
 def test_one_way_at_a_time(subscription: Subscription) -> None:
     subscription.subscribe("orders", Listeners())
-    with pytest.raises(ClientMisused, match="unsubscribe"):
+    with pytest.raises(ClientMisused, match=r"cannot assign partitions.*unsubscribe"):
         subscription.assign([TopicPartition("orders", 0)])
     subscription.clear()
     subscription.assign([TopicPartition("orders", 0)])
-    with pytest.raises(ClientMisused, match="unsubscribe"):
+    with pytest.raises(ClientMisused, match=r"cannot subscribe.*unsubscribe"):
         subscription.subscribe("orders", Listeners())
     subscription.assign([])
     subscription.subscribe("orders", Listeners())

@@ -204,7 +204,9 @@ class Consumer(AsyncFace):
         self._guard.check()
         chosen = given_partitions(partitions)
         if chosen is None:
-            raise ClientMisused("assign() without partitions", advice="To read nothing, give an empty list")
+            raise ClientMisused(
+                "assign() was called without partitions", advice="To read nothing, give an empty list"
+            )
         self._engine.assign(chosen)
 
     def assignment(self) -> set[TopicPartition]:
@@ -277,7 +279,7 @@ class Consumer(AsyncFace):
         With `wait=False` it is done in the background, and only the log says when it fails.
         """
         await self.start()
-        _, commits = self._engine.need_group("commit() without a group")
+        _, commits = self._engine.need_group("commit()")
         chosen = self._engine.positions.positions() if offsets is None else _as_offsets(offsets)
         if not wait:
             commits.commit_later(chosen)

@@ -156,7 +156,8 @@ class ConsumerEngine:
     def subscribe(self, topics: Topics, listeners: Listeners) -> None:
         if self.group is None and any(listeners):
             raise ClientMisused(
-                "callbacks for rebalances without a group", advice="Give the consumer a `group`"
+                "subscribe() got callbacks for rebalances, and a consumer without a group has no rebalances",
+                advice="Give the consumer a `group`, or leave out the callbacks",
             )
         before = self.subscription.topics(self.network.metadata.topics)
         self.subscription.subscribe(topics, listeners)
@@ -397,7 +398,10 @@ class ConsumerEngine:
 
     def begin_session(self, session: BaseSession) -> None:
         if self.session is not None:
-            raise ClientMisused("two sessions of one consumer at once", advice="Leave one before the next")
+            raise ClientMisused(
+                "the consumer cannot begin a session: its last session has not ended",
+                advice="Leave that session first",
+            )
         self.session = session
 
     def end_session(self, session: BaseSession) -> None:
@@ -407,11 +411,13 @@ class ConsumerEngine:
     def check_may_poll(self) -> None:
         if not self.subscription.is_begun:
             raise ClientMisused(
-                "a poll without anything to read",
+                "the consumer cannot poll: it has neither a subscription nor an assignment",
                 advice="Call subscribe() or assign() first, or give the consumer its `topics`",
             )
         if self.session is not None:
-            raise ClientMisused("a poll inside a session", advice="Read the session's claims instead")
+            raise ClientMisused(
+                "the consumer cannot poll inside a session", advice="Read the session's claims instead"
+            )
 
     async def wait_for_rebalance(self, timeout: float) -> None:
         """Wait until a rebalance is due, or the time is over."""
@@ -425,12 +431,15 @@ class ConsumerEngine:
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float | None = None
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        group, _ = self.need_group("committed offsets belong to a group")
+        group, _ = self.need_group("committed()")
         return await group.committed(partitions, self.timeout_seconds if timeout is None else timeout)
 
-    def need_group(self, why: str) -> tuple[GroupCoordinator, Commits]:
+    def need_group(self, call: str) -> tuple[GroupCoordinator, Commits]:
+        """The group, for `call`, which raises ClientMisused without one."""
         if self.group is None or self.commits is None:
-            raise ClientMisused(why, advice="Give the consumer a `group`")
+            raise ClientMisused(
+                f"{call} needs a group, and the consumer has none", advice="Give the consumer a `group`"
+            )
         return self.group, self.commits
 
     async def all_topics(self) -> set[str]:

@@ -144,7 +144,7 @@ class Polling:
         self._engine.check_may_poll()
         if not self._under_way.acquire(blocking=False):
             raise ClientMisused(
-                "two polls of one consumer at once",
+                "the consumer cannot poll: another of its polls is under way",
                 advice="Poll in one task or thread, use sessions(), or make a consumer for each",
             )
 

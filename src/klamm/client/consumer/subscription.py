@@ -54,14 +54,20 @@ class Subscription:
 
     def subscribe(self, topics: Topics, listeners: Listeners) -> None:
         if self.is_manual:
-            raise ClientMisused("subscribe() after assign()", advice="Call unsubscribe() first")
+            raise ClientMisused(
+                "the consumer cannot subscribe: it has an assignment, made with assign()",
+                advice="Call unsubscribe() first",
+            )
         names, pattern = read_topics(topics)
         self.names, self.pattern, self.listeners = names, pattern, listeners
         self.is_begun = True
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         if self.is_by_topic:
-            raise ClientMisused("assign() after subscribe()", advice="Call unsubscribe() first")
+            raise ClientMisused(
+                "the consumer cannot assign partitions: it has a subscription",
+                advice="Call unsubscribe() first",
+            )
         self.is_manual = bool(partitions)
         self.is_begun = True
 

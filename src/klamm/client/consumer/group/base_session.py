@@ -63,9 +63,11 @@ def drain_seconds(engine: ConsumerEngine, on_revoke: str, drain_timeout: float |
 
 async def next_round(engine: ConsumerEngine, is_after_another: bool) -> bool:
     """Wait for a rebalance to be due, take part in it, and say whether there is a session to have."""
-    group, _ = engine.need_group("sessions() without a group")
+    group, _ = engine.need_group("sessions()")
     if not engine.subscription.is_by_topic:
-        raise ClientMisused("sessions() without a subscription", advice="Call subscribe() first")
+        raise ClientMisused(
+            "sessions() needs a subscription, and the consumer has none", advice="Call subscribe() first"
+        )
     loop = asyncio.get_running_loop()
     while is_after_another and not engine.is_leaving and not engine.is_rebalance_due:
         group.polled(loop.time())
@@ -184,7 +186,7 @@ class BaseSession:
     claims: Collection[BaseClaim]
 
     def __init__(self, engine: ConsumerEngine, waiting: Waiting, drain_seconds: float) -> None:
-        group, _ = engine.need_group("sessions() without a group")
+        group, _ = engine.need_group("sessions()")
         self._engine = engine
         self._group = group
         self._waiting = waiting
@@ -238,7 +240,7 @@ class BaseSession:
 
     async def _commit(self, claims: Collection[BaseClaim]) -> None:
         """On the loop: commit what is finished of these."""
-        _, commits = self._engine.need_group("commit() without a group")
+        _, commits = self._engine.need_group("commit()")
         finished = self._engine.positions.committable()
         chosen = {claim.topic_partition for claim in claims}
         await commits.commit({each: offset for each, offset in finished.items() if each in chosen})
