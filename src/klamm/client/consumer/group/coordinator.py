@@ -229,9 +229,10 @@ class GroupCoordinator:
     # ---- offsets
 
     async def commit(self, offsets: Mapping[TopicPartition, CommittedOffset], timeout: float) -> None:
-        """Commit, and try again within `timeout` what may pass.
+        """Commit; after a retriable error try again, for up to `timeout` seconds.
 
-        As a member with its generation, so that one that the group went on without is refused (GroupError).
+        The request of a member carries its member id and generation, so the coordinator refuses it
+        (GroupError) if the member was removed from the group.
         """
         await self._offsets.commit(offsets, self._identity(), timeout)
 
@@ -349,9 +350,13 @@ class GroupCoordinator:
                 self._logger.info("group %r: %s", self.group_id, error)
                 self._network.forget_coordinator(self.group_id)
                 self._membership.request_failed(loop.time(), error)
-            except Exception as error:  # our own fault: the user must hear of it, and not wait for ever
-                self._logger.exception("group %r", self.group_id)
-                self._membership.request_failed(loop.time(), ClientError(f"a fault of the client: {error!r}"))
+            except Exception as error:  # a bug in Klamm: tell the user, who must not wait for ever
+                self._logger.exception("handling a request of group %r failed", self.group_id)
+                failure = ClientError(
+                    f"handling a request of group {self.group_id!r} failed: {error!r}",
+                    advice="This is a bug in Klamm; the log has the traceback",
+                )
+                self._membership.request_failed(loop.time(), failure)
             self._update()
 
     async def _carry_out(self, request: Request) -> None:

@@ -170,8 +170,8 @@ class Membership:
 
     @property
     def may_read_on(self) -> bool:
-        """Whether a poll may hand out records: nothing is due, or others are waited for who take nothing that
-        we have. That is so for cooperative members."""
+        """True if a poll may hand out records: no error waits to be raised, and the member is stable, or it
+        is cooperative, owns partitions and waits in a rebalance for other members."""
         if self.phase is Phase.STABLE:
             return self._failure is None
         is_waiting = self.phase in (Phase.JOINING, Phase.LEADING, Phase.SYNCING)
@@ -189,8 +189,9 @@ class Membership:
         return failure
 
     def take_outage(self) -> ClientError | None:
-        """That the coordinator has not served this member for `patience_seconds`, for a poll that waits for
-        it to raise; told again after each further such time. A rebalance that takes long is no outage."""
+        """The error to raise in a waiting poll if the coordinator has not served this member for
+        `patience_seconds`; returned once per such period. Retriable errors do not count as service, and a
+        long rebalance does not count as an outage."""
         outage, self._outage = self._outage, None
         return outage
 
@@ -458,7 +459,8 @@ class Membership:
     # ---- errors
 
     def _is_about_us(self, generation: int, member_id: str) -> bool:
-        """Whether an answer is about what we still are: we may have joined again since it was asked for."""
+        """True if an answer is for the current generation and member id. It may be for earlier ones if the
+        member has joined again since it sent the request."""
         return (generation, member_id) == (self.generation, self.member_id)
 
     def _join_failed(self, code: ErrorCode, now: float) -> None:
@@ -487,7 +489,8 @@ class Membership:
             self._fail_with(code, "receiving the assignment")
 
     def _refused(self, code: ErrorCode, what: str) -> None:
-        """A heartbeat or a commit shows that the coordinator has another idea of us than we have."""
+        """A heartbeat or a commit was refused, in most cases because the coordinator's state of this member
+        differs from ours."""
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._fail_with(code, what)
         elif self.phase not in (Phase.STABLE, Phase.ADOPTING, Phase.PREPARING):

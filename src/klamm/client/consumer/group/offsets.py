@@ -118,7 +118,7 @@ class GroupOffsets:
         # One that passes may hide one that does not: the latter is to be told.
         for partition, code in sorted(errors.items(), key=lambda item: item[1] in RETRIABLE):
             self._on_refused(code, identity)
-            self._look_around(code)
+            self._forget_stale_metadata(code)
             error = BrokerError.of(code, f"committing {partition} of group {self._group_id!r}")
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 # The topic was deleted. The others of the request are committed, and a rebalance waits for
@@ -137,7 +137,7 @@ class GroupOffsets:
         found, codes = fetched_offsets(metadata, answer)
         failures: dict[TopicPartition, ClientError] = {}
         for partition, code in codes.items():
-            self._look_around(code)
+            self._forget_stale_metadata(code)
             of_what = "" if partition is None else f" of {partition}"
             refusal = BrokerError.of(code, f"reading committed offsets{of_what} of group {self._group_id!r}")
             failures.update(dict.fromkeys(partitions if partition is None else [partition], refusal))
@@ -161,8 +161,8 @@ class GroupOffsets:
                 self._network.forget_coordinator(self._group_id)
             raise
 
-    def _look_around(self, code: int) -> None:
-        """What was known may be out of date: look for the coordinator, or the topics, anew."""
+    def _forget_stale_metadata(self, code: int) -> None:
+        """Forget the coordinator, or ask for the topics anew, if `code` says that ours are out of date."""
         if code in ASK_AGAIN:
             self._network.forget_coordinator(self._group_id)
         elif code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
