@@ -341,8 +341,36 @@ def test_out_of_range_starts_anew_after_what_is_buffered(
     assert consumer.positions.states[A0].need is Need.NOTHING, "what is buffered is handed out first"
     assert consumer.fetch(1) == -1, "and meanwhile the broker is not asked in vain"
     assert values(consumer.poll()) == [b"old"]
+    assert consumer.fetch(1) == -1, "nor while the user works on it"
+    consumer.records.begin_poll()
     consumer.fetch_all()
     assert values(consumer.poll()) == [b"3", b"4"]
+
+
+def test_out_of_range_waits_for_the_records_of_an_iteration(
+    cluster: FakeCluster, consumer: FakeConsumer
+) -> None:
+    log = cluster.logs[A0]
+    log.append([b"0", b"1", b"2"])
+    consumer.assign(A0)
+    consumer.fetch_all()
+    consumer.records.begin_poll()
+    lease = consumer.records.lease_next(10)
+    assert lease is not None and next(lease.iterator).value == b"0"
+    for number in range(3, 6):
+        log.append([b"%d" % number])
+    log.delete_before(5)
+    assert consumer.fetch(1) == 0, "the broker does not have offset 3"
+    assert consumer.fetch(1) == -1, "it is not asked in vain"
+    assert not lease.is_interrupted and values(list(lease.iterator)) == [b"1", b"2"]
+    changes: list[bool] = []
+    consumer.positions.on_change = lambda: changes.append(True)
+    consumer.records.finish(lease)
+    assert changes, "fetching goes on"
+    consumer.fetch(1)
+    assert consumer.positions.states[A0].out_of_range_offset == 3
+    consumer.fetch_all()
+    assert values(consumer.poll()) == [b"5"]
 
 
 def test_out_of_range_is_told_when_guessing_is_not_allowed(cluster: FakeCluster) -> None:

@@ -159,6 +159,27 @@ def test_what_is_in_work_when_a_log_is_cut_can_be_put_back(consumer: FakeConsume
     assert [each.offset for each in consumer.poll(3)] == [0, 1, 2], "it is fetched again"
 
 
+@pytest.mark.parametrize("given", [0, 1, 2, 10])
+@pytest.mark.parametrize("end", ["finish", "put_back", "leave"])
+def test_what_an_iteration_has_not_given_when_a_log_is_cut_is_fetched_again(
+    consumer: FakeConsumer, given: int, end: str
+) -> None:
+    consumer.records.begin_poll()
+    lease = consumer.records.lease_next(10)
+    assert lease is not None
+    for _ in range(given):
+        next(lease.iterator)
+    state = consumer.positions.get(A0)
+    consumer.positions.truncated(state, state.version, 20)
+    done = max(given - 1, 0)
+    assert lease.is_interrupted and finished(consumer) == done
+    getattr(consumer.records, end)(lease)
+    assert finished(consumer) == (given if end == "finish" else done)
+    consumer.fetch_all()
+    again = consumer.records.lease_from(A0, 10)
+    assert again is not None and again.records[0].offset == (done if end == "put_back" else given)
+
+
 # ---- while records are decoded, without the lock
 
 

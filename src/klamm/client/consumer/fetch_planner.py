@@ -292,7 +292,7 @@ class FetchPlanner:
 
     def _has_room(self, state: PartitionState) -> bool:
         if state.is_drained_first:
-            return not state.buffered_bytes
+            return not state.buffered_bytes and state not in self._positions.leases
         return state.buffered_bytes < self._positions.room_below_bytes
 
     def _partition_bytes(self) -> int:
@@ -477,8 +477,10 @@ class FetchPlanner:
             return True
 
     def _out_of_range(self, state: PartitionState, error: BrokerError) -> bool:
-        if state.buffered_bytes:
-            state.is_drained_first = True  # hand out what is buffered, then fetch again
+        if state.buffered_bytes or state in self._positions.leases:
+            # Hand out what is buffered, and let the user finish it: a reset would end the lease, and with it
+            # the records that are not given yet. Then fetch again.
+            state.is_drained_first = True
         elif self._settings.may_guess_offsets:
             self._positions.restart(state, None, out_of_range_offset=state.fetch_offset)
         else:

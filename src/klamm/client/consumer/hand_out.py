@@ -302,12 +302,7 @@ class HandOut:
             self._finish(lease)
 
     def _finish(self, lease: Lease) -> None:
-        del self._positions.leases[lease.state]
-        self._finished(lease)
-
-    def _finished(self, lease: Lease) -> None:
-        """A lease was finished; it is no longer in `positions.leases`."""
-        lease.is_interrupted = True
+        self._positions.end(lease)
         state = lease.state
         if lease.records:  # given one by one; otherwise the user was given all of it, and nothing is put back
             self._put_back(lease, lease.given_place(state.place))

@@ -8,7 +8,9 @@ time, and what lies before it is finished. So these hold at any moment:
 
 A lease ends once, in one of two ways. Finished: everything that the user was given counts as handled, and may
 be committed. Put back: what is not finished is leased again by the next poll. A seek, a reset and the
-loss of the partition end a lease as well; its records are then neither finished nor put back.
+loss of the partition end a lease as well; its records are then neither finished nor put back. A position
+that must move because the broker does not have its offset waits until the lease has ended; if the log was
+cut, the lease keeps what the user was given.
 
 Records are given to the user all at once, as columns, or one by one. Of those that are given one by one, all
 but the latest are finished: the user came back for the next.
@@ -86,6 +88,12 @@ class Lease:
         self.records = records
         self.iterator = iter(records)
         self.fetch = fetch
+
+    def give_no_more(self) -> None:
+        """Leave out of the lease what the user has not been given yet."""
+        self.is_interrupted = True
+        self.records = self.records[: self.given()]
+        self.iterator = _NO_RECORDS
 
     def done(self, record: Record) -> None:
         """The user says that `record`, and all before it, are finished."""

@@ -181,8 +181,8 @@ class PartitionState:
         self.failures = 0
         self.retry_at = 0.0
         self.is_drained_first = False
-        """True if nothing is fetched until the buffer is empty, because the next fetch offset may be
-        reset."""
+        """True if nothing is fetched until the buffer is empty and the lease has ended, because the next
+        fetch offset may be reset."""
         self.served_at = 0
         """When records last came, as a count of answers: a fetch names the partitions first that wait
         longest."""

@@ -171,11 +171,13 @@ class Positions:
         """The log was cut at `end_offset`, which is before the fetch offset: continue from there."""
         with self.lock:
             if self.is_current(state, version):
-                finished = self._finished(state)
-                self._place(state, min(state.position, end_offset), UNKNOWN)
-                if finished.offset < state.position:
-                    # The user still has the records: they stay leased, but cannot be put back any more.
-                    self.leases[state] = Lease(state, finished)
+                lease, finished = self.leases.get(state), self._finished(state)
+                # Leased records that the user was not given are fetched again, as far as the log has them.
+                self._place(state, min(self._given(state).offset, end_offset), UNKNOWN)
+                if lease is not None and finished.offset < state.position:
+                    # The user still has records: they stay leased.
+                    lease.give_no_more()
+                    self.leases[state] = lease
         self.on_change()
 
     def needing(self, need: Need, now: float) -> list[tuple[PartitionState, int]]:
@@ -325,6 +327,8 @@ class Positions:
         """A lease is finished or put back, or the partition moved. Under the lock."""
         lease.is_interrupted = True
         del self.leases[lease.state]
+        if lease.state.is_drained_first:
+            self._is_changed = True  # fetching may have waited for that
 
     def is_open(self, lease: Lease) -> bool:
         return self.leases.get(lease.state) is lease
@@ -405,9 +409,12 @@ class Positions:
 
     def _position(self, state: PartitionState) -> CommittedOffset | None:
         """The offset after the last record that the user was given."""
-        lease = self.leases.get(state)
-        offset, epoch = state.place if lease is None else lease.given_place(state.place)
+        offset, epoch = self._given(state)
         return CommittedOffset(offset, leader_epoch=epoch) if offset >= 0 else None
+
+    def _given(self, state: PartitionState) -> Place:
+        lease = self.leases.get(state)
+        return state.place if lease is None else lease.given_place(state.place)
 
     def _finished(self, state: PartitionState) -> Place:
         lease = self.leases.get(state)
