@@ -18,8 +18,8 @@ import pytest
 from tests.storage.compaction_logs import T0, Cleaning, append, compacted, contents, fill, open_log, until
 
 from klamm.storage import log as log_module
+from klamm.storage.compaction.child_process import CHILD_MODULE, CleanerFailure, CleanerProcess
 from klamm.storage.compaction.cleaner import FIRST_RETRY_MS
-from klamm.storage.compaction.process import WORKER_MODULE, CleanerFailure, CleanerProcess
 from klamm.storage.compaction.rewriting import CleanedSegment, CleanPlan
 from klamm.storage.compaction.schedule import examine, plan_for
 from klamm.storage.files import LogDirFailure
@@ -256,14 +256,14 @@ async def test_retention_during_a_compaction_ends_it_without_harm(tmp_path: Path
         assert await cleaning.cleaner.clean_now(log) is not None
 
 
-def worker_environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 HANGING_BROKER = """
 import asyncio, json, sys
 from klamm.storage.compaction.rewriting import CleanPlan
-from klamm.storage.compaction.process import CleanerProcess
+from klamm.storage.compaction.child_process import CleanerProcess
 
 async def main():
     process = CleanerProcess()
@@ -285,16 +285,16 @@ async def test_the_process_of_a_killed_broker_ends(tmp_path: Path) -> None:
         HANGING_BROKER,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=worker_environment(),
+        env=child_environment(),
     )
     assert broker.stdin is not None
     assert broker.stdout is not None
     broker.stdin.write(json.dumps(plan(log)._asdict()).encode() + b"\n")
-    worker_id = int(await broker.stdout.readline())
-    assert is_running(worker_id)
+    child_id = int(await broker.stdout.readline())
+    assert is_running(child_id)
     broker.kill()
     await broker.wait()
-    await until(lambda: not is_running(worker_id))
+    await until(lambda: not is_running(child_id))
     assert len(contents(open_log(tmp_path))) == 1000
 
 
@@ -302,23 +302,21 @@ async def test_a_busy_process_notices_that_its_broker_is_gone(tmp_path: Path) ->
     log = open_log(tmp_path, compacted(segment_bytes=1 << 20))
     fill(log, 2000, keys=50)
     append(log, [(b"x", b"x")])
-    worker = await asyncio.create_subprocess_exec(
+    child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        WORKER_MODULE,
+        CHILD_MODULE,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=worker_environment(),
+        env=child_environment(),
     )
-    output, _ = await worker.communicate(json.dumps(plan(log)._asdict()).encode() + b"\n")
-    assert worker.returncode == 0
+    output, _ = await child.communicate(json.dumps(plan(log)._asdict()).encode() + b"\n")
+    assert child.returncode == 0
     assert output == b"", "it must not have finished"
 
 
 def test_the_process_imports_little() -> None:
     """It must start fast and stay small: no event loop, no configuration."""
-    code = f"import sys, {WORKER_MODULE}; print(*sorted(sys.modules))"
-    loaded = subprocess.check_output(
-        [sys.executable, "-c", code], env=worker_environment(), text=True
-    ).split()
+    code = f"import sys, {CHILD_MODULE}; print(*sorted(sys.modules))"
+    loaded = subprocess.check_output([sys.executable, "-c", code], env=child_environment(), text=True).split()
     assert not {"asyncio", "uvloop", "klamm.config", "klamm.protocol", "klamm.storage.log"} & set(loaded)

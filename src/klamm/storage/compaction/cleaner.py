@@ -21,7 +21,7 @@ from klamm.config.broker_config import BrokerConfig
 from klamm.model.errors import KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.storage.checkpoints import CorruptCheckpoint, read_offsets, write_offsets
-from klamm.storage.compaction.process import CleanerFailure, CleanerProcess
+from klamm.storage.compaction.child_process import CleanerFailure, CleanerProcess
 from klamm.storage.compaction.rewriting import CleanedSegment, CleanSummary
 from klamm.storage.compaction.schedule import Cleanable, choose, examine, plan_for
 from klamm.storage.files import LogDirFailure, remove_if_there

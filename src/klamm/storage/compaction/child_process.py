@@ -1,4 +1,4 @@
-"""The broker's side of the process that compacts; `worker` is the other side.
+"""The broker's handle on the child process that compacts; `child_main` is what runs in the child.
 
 The process is started when there is work and lives until `close`. Whatever goes wrong (it dies, falls
 silent, the caller is cancelled) ends it, and the next compaction starts a new one: no state survives.
@@ -20,7 +20,7 @@ import klamm
 from klamm.storage.compaction.rewriting import CleanedSegment, CleanPlan, CleanSummary
 from klamm.storage.files import LogDirFailure
 
-WORKER_MODULE = "klamm.storage.compaction.worker"
+CHILD_MODULE = "klamm.storage.compaction.child_main"
 SILENCE_LIMIT_S = 300.0
 """The process shows a sign of life every few seconds; only the fsync of a large segment may take longer."""
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
@@ -95,7 +95,7 @@ class CleanerProcess:
                 sys.executable,
                 "-P",  # else modules in the working directory could be imported
                 "-m",
-                WORKER_MODULE,
+                CHILD_MODULE,
                 stdin=PIPE,
                 stdout=PIPE,
                 limit=LINE_LIMIT_BYTES,

@@ -1,4 +1,5 @@
-"""The process that compacts: `python -m klamm.storage.compaction.worker`, a child of the broker.
+"""The main program of the child process that compacts: `python -m klamm.storage.compaction.child_main`.
+The broker starts it through `child_process`.
 
 Compaction is pure computing, and in a thread of the broker it would hold the interpreter's lock for most
 of the time. So it runs here, at low priority.
