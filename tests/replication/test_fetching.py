@@ -163,7 +163,7 @@ async def test_a_parked_fetch_is_woken_by_an_append(tmp_path: Path) -> None:
     assert not fetcher.has_watchers()
 
 
-async def test_many_appends_of_one_turn_are_one_look(tmp_path: Path) -> None:
+async def test_many_appends_of_one_iteration_are_one_look(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path)
     future = fetcher.park()
     for _ in range(100):

@@ -41,8 +41,8 @@ class FakeDispatcher:
 
     e echoes, f answers with `file_slice`, p parks, s is serial, n answers nothing, z answers as many bytes as
     the number that follows, m is malformed, c closes, x fails, u has an answer that cannot be encoded, g
-    answers in steps and d in steps that return a future. L is a large request, whose steps begin with a turn
-    of the loop and then echo.
+    answers in steps and d in steps that return a future. L is a large request, which echoes after
+    `step_count` steps.
     """
 
     def __init__(self) -> None:
@@ -150,15 +150,15 @@ class FakeServer:
         return correlation_id, await self._receive_exactly(size - 4)
 
     async def receive_available(self) -> bytes:
-        """The bytes that arrive until none come for some turns of the loop."""
+        """The bytes that arrive until none come for some iterations of the loop."""
         data = bytearray()
-        idle_turns = 0
-        while idle_turns < 20:
+        idle_iterations = 0
+        while idle_iterations < 20:
             try:
                 piece = self.client.recv(1 << 20)
             except BlockingIOError:
                 piece = b""
-            idle_turns = 0 if piece else idle_turns + 1
+            idle_iterations = 0 if piece else idle_iterations + 1
             data += piece
             await asyncio.sleep(0)
         return bytes(data)
@@ -185,13 +185,13 @@ class FakeServer:
         await eventually(lambda: len(self.dispatcher.handled) >= count)
 
     async def let_it_read(self) -> None:
-        """Give the connection many turns of the loop to do what it should not do."""
+        """Give the connection many iterations of the loop to do what it should not do."""
         for _ in range(50):
             await asyncio.sleep(0)
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Turn the loop until the condition holds."""
+    """Run the loop until the condition holds."""
     async with asyncio.timeout(10):
         while True:
             if condition():

@@ -95,7 +95,7 @@ async def test_a_stop_closes_a_serial_handler_that_has_not_begun() -> None:
     async with fake_server() as server:
         handler = server.dispatcher._serve_serially(1, b"")
         server.dispatcher._answer = lambda *_: handler
-        server.connection._handle(memoryview(frame(1, "s")[4:]))  # its task has not had its turn yet
+        server.connection._handle(memoryview(frame(1, "s")[4:]))  # its task has not begun yet
         server.connection.abandon()
         await eventually(lambda: inspect.getcoroutinestate(handler) == inspect.CORO_CLOSED)
 
@@ -425,8 +425,8 @@ async def test_a_large_frame_keeps_its_buffer_until_the_last_step(one_step_a_run
         await sending_it
 
 
-async def test_a_connection_with_much_to_do_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "LONGEST_TURN_S", 0.0)
+async def test_a_connection_with_much_to_do_lets_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "CONNECTION_TURN_LIMIT_S", 0.0)
     async with fake_server() as server:
         data = b"".join(frame(number, "n", b"x") for number in range(1000)) + frame(1000, "e", b"end")
         await server.send(data)

@@ -36,7 +36,7 @@ class Pair:
         return bytes(data)
 
     def drain(self) -> bytes:
-        """Send and receive in turns until all is through."""
+        """Send and receive alternately until all is through."""
         data = bytearray()
         for _ in range(10_000):
             is_done = self.queue.send()

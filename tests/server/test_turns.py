@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from klamm.server import connection as connection_module
-from klamm.server.turns import TURN_S, Turns
+from klamm.server.turns import ITERATION_LIMIT_S, Turns
 from tests.server.fakes import fake_server, frame
 
 
-async def test_one_in_line_goes_on_in_a_turn() -> None:
+async def test_one_in_line_goes_on_in_an_iteration() -> None:
     turns, gone_on = Turns(), []
     for name in "abc":
         turns.wait(0.0, lambda name=name: gone_on.append(name))
@@ -18,26 +18,26 @@ async def test_one_in_line_goes_on_in_a_turn() -> None:
         assert gone_on == expected
 
 
-async def test_the_time_of_a_turn_is_used_up_until_the_next_turn() -> None:
+async def test_the_time_of_an_iteration_is_used_up_until_the_next_one() -> None:
     turns = Turns()
-    turns.wait(TURN_S / 2, lambda: None)
+    turns.wait(ITERATION_LIMIT_S / 2, lambda: None)
     assert not turns.is_used_up
-    turns.wait(TURN_S / 2, lambda: None)
+    turns.wait(ITERATION_LIMIT_S / 2, lambda: None)
     assert turns.is_used_up
     await asyncio.sleep(0)
     assert not turns.is_used_up
 
 
-async def test_nothing_is_read_in_a_turn_whose_time_is_used_up() -> None:
+async def test_nothing_is_read_in_an_iteration_whose_time_is_used_up() -> None:
     async with fake_server() as server:
         server.client.send(frame(1, "e", b"x"))
-        server.turns.wait(TURN_S, lambda: None)
+        server.turns.wait(ITERATION_LIMIT_S, lambda: None)
         server.connection._on_readable()
         assert server.dispatcher.handled == []
         assert await server.receive() == (1, b"x")
 
 
-async def test_a_connection_whose_request_took_long_waits_for_its_next_turn(
+async def test_a_connection_whose_request_took_long_waits_for_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_module, "LONG_S", 0.0)

@@ -33,7 +33,7 @@ def one_step_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_module, "LONGEST_RUN_S", 0.0)
 
 
-async def test_one_run_of_one_job_in_a_turn(one_step_a_run: None) -> None:
+async def test_one_run_of_one_job_in_an_iteration(one_step_a_run: None) -> None:
     trace, queue = Trace(), WorkQueue()
     queue.add(trace.job("a", 3))
     queue.add(trace.job("b", 1))
@@ -83,23 +83,23 @@ async def test_a_job_that_fails_does_not_stop_the_others() -> None:
 
 
 async def test_a_coroutine_pauses_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = 0
+    iterations = 0
 
     def count() -> None:
-        nonlocal turns
-        turns += 1
+        nonlocal iterations
+        iterations += 1
         loop.call_soon(count)
 
     loop = asyncio.get_running_loop()
     loop.call_soon(count)
     pauses = Pauses()
     await pauses.pause()
-    assert turns == 0
+    assert iterations == 0
     monkeypatch.setattr(steps_module, "LONGEST_RUN_S", -1.0)
     pauses = Pauses()
     for _ in range(3):
         await pauses.pause()
-    assert turns >= 3
+    assert iterations >= 3
 
 
 def test_each_once_and_in_order() -> None:

@@ -102,7 +102,7 @@ def last_of_each_key(before: Iterable[Content]) -> set[Content]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; checks it at every turn of the loop, because it may hold only briefly."""
+    """Wait for a condition; checks it at every iteration of the loop, because it may hold only briefly."""
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -25,8 +25,8 @@ Steps = Generator[None, None, ResultT]
 """Work that yields after every step, and its result."""
 
 LONGEST_RUN_S = 0.002
-"""How long work may keep the event loop before others get their turn. A client hardly notices so little, and
-it is long against the cost of a turn."""
+"""How long work may keep the event loop before other work goes on. A client hardly notices so little, and it
+is long against the cost of an iteration of the loop."""
 
 AT_ONCE = 100
 """Elements that a handler deals with between two steps, where each takes microseconds."""
@@ -72,7 +72,7 @@ def pieces_of(items: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:
 
 
 class Pauses:
-    """For a loop in a coroutine: gives others a turn of the event loop whenever enough time has passed."""
+    """For a loop in a coroutine: lets other work of the event loop go on whenever enough time has passed."""
 
     __slots__ = ("_until_s",)
 

@@ -48,7 +48,7 @@ ChangeOne: TypeAlias = Callable[[ClusterImage, CommandT], tuple[Change, TopicIma
 # and no transaction so long that it holds up other writers.
 MAX_SHARED_OPERATIONS = 2_000
 
-# Commands worked out before others get a turn of the loop: a few milliseconds, with thousands of topics.
+# Commands worked out before other work of the loop goes on: a few milliseconds, with thousands of topics.
 COMMANDS_BETWEEN_PAUSES = 20
 
 # Commands of one request done before the changes of other requests get their turn. As topics of one partition

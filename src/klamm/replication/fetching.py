@@ -4,7 +4,7 @@
 never blocks. What the page cache lacks raises `WouldBlock`, and the same walk is done again in a thread.
 
 A `ParkedFetch` waits until enough bytes have arrived, something changed, or its time is up. It is woken by
-the partitions themselves and looks again once per turn of the loop, however many appends that turn held.
+the partitions themselves and looks again once per iteration of the loop, however many appends there were.
 """
 
 from __future__ import annotations

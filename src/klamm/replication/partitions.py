@@ -38,7 +38,7 @@ WORKER_THREADS = 4
 """Threads for blocking work: cold reads, opening batches, look-ups by time, making and deleting files."""
 
 TOPICS_BETWEEN_PAUSES = 50
-"""Topics that take over changed settings before others get a turn of the loop: a few milliseconds."""
+"""Topics that take over changed settings before other work of the loop goes on: a few milliseconds."""
 
 FLUSH_THREADS = 2
 """Threads for fsyncs, which take long and must not keep the others waiting."""

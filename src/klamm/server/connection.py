@@ -5,7 +5,7 @@ and not a transport. All frames of one read are handled in one go and their answ
 
 Nothing is read from a connection while a coroutine or the steps of one of its requests are at work, while
 too many of its requests wait for their second stage, while its client does not take its answers, and while
-it waits for its next turn because its requests took long (`turns.py`).
+it waits for its turn because its requests took long (`turns.py`).
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ MAX_UNSENT_BYTES = 4 * 1024 * 1024
 """Answers that a client has not taken, or that wait for an earlier one; beyond this nothing more is read
 from it."""
 
-LONGEST_TURN_S = 0.01
-"""How long the requests of one connection are handled before the others get their turn of the loop."""
+CONNECTION_TURN_LIMIT_S = 0.01
+"""How long the requests of one connection are handled before it joins the line of `turns.py`."""
 
 SHORT_FRAME_BYTES = 1024
 """The clock is read after every pipelined request that is longer, else whenever answers are sent."""
 
 MAX_READS_AT_ONCE = 64
-"""Reads of one connection in a turn of the loop: enough to empty the largest buffer of a socket."""
+"""Reads of one connection in an iteration of the loop: enough to empty the largest buffer of a socket."""
 
 RunInThread = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 
@@ -128,7 +128,7 @@ class Connection:
         self._is_alone = False
         """A large request is parked: no other request of this connection is handled meanwhile."""
         self._is_yielding = False
-        """The connection waits for its next turn; `_carried` may hold whole frames."""
+        """The connection waits for its turn; `_carried` may hold whole frames."""
         self._warming: asyncio.Task[None] | None = None
         """Reads into the page cache what is to be sent next; until then nothing is sent."""
         self._close_callbacks: list[Callable[[], None]] = []
@@ -152,7 +152,7 @@ class Connection:
     @property
     def files_left(self) -> int:
         if self._send_queue.pending_bytes:
-            self._note_unsent()  # answers to earlier requests of this turn are not counted yet
+            self._note_unsent()  # answers to earlier requests of this read are not counted yet
         return self._server.unsent.files_left
 
     def reserve_files(self, correlation_id: int, wanted: int) -> int:
@@ -282,7 +282,7 @@ class Connection:
                 position = frame_end
                 handled += 1
                 if position < end and (handled % SEND_EVERY_REQUESTS == 0 or len(frame) > SHORT_FRAME_BYTES):
-                    self._yield_after(LONGEST_TURN_S)
+                    self._yield_after(CONNECTION_TURN_LIMIT_S)
                     if handled % SEND_EVERY_REQUESTS == 0 and not self._waiting:
                         self._send_early()
             if position < end:
@@ -330,14 +330,14 @@ class Connection:
         )
 
     def _yield_after(self, long_s: float) -> None:
-        """Yield if handling the frames of this turn has taken `long_s`."""
+        """Yield if handling these frames has taken `long_s`."""
         if self._started_s and not self._is_yielding:
             used_s = time.monotonic() - self._started_s
             if used_s >= long_s:
                 self._yield(used_s)
 
     def _yield(self, used_s: float) -> None:
-        """Let other connections go on first: this one has taken `used_s` of this turn of the loop."""
+        """Let other connections go on first: this one has taken `used_s` of this iteration of the loop."""
         self._is_yielding = True
         self._server.turns.wait(used_s, self._end_yielding)
         self._regulate_reading()
@@ -489,7 +489,7 @@ class Connection:
             self._send_queue.put(chunk)
 
     def _send_ready(self) -> None:
-        """Send every response whose turn has come, then go on with what back-pressure held up."""
+        """Send every response that is next in order, then go on with what back-pressure held up."""
         if self.is_closed:
             return
         waiting = self._waiting

@@ -22,7 +22,7 @@ from klamm.server.work import WorkQueue
 logger = logging.getLogger("klamm.server")
 
 ACCEPT_BURST = 100
-"""Connections accepted in one turn of the loop, so that thousands at once do not hold up the others."""
+"""Connections accepted in one iteration of the loop, so that thousands at once do not hold up the others."""
 
 OUT_OF_DESCRIPTORS_PAUSE_S = 0.1
 

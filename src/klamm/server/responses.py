@@ -59,7 +59,7 @@ class ResponseLine(deque[PendingResponse]):
         return pending
 
     def finish(self, pending: PendingResponse, chunks: list[Any]) -> None:
-        """Keep a finished response until its turn comes."""
+        """Keep a finished response until all earlier ones are taken out."""
         pending.chunks = chunks
         pending.size = sum(map(len, chunks))
         pending.memory_bytes, pending.file_count = held_by(chunks)
@@ -75,7 +75,7 @@ class ResponseLine(deque[PendingResponse]):
         return any(each.correlation_id == correlation_id and not each.is_done for each in self)
 
     def take_ready(self) -> Iterator[list[Any]]:
-        """Take out the responses whose turn has come."""
+        """Take out, in order, the responses that wait for no earlier one."""
         while self and self[0].is_done:
             pending = self.popleft()
             self.byte_count -= pending.size

@@ -1,7 +1,7 @@
-"""The line of all requests that take long: a turn of the event loop does one short run of one of them.
+"""The line of all requests that take long: an iteration of the event loop does one short run of one of them.
 
 So a client with a short request waits for one run, however many long requests there are. The first few in
-line take turns, so that one very long request does not hold up the next ones. The requests behind them have
+line alternate, so that one very long request does not hold up the next ones. The requests behind them have
 not begun: each holds the bytes of its frame and no more.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 from klamm.apis.steps import LONGEST_RUN_S, Steps, run
 
 JOBS_AT_ONCE = 4
-"""Jobs that take turns. A decoded request of the largest size takes 25 MB, so this also bounds memory."""
+"""Jobs that alternate. A decoded request of the largest size takes 25 MB, so this also bounds memory."""
 
 Done = Callable[[Any, Exception | None], None]
 
@@ -67,9 +67,9 @@ class WorkQueue:
     def _schedule(self) -> None:
         if self._jobs and not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
+            asyncio.get_running_loop().call_soon(self._run_next)
 
-    def _take_turn(self) -> None:
+    def _run_next(self) -> None:
         self._is_scheduled = False
         while self._jobs and self._jobs[0].is_over:  # cancelled meanwhile
             self._jobs.popleft()
