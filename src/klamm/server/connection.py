@@ -1,7 +1,8 @@
 """One client's connection: frames in, responses out, in the order of the requests.
 
 The socket is non-blocking and read straight from the loop's readiness callback; docs/adr/0001 says why this
-and not a transport. All frames of one read are handled in one go and their answers leave in one send.
+and not a transport. All frames of one read are handled in one go. Their answers leave together, at the latest
+after every eight requests (SEND_EVERY_REQUESTS), unless an earlier request is still being answered.
 
 Nothing is read from a connection while a coroutine or the steps of one of its requests are at work, while
 too many of its requests wait for their second stage, while its client does not take its answers, and while

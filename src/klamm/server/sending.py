@@ -1,8 +1,9 @@
 """What is still to be sent on one connection: bytes, and ranges of segment files.
 
-Responses made within one turn of the loop are joined into one `send`. Small file ranges are read into that
-same send; a large one leaves by `sendfile`, its header before it with MSG_MORE. When the socket is full the
-rest waits for the loop to say that there is room. Nothing is copied that the kernel can copy.
+Responses that are queued are joined into one `send`; the connection sends at the latest after every eight
+requests (SEND_EVERY_REQUESTS). Small file ranges are read into that same send; a large one leaves by
+`sendfile`, its header before it with MSG_MORE. When the socket is full the rest waits for the loop to say
+that there is room. Nothing is copied that the kernel can copy.
 
 A file range is in the page cache when it is put here, but it may leave the cache while it waits for a slow
 client. So the queue looks up a range that has waited for a while again, piece by piece. It raises ColdRange
@@ -86,7 +87,7 @@ class SendQueue:
         return held_by(self._chunks)
 
     def on_its_way(self) -> int:
-        """How many of the bytes that the socket took has the client's side not acknowledged yet."""
+        """The number of bytes in the socket's send queue that the client's TCP has not acknowledged."""
         (count,) = _INT.unpack(fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
         return int(count)
 

@@ -353,7 +353,7 @@ class Segment:
         self._cursors[offset] = position
 
     def load_first_timestamp(self) -> None:
-        """That of the first batch: the age of a segment is counted from it."""
+        """Load the timestamp of the first batch, from which the segment's age is counted."""
         if self.size:
             self.first_timestamp = parse_header(self.read_range(0, HEADER_SIZE, may_block=True)).max_timestamp
 
