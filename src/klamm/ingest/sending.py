@@ -41,7 +41,7 @@ PARTITIONS_AGE_S = 30.0
 
 
 class Acknowledged(NamedTuple):
-    """The result of sending a parcel of blocks."""
+    """The result of one send: its blocks, and the error if it failed."""
 
     block_ids: list[int]
     error: ClientError | None
@@ -144,10 +144,10 @@ class TopicWriter:
         self._news.clear()
         block_ids: list[int] = []
         while self._acknowledged:
-            parcel = self._acknowledged.popleft()
-            if parcel.error is not None:
-                raise IngestError(f"sending to {self.topic} failed: {parcel.error}")
-            block_ids += parcel.block_ids
+            result = self._acknowledged.popleft()
+            if result.error is not None:
+                raise IngestError(f"sending to {self.topic} failed: {result.error}")
+            block_ids += result.block_ids
         return block_ids
 
     def wait(self, timeout: float) -> None:

@@ -3,8 +3,8 @@
     listing.py → files.py (identifies files) → reading.py, lines.py (records) → positions.py (blocks noted)
     → sending.py (blocks sent) → positions.py (blocks marked as done)
 
-The loop runs in one thread. Reading waits while the producer's buffer is full, so memory is bounded by a
-parcel and `buffer.memory`. Delivery guarantees and crashes are described in docs/adr/0015.
+The loop runs in one thread. Reading waits while the producer's buffer is full, so memory is bounded by one
+pending send and `buffer.memory`. Delivery guarantees and crashes are described in docs/adr/0015.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from klamm.ingest.sending import TopicWriter
 from klamm.records.kernels import numpy as np
 from klamm.records.kernels import pyarrow as pa
 
-PARCEL_BYTES = 4 * 1024 * 1024
+PENDING_SEND_BYTES = 4 * 1024 * 1024
 """Blocks up to this size are noted and sent together: many small files cost one transaction and one call."""
 
 ONCE_QUIET_S = 1.0
@@ -81,7 +81,7 @@ class Tail:
         self._table = FileTable(positions.files(), release_after_s=options.release_after_s)
         self._listing = Listing(options.patterns, self._table.is_followed, report)
         self._open: dict[int, OpenFile] = {}
-        self._parcel = _Parcel()
+        self._pending = _PendingSend()
         self._waiting: dict[int, int] = {}
         """The number of records of each block that is sent and not acknowledged yet."""
         self._done: list[int] = []
@@ -188,7 +188,7 @@ class Tail:
         for reader in list(self._open.values()):
             was_busy |= self._look(reader, now)
             behind += max(self._end_of(reader) - reader.file.position, 0)
-            if self._parcel.bytes >= PARCEL_BYTES:
+            if self._pending.bytes >= PENDING_SEND_BYTES:
                 self._send()
         self.progress.behind_bytes = behind
         self.progress.files = len(self._open)
@@ -288,10 +288,10 @@ class Tail:
     # ---- sending
 
     def _add(self, file: TailedFile, chunk: Chunk, *, skipped: int = 0, moves: bool = True) -> None:
-        """Add the records of a chunk, except the first `skipped`, to the parcel."""
+        """Add the records of a chunk, except the first `skipped`, to the pending send."""
         if moves:
             file.position = chunk.end_byte
-            self._parcel.files[file.file_id] = file
+            self._pending.files[file.file_id] = file
             self.progress.bytes += chunk.split.consumed
             self.progress.cut_lines += chunk.split.cut_lines
         if skipped:
@@ -304,7 +304,7 @@ class Tail:
             partition = self._writer.partition_for(key)
             partitions[first:end] = partition
             records = end - first
-            self._parcel.blocks.append(
+            self._pending.blocks.append(
                 Block(
                     self._next_block,
                     file.file_id,
@@ -319,19 +319,19 @@ class Tail:
             )
             self._next_block += 1
         origin = (file.path, chunk.first_byte) if self._options.with_origin else None
-        self._parcel.rows.append(record_batch(chunk.data, chunk.split, partitions, key=key, origin=origin))
-        self._parcel.bytes += len(chunk.data)
+        self._pending.rows.append(record_batch(chunk.data, chunk.split, partitions, key=key, origin=origin))
+        self._pending.bytes += len(chunk.data)
 
     def _send(self, target: Target | None = None) -> None:
-        """Note the parcel in the positions, then send it."""
-        parcel, self._parcel = self._parcel, _Parcel()
-        if parcel.files or parcel.blocks or target is not None:
-            self._note(files=list(parcel.files.values()), blocks=parcel.blocks, target=target)
-        if parcel.blocks:
-            self._waiting.update((block.block_id, block.records) for block in parcel.blocks)
-            self.progress.records += sum(block.records for block in parcel.blocks)
-            rows = parcel.rows[0] if len(parcel.rows) == 1 else pa.Table.from_batches(parcel.rows)
-            self._writer.send(rows, [block.block_id for block in parcel.blocks])
+        """Note the blocks of the pending send in the positions, then send them."""
+        pending, self._pending = self._pending, _PendingSend()
+        if pending.files or pending.blocks or target is not None:
+            self._note(files=list(pending.files.values()), blocks=pending.blocks, target=target)
+        if pending.blocks:
+            self._waiting.update((block.block_id, block.records) for block in pending.blocks)
+            self.progress.records += sum(block.records for block in pending.blocks)
+            rows = pending.rows[0] if len(pending.rows) == 1 else pa.Table.from_batches(pending.rows)
+            self._writer.send(rows, [block.block_id for block in pending.blocks])
 
     def _take_acknowledged(self) -> None:
         for block_id in self._writer.acknowledged():
@@ -350,7 +350,7 @@ class Tail:
 
 
 @dataclass(slots=True)
-class _Parcel:
+class _PendingSend:
     """Blocks that are noted and sent together."""
 
     rows: list[Any] = field(default_factory=list)

@@ -49,26 +49,26 @@ def assign_cooperative_sticky(members: Collection[GroupMember], topics: Topics) 
     return assignment
 
 
-class _Pile:
-    """What a member has of one class: what was its own before, and what came to it now."""
+class _Holding:
+    """The partitions of one class that a member has: those whose previous owner it is, and the others."""
 
-    __slots__ = ("guests", "own")
+    __slots__ = ("kept", "received")
 
     def __init__(self) -> None:
-        self.own: list[TopicPartition] = []
-        self.guests: list[TopicPartition] = []
+        self.kept: list[TopicPartition] = []
+        self.received: list[TopicPartition] = []
 
     def __bool__(self) -> bool:
-        return bool(self.own or self.guests)
+        return bool(self.kept or self.received)
 
     def pick(self, prefer: Iterable[Callable[[TopicPartition], bool]]) -> TopicPartition:
-        """Take one out: a guest rather than an own one, and one that is preferred; else the last."""
-        pile = self.guests or self.own
+        """Take one out: a received one rather than a kept one, and one that is preferred; else the last."""
+        partitions = self.received or self.kept
         for wanted in prefer:
-            for index in range(len(pile) - 1, -1, -1):
-                if wanted(pile[index]):
-                    return pile.pop(index)
-        return pile.pop()
+            for index in range(len(partitions) - 1, -1, -1):
+                if wanted(partitions[index]):
+                    return partitions.pop(index)
+        return partitions.pop()
 
 
 class _Shares:
@@ -77,7 +77,7 @@ class _Shares:
     def __init__(self, members: list[GroupMember], topics: Topics) -> None:
         self._members = members
         self._topics = topics
-        self._piles: list[dict[_Class, _Pile]] = [{} for _ in members]
+        self._holdings: list[dict[_Class, _Holding]] = [{} for _ in members]
         self._sizes = [0] * len(members)
         self._previous = _last_owners(members)
         self._class_of_topic: dict[str, _Class] = {}
@@ -93,9 +93,9 @@ class _Shares:
     def assignment(self) -> Assignment:
         return {
             member.member_id: sorted(
-                partition for pile in piles.values() for partition in (*pile.own, *pile.guests)
+                partition for each in holdings.values() for partition in (*each.kept, *each.received)
             )
-            for member, piles in zip(self._members, self._piles, strict=True)
+            for member, holdings in zip(self._members, self._holdings, strict=True)
         }
 
     # ---- the steps
@@ -166,7 +166,7 @@ class _Shares:
         self, giver: int, came_by: dict[int, tuple[int, _Class]], seen: set[_Class]
     ) -> Iterator[int]:
         """Members that could take something of the giver's, and that no shorter chain has come to."""
-        for topics in self._piles[giver]:
+        for topics in self._holdings[giver]:
             if topics not in seen:
                 seen.add(topics)
                 for taker in topics:
@@ -175,20 +175,21 @@ class _Shares:
                         yield taker
 
     def _hand_on(self, giver: int, taker: int, topics: _Class) -> None:
-        """Of what both may have, move what costs least: best is one that comes home by it."""
+        """Of the partitions that both may have, move the one that costs least: best is one that its previous
+        owner gets back."""
         prefer: list[Callable[[TopicPartition], bool]] = [lambda each: self._previous.get(each) == taker]
         if self._racks_matter:
             prefer.append(lambda each: self._rack_fits(taker, each))
-        pile = self._piles[giver][topics]
-        partition = pile.pick(prefer if pile.guests or self._racks_matter else ())
-        if not pile:
-            del self._piles[giver][topics]
+        holding = self._holdings[giver][topics]
+        partition = holding.pick(prefer if holding.received or self._racks_matter else ())
+        if not holding:
+            del self._holdings[giver][topics]
         self._sizes[giver] -= 1
         self._give(taker, partition)
 
     def _give(self, taker: int, partition: TopicPartition) -> None:
-        pile = self._piles[taker].setdefault(self._class_of_topic[partition.topic], _Pile())
-        (pile.own if self._previous.get(partition) == taker else pile.guests).append(partition)
+        holding = self._holdings[taker].setdefault(self._class_of_topic[partition.topic], _Holding())
+        (holding.kept if self._previous.get(partition) == taker else holding.received).append(partition)
         self._sizes[taker] += 1
 
     def _rack_fits(self, place: int, partition: TopicPartition) -> bool:
