@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.client.consumer.group.claim_reader import ClaimReader
 from klamm.client.results import CommittedOffset, Record, TopicPartition
-from tests.client.consumer.fake_cluster import FakeCluster, FakeConsumer
+from tests.client.consumer.fake_cluster import FakeCluster, FakeConsumer, NoLock
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -68,6 +70,34 @@ def test_after_the_end_the_record_in_work_may_be_finished_and_nothing_more_comes
     assert not reader.is_busy
     assert finished(consumer) == 1
     assert next_of(reader_of(consumer)) == 1, "the next session goes on there"
+
+
+class EndingLock(NoLock):
+    """The claim of `reader` ends when the lock is taken: another thread was quicker."""
+
+    def __init__(self, reader: ClaimReader) -> None:
+        super().__init__()
+        self._reader = reader
+
+    def acquire(self) -> bool:
+        self._reader.end()
+        return super().acquire()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [ClaimReader.read, lambda reader: reader.take(None), lambda reader: reader.lease_bytes(1 << 20)],
+    ids=["read", "take", "lease_bytes"],
+)
+def test_what_is_leased_while_the_claim_ends_is_put_back(ask: Callable[[ClaimReader], object]) -> None:
+    """The session sees that nothing is in work, and does not wait for the worker."""
+    consumer = consumer_of([10])
+    reader = reader_of(consumer)
+    consumer.positions.lock = EndingLock(reader)
+    assert not ask(reader)
+    assert reader.next_at_hand() is None
+    assert not reader.is_busy and finished(consumer) == 0
+    assert next_of(reader_of(consumer)) == 0, "the next session gets it"
 
 
 @pytest.mark.parametrize("said_done", [False, True])

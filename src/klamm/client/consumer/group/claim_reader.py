@@ -4,7 +4,10 @@ A lease is finished when the worker comes back for more. When the claim is over,
 finished, the record in work included, is put back: the next owner of the partition, or the next session, gets
 it again.
 
-A reader has one worker. Ending it (`end`) may come from anywhere, and holds from the next record on.
+A reader has one worker. Ending it (`end`) may come from anywhere, and holds from the next record on. Another
+thread may end it while the worker's thread decodes records: it sees a worker that has nothing, and does not
+wait for it. So the worker looks once more after it has leased records, and puts them back if the claim is
+over.
 """
 
 from __future__ import annotations
@@ -57,6 +60,7 @@ class ClaimReader:
         self.finish()
         if not self.is_ended:
             self._lease = self._records.lease_from(self.partition, self._limit)
+            self._put_back_if_ended()
         return 0 if self._lease is None else len(self._lease.records)
 
     def take(self, limit: int | None) -> list[Record]:
@@ -65,7 +69,7 @@ class ClaimReader:
         if self.is_ended:
             return []
         records, self._lease = self._records.take_from(self.partition, limit or self._limit)
-        return records
+        return [] if self._put_back_if_ended() else records
 
     def lease_bytes(self, max_bytes: int) -> list[Lease]:
         """Bytes to make columns of. Raises the error of the partition, if it has one."""
@@ -74,7 +78,7 @@ class ClaimReader:
             return []
         leases = self._records.lease_bytes_from(self.partition, max_bytes)
         self._lease = leases[0] if leases else None
-        return leases
+        return [] if self._put_back_if_ended() else leases
 
     # ---- what becomes of it
 
@@ -100,3 +104,11 @@ class ClaimReader:
         lease, self._lease = self._lease, None
         if lease is not None:
             self._records.put_back(lease)
+
+    def _put_back_if_ended(self) -> bool:
+        """After leasing: True if the claim ended meanwhile. If it ends later, the worker is seen to be
+        busy."""
+        if not self.is_ended:
+            return False
+        self.put_back()
+        return True
