@@ -178,12 +178,12 @@ async def lease_as_columns(
     """
     try:
         columns = await waiting.columns(leases, limit)
+        if columns.failure is not None:
+            records.columns_failed(leases[0], columns.failure)
+        records.columns_made(leases, columns.next_offsets)
     except BaseException:
         records.put_back(*leases)
         raise
-    if columns.failure is not None:
-        records.columns_failed(leases[0], columns.failure)
-    records.columns_made(leases, columns.next_offsets)
     return columns.batch if columns.batch is not None and columns.batch.num_rows else None
 
 

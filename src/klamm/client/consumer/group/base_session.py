@@ -139,7 +139,12 @@ class BaseClaim:
             with self._moving:
                 leases = self._reader.lease_bytes(MAX_COLUMNS_BYTES)
             if leases:
-                batch = await lease_as_columns(records, leases, limit, waiting)
+                try:
+                    batch = await lease_as_columns(records, leases, limit, waiting)
+                except BaseException:
+                    self._put_back()
+                    self._worker_came_back()
+                    raise
                 if batch is not None:
                     self._session._count(batch.num_rows)
                     return batch
@@ -162,13 +167,18 @@ class BaseClaim:
     async def _come_back(self) -> None:
         """The worker asks for more: what it was given is finished."""
         self._session._check_entered()
+        self._finish()
+        await self._session._waiting.give_way()
+
+    def _finish(self) -> None:
+        """Nothing is in work any more; a session that ends may be waiting for that."""
         with self._moving:
             self._reader.finish()
             self._worker_came_back()
-        await self._session._waiting.give_way()
 
     async def _wait(self, deadline: float | None) -> bool:
         """Wait for something to hand out; False at the end, and when the time is over."""
+        self._finish()  # what was leased last held no records, or was interrupted before the first
         left = None if deadline is None else deadline - monotonic()
         if self._is_over() or (left is not None and left <= 0):
             return False
