@@ -19,5 +19,5 @@ async def answer_of(outcome: Any, version: int) -> Any:
             outcome = await outcome
         else:
             break
-    _, chunks = run(encode_in_steps(outcome, version), float("inf"))
+    _, chunks = run(encode_in_steps(outcome, version, lambda byte_count: None), float("inf"))
     return decode(type(outcome), version, memoryview(b"".join(chunks)))[0]

@@ -31,9 +31,13 @@ class FakeRoute(NamedTuple):
         assert isinstance(response, bytes | FileSlice), "cannot be encoded"
         return [struct.pack(">ii", len(response) + 4, correlation_id), response]
 
-    def frame_in_steps(self, correlation_id: int, response: object) -> Steps[list[bytes | FileSlice]]:
+    def frame_in_steps(
+        self, correlation_id: int, response: object, count_bytes: Callable[[int], None]
+    ) -> Steps[list[bytes | FileSlice]]:
+        chunks = self.frame(correlation_id, response)
+        count_bytes(sum(map(len, chunks)))
         yield
-        return self.frame(correlation_id, response)
+        return chunks
 
 
 class FakeDispatcher:
@@ -120,8 +124,8 @@ class FakeServer:
         self.dispatcher: Any = FakeDispatcher()
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.large_buffers = LargeBuffers(limit_bytes)
-        self.work = WorkQueue()
         self.unsent = UnsentAnswers()
+        self.work = WorkQueue(self.unsent)
         self.turns = Turns()
         self.max_request_bytes = MAX_REQUEST_BYTES
         self.forgotten: list[Connection] = []

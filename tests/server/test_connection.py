@@ -458,6 +458,19 @@ async def test_answers_that_wait_for_an_earlier_one_are_counted() -> None:
         assert not server.unsent.byte_count
 
 
+async def test_the_bytes_of_an_answer_count_while_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work_module, "LONGEST_RUN_S", 0.0)
+    async with fake_server() as server:
+        await server.send(frame(1, "L", bytes(1000)))
+        await eventually(lambda: server.unsent.bytes_being_made == 1008)
+        assert len((await server.receive())[1]) == 1000
+        assert not server.unsent.bytes_being_made
+        await server.send(frame(2, "L", bytes(1000)))
+        await eventually(lambda: server.unsent.bytes_being_made == 1008)
+        server.connection.close()
+        assert not server.unsent.bytes_being_made
+
+
 async def test_when_it_is_crowded_only_those_are_read_who_take_their_answers() -> None:
     async with fake_server() as server:
         server.unsent.is_crowded = True

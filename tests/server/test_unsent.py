@@ -6,7 +6,7 @@ import pytest
 
 from klamm.server import unsent as unsent_module
 from klamm.server.responses import ResponseLine
-from klamm.server.unsent import ReservedFiles, UnsentAnswers
+from klamm.server.unsent import AnswerBytes, ReservedFiles, UnsentAnswers
 from tests.server.fakes import eventually
 
 
@@ -59,6 +59,21 @@ async def test_at_the_bound_those_are_closed_that_have_waited_longest() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
     assert not reading.reason, "a client that reads is never closed"
+
+
+async def test_bytes_that_are_being_made_count_and_are_no_reason_to_close_their_own_connection() -> None:
+    unsent = UnsentAnswers(max_bytes=100, max_files=10)
+    made, stuck = AnswerBytes(unsent), Slow(unsent)
+    made.add(40)
+    assert not unsent.is_crowded
+    made.add(40)
+    assert unsent.is_crowded and unsent.is_crowded_with_bytes
+    unsent.note(stuck, 10, 0)
+    assert unsent._check is None
+    made.add(10)
+    await eventually(lambda: stuck.reason)
+    made.release()
+    assert (unsent.byte_count, unsent.bytes_being_made, unsent.is_crowded) == (0, 0, False)
 
 
 async def test_files_count_too() -> None:

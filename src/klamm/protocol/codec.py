@@ -6,7 +6,7 @@ which are slices of the buffer: the owner of the buffer must not reuse it while 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sized
+from collections.abc import Callable, Generator, Sized
 from functools import cache
 from struct import Struct as Packer
 from struct import error as StructError
@@ -95,10 +95,13 @@ def encode_chunks(message: Message, version: int) -> list[Any]:
     return chunks
 
 
-def encode_in_steps(message: Message, version: int) -> Generator[None, None, list[Any]]:
+def encode_in_steps(
+    message: Message, version: int, count_bytes: Callable[[int], None]
+) -> Generator[None, None, list[Any]]:
     """As `encode_chunks`, in a generator that yields after every few elements.
 
-    The bytes come in chunks of moderate size. A list of the message may be any object that has a length and
+    The bytes come in chunks of moderate size, and `count_bytes` gets the size of each as soon as it is there;
+    record sets are not counted. A list of the message may be any object that has a length and
     can be iterated once: its elements are asked for one after the other, and not kept.
     """
     encoder = _encoder_in_steps(type(message), version)
@@ -107,13 +110,17 @@ def encode_in_steps(message: Message, version: int) -> Generator[None, None, lis
     try:
         for _ in encoder(message, pieces, chunks):
             if len(pieces) >= JOINED_PIECES:
-                chunks.append(b"".join(pieces))
+                joined = b"".join(pieces)
                 pieces.clear()
+                chunks.append(joined)
+                count_bytes(len(joined))
             yield
     except _ENCODING_FAULTS as error:
         raise _unencodable(message, version, error) from error
     if pieces:
-        chunks.append(b"".join(pieces))
+        joined = b"".join(pieces)
+        chunks.append(joined)
+        count_bytes(len(joined))
     return chunks
 
 

@@ -6,7 +6,7 @@ is a string with an int16 length even in header 2, where every other string is c
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from struct import Struct as Packer
 from typing import Any
 
@@ -84,10 +84,14 @@ def encode_response_frame(key: int, version: int, correlation_id: int, response:
 
 
 def encode_response_frame_in_steps(
-    key: int, version: int, correlation_id: int, response: Message
+    key: int, version: int, correlation_id: int, response: Message, count_bytes: Callable[[int], None]
 ) -> Generator[None, None, list[Any]]:
-    """As `encode_response_frame`, in a generator that yields after every few elements."""
-    return _framed(key, version, correlation_id, (yield from encode_in_steps(response, version)))
+    """As `encode_response_frame`, in a generator that yields after every few elements.
+
+    `count_bytes` gets the size of each chunk of bytes as soon as it is there.
+    """
+    chunks = yield from encode_in_steps(response, version, count_bytes)
+    return _framed(key, version, correlation_id, chunks)
 
 
 def _framed(key: int, version: int, correlation_id: int, chunks: list[Any]) -> list[Any]:

@@ -30,7 +30,7 @@ from klamm.server.receiving import LARGE_FRAME_BYTES, LargeBuffers, ReceiveMemor
 from klamm.server.responses import PendingResponse, ResponseLine
 from klamm.server.sending import ColdRange, PeerGone, SendQueue
 from klamm.server.turns import LONG_S, Turns
-from klamm.server.unsent import ReservedFiles, UnsentAnswers
+from klamm.server.unsent import AnswerBytes, ReservedFiles, UnsentAnswers
 from klamm.server.work import Job, WorkQueue
 from klamm.storage.log import FileSlice
 from klamm.storage.segments.page_cache import warm
@@ -406,7 +406,7 @@ class Connection:
             result = yield from steps
             if result is NO_RESPONSE or isinstance(result, asyncio.Future | CoroutineType | GeneratorType):
                 return False, result
-            return True, (yield from pending.route.frame_in_steps(pending.correlation_id, result))
+            return True, (yield from pending.route.frame_in_steps(pending.correlation_id, result, made.add))
 
         def done(result: Any, error: Exception | None) -> None:
             self._job = None
@@ -424,8 +424,8 @@ class Connection:
             if not self._is_handling:
                 self._send_ready()
 
-        job = Job(answer(), done)
-        self._job = job
+        made = AnswerBytes(self._server.unsent)
+        self._job = job = Job(answer(), done, made)
         if not is_large:
             job.advance()
         if not job.is_over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import GeneratorType
 from typing import Any, NamedTuple
 
@@ -47,8 +48,11 @@ class Route(NamedTuple):
         """The chunks of one response frame, its length first."""
         return encode_response_frame(self.key, self.version, correlation_id, response)
 
-    def frame_in_steps(self, correlation_id: int, response: Message) -> Steps[list[Any]]:
-        return encode_response_frame_in_steps(self.key, self.version, correlation_id, response)
+    def frame_in_steps(
+        self, correlation_id: int, response: Message, count_bytes: Callable[[int], None]
+    ) -> Steps[list[Any]]:
+        """As `frame`, in steps. `count_bytes` gets the size of each chunk of bytes when it is there."""
+        return encode_response_frame_in_steps(self.key, self.version, correlation_id, response, count_bytes)
 
 
 def frame_or_close(route: Route, correlation_id: int, response: Any) -> list[Any]:

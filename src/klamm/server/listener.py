@@ -52,8 +52,8 @@ class Server:
         self.run_in_thread = run_in_thread
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.large_buffers = LargeBuffers()
-        self.work = WorkQueue()
         self.unsent = UnsentAnswers()
+        self.work = WorkQueue(self.unsent)
         self.turns = Turns()
         self._config = config
         self._listening: list[socket.socket] = []

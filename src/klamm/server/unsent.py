@@ -1,9 +1,12 @@
 """Bounds what answers hold that clients have not taken yet: bytes in memory, and open segment files.
 
+The bytes of an answer that is made in steps count from when they are made (`AnswerBytes`).
+
 Each connection has a bound of its own; many of them together could still fill the memory or use up the file
 descriptors. So there is a bound over all connections of a server:
 
-* from half of it on, nothing more is read from a connection that has unsent answers;
+* from half of it on, nothing more is read from a connection that has unsent answers, and one long answer is
+  made at a time (`work.py`);
 * an answer may hold open only as many segment files as the bound leaves; it then has fewer records. An
   answer that takes time to be made has its files reserved, so that answers made meanwhile leave them;
 * at the bound, connections whose clients have taken nothing for `STUCK_S` are closed, those first that have
@@ -52,6 +55,8 @@ class UnsentAnswers:
         self._of: dict[SlowConnection, tuple[int, int]] = {}
         self._check: asyncio.TimerHandle | None = None
         self.byte_count = 0
+        """Bytes of finished answers."""
+        self.bytes_being_made = 0
         self.file_count = 0
         self.reserved_files = 0
         self.is_crowded = False
@@ -66,6 +71,10 @@ class UnsentAnswers:
     def files_left(self) -> int:
         return max(0, self._max_files - self.file_count - self.reserved_files)
 
+    @property
+    def is_crowded_with_bytes(self) -> bool:
+        return 2 * (self.byte_count + self.bytes_being_made) > self._max_bytes
+
     def note(self, connection: SlowConnection, byte_count: int, file_count: int) -> None:
         """Count that `connection` has so many unsent bytes and open files now."""
         bytes_before, files_before = self._of.pop(connection, (0, 0))
@@ -73,12 +82,21 @@ class UnsentAnswers:
             self._of[connection] = (byte_count, file_count)
         self.byte_count += byte_count - bytes_before
         self.file_count += file_count - files_before
-        self.is_crowded = 2 * self.byte_count > self._max_bytes or 2 * self.file_count > self._max_files
+        self._look()
+
+    def count_being_made(self, byte_count: int) -> None:
+        """Count that so many more bytes of unfinished answers are there, or fewer if it is negative."""
+        self.bytes_being_made += byte_count
+        self._look()
+
+    def _look(self) -> None:
+        self.is_crowded = self.is_crowded_with_bytes or 2 * self.file_count > self._max_files
         if self._check is None and self._is_full():
             self._check = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._close_stuck)
 
     def _is_full(self) -> bool:
-        return self.byte_count >= self._max_bytes or self.file_count >= self._max_files
+        byte_count = self.byte_count + self.bytes_being_made
+        return byte_count >= self._max_bytes or self.file_count >= self._max_files
 
     def _close_stuck(self) -> None:
         self._check = None
@@ -91,10 +109,31 @@ class UnsentAnswers:
                 break
             connection.close(
                 f"its client does not read its answers, and all unsent answers together hold "
-                f"{self.byte_count >> 20} MB and {self.file_count} files"
+                f"{(self.byte_count + self.bytes_being_made) >> 20} MB and {self.file_count} files"
             )
         if self._is_full():
             self._check = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self._close_stuck)
+
+
+class AnswerBytes:
+    """The bytes of one answer that is being made. They are kept apart from the connection's unsent bytes: its
+    client cannot take them yet, and must not be closed because of them."""
+
+    __slots__ = ("_unsent", "byte_count")
+
+    def __init__(self, unsent: UnsentAnswers) -> None:
+        self._unsent = unsent
+        self.byte_count = 0
+
+    def add(self, byte_count: int) -> None:
+        self.byte_count += byte_count
+        self._unsent.count_being_made(byte_count)
+
+    def release(self) -> None:
+        """The answer is finished, or will not be."""
+        if self.byte_count:
+            self._unsent.count_being_made(-self.byte_count)
+            self.byte_count = 0
 
 
 class ReservedFiles:
