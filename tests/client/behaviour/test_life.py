@@ -185,6 +185,39 @@ def test_after_a_fork(face: Face, bootstrap: str, new_topic: NewTopic) -> None:
     assert run_python(program, bootstrap, new_topic()).split()[-1] == "2"
 
 
+FORK_IN_A_BLOCK = """
+    import asyncio, os, signal, sys, threading, klamm, klamm.aio
+    consumer = getattr(klamm if sys.argv[1] == "plain" else klamm.aio, "Consumer")("127.0.0.1:1")
+    is_held, may_go_on = threading.Event(), threading.Event()
+
+    def hold():  # as the loop's thread does for each fetch
+        with consumer._engine.positions.lock:
+            is_held.set()
+            may_go_on.wait()
+
+    threading.Thread(target=hold).start()
+    is_held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        if sys.argv[1] == "plain":
+            consumer.__exit__(None, None, None)
+        else:
+            asyncio.run(consumer.__aexit__(None, None, None))
+        os._exit(0)
+    may_go_on.set()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    if sys.argv[1] == "plain":
+        consumer.close()
+    else:
+        asyncio.run(consumer.close())
+"""
+
+
+def test_a_forked_child_leaves_the_block_of_a_consumer(face: Face) -> None:
+    assert run_python(FORK_IN_A_BLOCK, face.name).split()[0] == "0", "it hung, and was ended by the alarm"
+
+
 FORGOTTEN = """
     import asyncio, sys, klamm, klamm.aio
     bootstrap, topic, face = sys.argv[1:]

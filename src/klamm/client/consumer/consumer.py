@@ -165,7 +165,7 @@ class Consumer(AsyncFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
+        if kind is None and not self._guard.forked:  # a thread of the parent may have held the lock
             self._engine.finish_given()
         await self.close()
 

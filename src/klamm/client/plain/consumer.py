@@ -163,7 +163,7 @@ class Consumer(PlainFace):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
+        if kind is None and not self._guard.forked:  # a thread of the parent may have held the lock
             self._engine.finish_given()
         super().__exit__(kind, error, trace)
 
