@@ -13,7 +13,13 @@ import pyarrow as pa
 import pytest
 
 from klamm.aio import Producer
-from klamm.client.errors import BufferFull, ClientMisused, LocalRecordTooLarge, RecordTooLarge, UnknownTopic
+from klamm.client.errors import (
+    BufferFull,
+    ClientMisused,
+    LocalRecordTooLarge,
+    RecordTooLarge,
+    UnknownTopic,
+)
 from klamm.client.producer import producer as producer_module
 from klamm.client.producer.columns import ColumnFeed, ColumnNames
 from klamm.client.producer.delivery import RangesDelivery, SentRange
@@ -206,6 +212,40 @@ async def test_columns_stay_in_order_and_before_what_comes_after_drain() -> None
         await producer.flush()
         assert [first.result(), second.result()] == [[SentRange(0, 0, 10)], [SentRange(0, 10, 5)]]
         assert last.result().offset == 15
+
+
+async def test_columns_wait_for_room_after_those_that_wait_already() -> None:
+    small = {"buffer_memory": 5000, "max_request_size": 2400, "batch_size": 0}
+    async with ScriptedTopic() as topic, Producer(topic.bootstrap, **small) as producer:
+        go_on = asyncio.Event()
+
+        def slow(script: ScriptedTopic, request: Any) -> Any:
+            async def answer() -> Any:
+                await go_on.wait()
+                return script.write(request)
+
+            return answer()
+
+        topic.script = [slow]
+        await producer.partitions_for(TOPIC)
+        producer.send(TOPIC, bytes(1500))
+        producer.send(TOPIC, bytes(1500))
+
+        async def send() -> None:
+            await producer.drain()
+            producer.send(TOPIC, b"drained")
+
+        sent = asyncio.create_task(send())
+        await asyncio.sleep(0)
+        columns = producer.send_arrow(table_of(2), TOPIC)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        go_on.set()
+        async with asyncio.timeout(SHOULD_NOT_TAKE_S):
+            await sent
+            await columns
+            await producer.flush()
+        assert topic.values()[2] == b"drained" and len(topic.values()) == 5
 
 
 async def test_too_many_columns_at_once() -> None:

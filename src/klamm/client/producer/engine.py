@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 from weakref import WeakSet
 
@@ -66,6 +67,98 @@ class Wakeable:
             self.future.set_result(None)
 
 
+class RoomWaiter:
+    """The place of a coroutine in the RoomQueue. It needs room for a record and for `size` bytes."""
+
+    __slots__ = ("is_woken", "size", "wake")
+
+    def __init__(self, size: int, wake: Wakeable) -> None:
+        self.size = size
+        self.wake = wake
+        self.is_woken = False
+        """True from the moment when it is woken until the coroutine runs."""
+
+
+class RoomQueue:
+    """The coroutines that wait for room in a producer's memory, in the order in which they came.
+
+    A coroutine goes on if it is the first of the queue and finds room at the moment when it runs. Its caller
+    sends before any other coroutine runs, so nobody can take the room from it. Those that were woken and find
+    no room keep their places and wait on. So it does not matter how many are woken at once: one at first, and
+    then twice as many each time, as long as all of them find room.
+    """
+
+    def __init__(
+        self,
+        free: Callable[[], int],
+        room_for: Callable[[int], int],
+        ask_for_room: Callable[[Waiter, int], None],
+    ) -> None:
+        """`free` tells how many bytes are free, and `room_for(size)` how many must be free for a record and
+        for `size` bytes. `ask_for_room(waiter, size)` has `waiter` called when as many may be free."""
+        self._free = free
+        self._room_for = room_for
+        self._ask_for_room = ask_for_room
+        self.waiting: deque[RoomWaiter] = deque()
+        self._woken = 0
+        """How many of them are woken and did not run yet."""
+        self._is_asked = False
+        """True if `_room_came` will be called."""
+        self._wake_next = 1
+        """How many are woken at once."""
+
+    def may_pass(self) -> bool:
+        """True if a record may be sent before those that wait, because there is room for the first of them
+        too. Otherwise the queue would not end while tasks send in a loop: each of them would wait for its
+        turn after each record, however little of the memory is used."""
+        return not self._is_asked and self._free() >= self._room_for(0) + self._room_for(self.waiting[0].size)
+
+    async def wait(self, size: int) -> None:
+        """Wait until there is room for a record and for `size` bytes, after all that wait already."""
+        loop = asyncio.get_running_loop()
+        waiter = RoomWaiter(size, Wakeable(loop))
+        self.waiting.append(waiter)
+        try:
+            self._serve()
+            await waiter.wake.future
+            while self.waiting[0] is not waiter or self._free() < self._room_for(size):
+                self._ran(waiter)
+                self._wake_next = 1
+                waiter.wake = Wakeable(loop)
+                self._serve()
+                await waiter.wake.future
+        finally:
+            self._ran(waiter)
+            self.waiting.remove(waiter)
+            # In the loop's next iteration the caller has sent: if room is asked for then, its record does not
+            # linger.
+            loop.call_soon(self._serve)
+
+    def _ran(self, waiter: RoomWaiter) -> None:
+        if waiter.is_woken:
+            waiter.is_woken = False
+            self._woken -= 1
+
+    def _serve(self) -> None:
+        """Unless some are woken already: wake the next ones if there is room, or else ask for room."""
+        if self._woken or self._is_asked or not self.waiting:
+            return
+        first = self.waiting[0]
+        if self._free() < self._room_for(first.size):
+            self._is_asked = True
+            self._ask_for_room(self._room_came, first.size)
+            return
+        for waiter in islice(self.waiting, self._wake_next):
+            waiter.is_woken = True
+            waiter.wake()
+            self._woken += 1
+        self._wake_next = 2 * self._woken
+
+    def _room_came(self) -> None:
+        self._is_asked = False
+        self._serve()
+
+
 class Engine(ForkAware, Generic[DeliveryT]):
     """See the module. All methods run on the client's loop, except `counters` and those that say so."""
 
@@ -102,10 +195,7 @@ class Engine(ForkAware, Generic[DeliveryT]):
         memory = self.settings.buffer_bytes
         self._record_room = min(self.settings.max_request_bytes + RECORD_MEMORY_BYTES, memory // 2)
         """Bytes that must be free for one record before a caller that waits for room goes on."""
-        self._room_queue: deque[tuple[int, Wakeable]] = deque()
-        """The waiters of coroutines that wait for room, in the order they came, with the bytes each needs."""
-        self._awaits_room = False
-        """True if the ledger will call `_room_came` for the first of them."""
+        self._room_queue = RoomQueue(self._free, self._room_for, self._ask_for_room)
         self._feeding = asyncio.Lock()
         """One set of columns is fed at a time, so that rows stay in the order of the calls."""
         self._feeds = 0
@@ -218,46 +308,19 @@ class Engine(ForkAware, Generic[DeliveryT]):
         self.accumulator.ledger.add_room_waiter(most_used, waiter)
 
     async def drain(self) -> None:
-        """Wait until there is room for a record, after all coroutines that wait already."""
-        if self._room_queue or not self.has_room():
-            await self.room()
+        """Wait until there is room for a record, after the coroutines that wait already; unless there is
+        room for the first of them too."""
+        queue = self._room_queue
+        if not (queue.may_pass() if queue.waiting else self.has_room()):
+            await queue.wait(0)
 
-    async def room(self, size: int = 0) -> None:
-        """Wait until there is room, as `make_room` says. Coroutines go on in the order in which they came,
-        and only as many at once as there is room for one record of each. So each of them can send."""
-        loop = asyncio.get_running_loop()
-        place = (size, Wakeable(loop))
-        self._room_queue.append(place)
-        self._serve_room_queue()
-        try:
-            await place[1].future
-        finally:
-            if place in self._room_queue:  # cancelled
-                self._room_queue.remove(place)
-            # The caller sends before the loop's next iteration; after that there may be room for others.
-            loop.call_soon(self._serve_room_queue)
+    def _ask_for_room(self, waiter: Waiter, size: int) -> None:
+        with self._lock:
+            self.make_room(waiter, size)
+        self.sender.pump()
 
-    def _serve_room_queue(self) -> None:
-        """Let the coroutines go on for which there is room now. For the next one, ask the ledger to call
-        `_room_came`."""
-        if self._awaits_room:
-            return
-        free = self.settings.buffer_bytes - self.accumulator.ledger.memory_used
-        is_served = False
-        while self._room_queue and free >= self._room_for(self._room_queue[0][0]):
-            size, waiter = self._room_queue.popleft()
-            free -= self._room_for(size)
-            waiter()
-            is_served = True
-        if self._room_queue and not is_served:
-            self._awaits_room = True
-            with self._lock:
-                self.make_room(self._room_came, self._room_queue[0][0])
-            self.sender.pump()
-
-    def _room_came(self) -> None:
-        self._awaits_room = False
-        self._serve_room_queue()
+    def _free(self) -> int:
+        return self.settings.buffer_bytes - self.accumulator.ledger.memory_used
 
     def _room_for(self, size: int) -> int:
         """The bytes that must be free before a record, or `size` bytes of encoded records, may be
@@ -317,6 +380,9 @@ class Engine(ForkAware, Generic[DeliveryT]):
         return batches is not None
 
     async def _append_encoded(self, topic: str, records: EncodedRecords) -> Batch:
+        size = len(records.batch)
+        if self._room_queue.waiting:
+            await self._room_queue.wait(size)
         while True:
             try:
                 with self._lock:
@@ -329,7 +395,7 @@ class Engine(ForkAware, Generic[DeliveryT]):
                         records.max_timestamp,
                     )
             except BufferFull:
-                await self.room(len(records.batch))
+                await self._room_queue.wait(size)
 
 
 def _now_ms() -> int:
