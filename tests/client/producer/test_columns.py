@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 from functools import partial
@@ -15,6 +16,7 @@ import pytest
 from klamm.aio import Producer
 from klamm.client.errors import (
     BufferFull,
+    ClientError,
     ClientMisused,
     LocalRecordTooLarge,
     RecordTooLarge,
@@ -301,6 +303,22 @@ async def test_the_first_columns_load_numba_beside_the_loop(monkeypatch: pytest.
             with pytest.raises(ClientMisused, match="other"):
                 await wrong
     assert threads and threading.current_thread() not in threads, "the loop stood still meanwhile"
+
+
+@pytest.mark.parametrize("error", [ImportError("numba needs NumPy 2.1 or less"), MemoryError()], ids=repr)
+async def test_columns_that_cannot_be_loaded_say_why(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> ColumnFeed:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(producer_module, "columns_are_loaded", lambda: False)
+        patched.setattr(producer_module, "partial", lambda *_: fail)
+        async with ScriptedTopic() as topic, Producer(topic.bootstrap) as producer:
+            delivery = producer.send_arrow(table_of(2), TOPIC)
+            with pytest.raises(ClientError, match=re.escape(f"could not be queued: {error!r}")):
+                await delivery
 
 
 def test_columns_count_as_loaded_once_their_module_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -367,6 +367,9 @@ class Engine(ForkAware, Generic[DeliveryT]):
             failure = None
         except ClientError as error:
             failure = error
+        except Exception as error:
+            self._logger.exception("rows could not be queued")
+            failure = ClientError(f"rows could not be queued: {error!r}")
         finally:
             delivery.end_feed(failure)
 
