@@ -98,6 +98,15 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def turns_until(condition: Callable[[], object]) -> None:
+    """Let everything run turn by turn, until the condition holds for the first time."""
+    for _ in range(1_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("a thousand turns of the loop, and the condition does not hold")
+
+
 class Coordination:
     """A coordinator on fakes, and short ways to talk to it."""
 

@@ -412,17 +412,6 @@ async def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
 
 
 @run_async
-async def test_deleting_a_topic_forgets_its_offsets() -> None:
-    it = await started()
-    for group_id in ("a", "b", "c"):
-        await commit(it, T0, 1, group_id=group_id)
-    await commit(it, U0, 1, group_id="a")
-    await it.coordinator.on_topics_deleted(["t"])
-    assert it.coordinator.offsets_of("a").topics == ["u"]
-    assert [listed.group_id for listed in it.coordinator.list_groups()] == ["a"]
-
-
-@run_async
 async def test_offsets_of_a_simple_group_expire_after_the_commit() -> None:
     it = await started()
     await commit(it, T0, 1)

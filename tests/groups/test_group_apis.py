@@ -358,6 +358,20 @@ async def test_an_offset_of_an_earlier_topic_of_the_name_is_not_shown(version: i
     assert response.groups[0].topics[0].partitions[0].committed_offset == -1
 
 
+@pytest.mark.parametrize("everything", [False, True])
+@run_async
+async def test_an_offset_of_a_deleted_topic_is_not_shown(everything: bool) -> None:
+    """It is deleted in the background, after the topic."""
+    broker = await FakeBroker().start()
+    assert await broker.commit(9, 0, 5) == [0]
+    broker.cluster.image = broker.cluster.image.without_topic("t")
+    wanted = m09.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
+    group = m09.OffsetFetchRequestGroup(group_id="g", topics=None if everything else [wanted])
+    (found,) = (await broker.ask(k09_offset_fetch, m09.OffsetFetchRequest(groups=[group]), 9)).groups
+    shown = [each.committed_offset for topic in found.topics for each in topic.partitions]
+    assert shown == ([] if everything else [-1])
+
+
 @pytest.mark.parametrize("version", range(7))
 @run_async
 async def test_describe(version: int) -> None:

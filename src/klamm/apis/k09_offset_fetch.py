@@ -1,7 +1,8 @@
 """OffsetFetch (key 9), versions 1 to 10.
 
 A partition for which nothing is committed, or whose group is unknown, has offset -1 and no error. Null
-topics ask for everything. What is asked twice is answered once. Up to version 7 a request is about one group,
+topics ask for everything. Offsets of a deleted topic are not shown, though they are deleted a moment later.
+What is asked twice is answered once. Up to version 7 a request is about one group,
 from 8 on about many; 9 adds the member, which groups of the classic protocol do not check; 10 names topics by
 id. `require_stable` has nothing to wait for as long as there are no transactions.
 """
@@ -113,9 +114,8 @@ def _all_topics(
 
     def answer(name: str) -> OffsetFetchResponseTopics:
         topic_id = _topic_id(image, name)
-        partitions = lazily(
-            offsets.partitions_of(name), lambda index: _partition(index, offsets.get(name, index), topic_id)
-        )
+        indexes = offsets.partitions_for(name, topic_id)
+        partitions = lazily(indexes, lambda index: _partition(index, offsets.get(name, index), topic_id))
         return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions)
 
     return lazily(names, answer)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from klamm.config.broker_config import BrokerConfig
+from klamm.groups.cleanup import OffsetCleanup
 from klamm.groups.events import (
     GroupSettings,
     GroupState,
@@ -31,6 +32,7 @@ from klamm.groups.offsets import CommittedOffset, OffsetTable, expired_partition
 from klamm.groups.records import KeyValue, offset_record, offset_tombstone
 from klamm.groups.shard import ListedGroup, LogPort, Shard, WallClock
 from klamm.groups.timers import LoopTimers, TimerHandle, Timers
+from klamm.groups.writer import MOST_AT_ONCE
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 
@@ -40,8 +42,10 @@ _LOAD_WAIT_S = 1.0
 """Longer loads are left to the client's retries, so that its connection is free meanwhile."""
 _MAX_NAME_LENGTH = 249
 """Characters of a client id that go into a member id. Every member must be able to decode all member ids."""
-_GROUPS_BETWEEN_PAUSES = 200
-"""The search for expired offsets gives way to other work after this many groups."""
+_OFFSETS_BETWEEN_PAUSES = 2_000
+"""The search for expired offsets gives way to other work after it has looked at this many."""
+_COST_OF_A_GROUP = 10
+"""The offsets that could be looked at in the time that a group without any takes."""
 
 
 class JoinRequest(NamedTuple):
@@ -98,6 +102,7 @@ class GroupCoordinator:
         """Set, and replaced by a new one, whenever the load of a partition has ended."""
         self._expiry_timer: TimerHandle | None = None
         self._expiry: asyncio.Task[None] | None = None
+        self._cleanup = OffsetCleanup(lambda: list(self._shards.values()), clock)
 
     # Life
 
@@ -112,6 +117,7 @@ class GroupCoordinator:
             self._expiry_timer.cancel()
         if self._expiry is not None:
             self._expiry.cancel()
+        self._cleanup.stop()
         for partition in list(self._shards):
             self._resign(partition)
 
@@ -302,8 +308,9 @@ class GroupCoordinator:
                 raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
             records = []
             entry = shard.table.get(group_id)
+            subscribed = group.subscribed_topics()
             for place in places:
-                if group.is_subscribed_to(place.topic):
+                if subscribed is None or place.topic in subscribed:
                     results[place] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                     continue
                 results[place] = ErrorCode.NONE
@@ -316,16 +323,9 @@ class GroupCoordinator:
             raise KafkaError(code)
         return results
 
-    async def on_topics_deleted(self, names: Iterable[str]) -> None:
-        """Delete the offsets that any group has committed for topics that were deleted."""
-        topics = frozenset(names)
-        if self._loads:
-            await asyncio.wait(self._loads.values())
-        writes = [
-            shard.writer.write_built(partial(_tombstones_for, shard, topics))
-            for shard in self._shards.values()
-        ]
-        await asyncio.gather(*writes)
+    def on_topics_deleted(self, topic_ids: Mapping[str, bytes]) -> None:
+        """Delete, in the background, the offsets that groups have committed for topics that were deleted."""
+        self._cleanup.start(topic_ids)
 
     # Administration
 
@@ -383,7 +383,7 @@ class GroupCoordinator:
 
     async def expire_offsets(self) -> None:
         """Delete expired offsets, and groups that have neither members nor offsets left."""
-        seen = 0
+        looked_at = 0
         for shard in [shard for shard in self._shards.values() if shard.is_loaded]:
             for listed in shard.list_groups():
                 expired, nothing_left = self._expired(shard, listed.group_id)
@@ -392,10 +392,25 @@ class GroupCoordinator:
                         shard.delete(listed.group_id, partial(self._check_nothing_left, shard))
                     )
                 elif expired:
-                    await shard.writer.write_built(partial(self._expiry_tombstones, shard, listed.group_id))
-                seen += 1
-                if seen % _GROUPS_BETWEEN_PAUSES == 0:
+                    await self._delete_expired(shard, listed.group_id)
+                entry = shard.table.get(listed.group_id)
+                looked_at += _COST_OF_A_GROUP + (0 if entry is None else len(entry.offsets))
+                if looked_at >= _OFFSETS_BETWEEN_PAUSES:
+                    looked_at = 0
                     await asyncio.sleep(0)
+
+    async def _delete_expired(self, shard: Shard, group_id: str) -> None:
+        is_finished = False
+
+        def build() -> list[KeyValue]:
+            nonlocal is_finished
+            expired, _ = self._expired(shard, group_id)
+            is_finished = len(expired) <= MOST_AT_ONCE
+            return [offset_tombstone(group_id, *place) for place in expired[:MOST_AT_ONCE]]
+
+        code = ErrorCode.NONE
+        while code is ErrorCode.NONE and not is_finished:
+            code = await shard.writer.write_built(build)
 
     def _expired(self, shard: Shard, group_id: str) -> tuple[list[TopicPartition], bool]:
         """The group's expired offsets, and whether the group is empty without them."""
@@ -414,25 +429,11 @@ class GroupCoordinator:
         if not self._expired(shard, group.group_id)[1]:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
 
-    def _expiry_tombstones(self, shard: Shard, group_id: str) -> list[KeyValue]:
-        return [offset_tombstone(group_id, *place) for place in self._expired(shard, group_id)[0]]
-
 
 def _known(group: Group | None, error: ErrorCode) -> Group:
     if group is None:
         raise KafkaError(error)
     return group
-
-
-def _tombstones_for(shard: Shard, topics: frozenset[str]) -> list[KeyValue]:
-    tombstones = []
-    for group_id in shard.table:
-        entry = shard.table.get(group_id)
-        assert entry is not None
-        for topic in topics.intersection(entry.offsets.topics):
-            for partition in entry.offsets.partitions_of(topic):
-                tombstones.append(offset_tombstone(group_id, topic, partition))
-    return tombstones
 
 
 def abs_java_hash(text: str) -> int:

@@ -501,17 +501,19 @@ class Group:
     def is_consumer_group(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    def is_subscribed_to(self, topic: str) -> bool:
-        """True if a consumer of this group subscribes to the topic, or if a subscription cannot be read."""
+    def subscribed_topics(self) -> set[str] | None:
+        """The topics that consumers of this group subscribe to; None if a subscription cannot be read."""
+        topics: set[str] = set()
         if not self.members or not self.is_consumer_group:
-            return False
+            return topics
         if self.protocol_name is None:
-            return True
+            return None
         for member in self.members:
-            topics = subscribed_topics(member.metadata_for(self.protocol_name))
-            if topics is None or topic in topics:
-                return True
-        return False
+            of_member = subscribed_topics(member.metadata_for(self.protocol_name))
+            if of_member is None:
+                return None
+            topics |= of_member
+        return topics
 
     # Answers and records
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from klamm.groups.events import GroupState
@@ -20,11 +20,11 @@ class CommittedOffset(NamedTuple):
     expire_timestamp_ms: int = NO_TIMESTAMP
     """Set only by OffsetCommit v2 to v4, whose senders chose the retention themselves."""
     topic_id: bytes = ZERO_TOPIC_ID
-    """Known when the sender named the topic by id."""
+    """Zero if it is not known: in records of Kafka, and of senders that chose the retention."""
 
     def is_for(self, topic_id: bytes) -> bool:
-        """False for the offset of an earlier topic of the same name."""
-        return ZERO_TOPIC_ID in (self.topic_id, topic_id) or self.topic_id == topic_id
+        """False for the offset of an earlier topic of the same name. A topic that is gone has the zero id."""
+        return self.topic_id in (ZERO_TOPIC_ID, topic_id)
 
 
 class OffsetTable:
@@ -50,8 +50,23 @@ class OffsetTable:
     def topics(self) -> list[str]:
         return list(self._by_topic)
 
+    @property
+    def topic_count(self) -> int:
+        return len(self._by_topic)
+
+    def topics_among(self, names: Collection[str]) -> list[str]:
+        """Those of `names`, best a set or the keys of a dictionary, that have offsets."""
+        if len(names) < len(self._by_topic):
+            return [name for name in names if name in self._by_topic]
+        return [topic for topic in self._by_topic if topic in names]
+
     def partitions_of(self, topic: str) -> list[int]:
         return list(self._by_topic.get(topic, ()))
+
+    def partitions_for(self, topic: str, topic_id: bytes) -> list[int]:
+        """As `partitions_of`, without those of an earlier topic of the same name."""
+        partitions = self._by_topic.get(topic, {})
+        return [partition for partition, committed in partitions.items() if committed.is_for(topic_id)]
 
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         partitions = self._by_topic.get(topic)
@@ -81,9 +96,12 @@ def expired_partitions(
     if not is_empty and (group.state is not GroupState.STABLE or not group.is_consumer_group):
         return []
     counts_from_empty = is_empty and group.protocol_type is not None and state_timestamp_ms != NO_TIMESTAMP
+    subscribed = group.subscribed_topics()
+    if subscribed is None:
+        return []
     expired = []
     for topic in offsets.topics:
-        if not is_empty and group.is_subscribed_to(topic):
+        if topic in subscribed:
             continue
         for partition in offsets.partitions_of(topic):
             committed = offsets.get(topic, partition)

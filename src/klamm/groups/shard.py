@@ -17,7 +17,7 @@ from klamm.groups.group import Group
 from klamm.groups.records import KeyValue, group_record
 from klamm.groups.table import GroupEntry, GroupTable
 from klamm.groups.timers import TimerHandle, Timers
-from klamm.groups.writer import PartitionWriter
+from klamm.groups.writer import MOST_AT_ONCE, PartitionWriter
 from klamm.model.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
@@ -72,9 +72,23 @@ class Shard:
         self._group_timers: dict[str, _Timer] = {}
         self._parked: dict[Token, asyncio.Future[Any]] = {}
         self._next_token = 0
+        self._deletions: set[asyncio.Task[ErrorCode]] = set()
+        """They end when the writer is closed."""
+        self._load_has_ended = asyncio.Event()
         self._is_resigned = False
 
     async def load(self) -> None:
+        try:
+            await self._load()
+        finally:
+            self._load_has_ended.set()
+
+    async def wait_until_load_ends(self) -> bool:
+        """True if the shard is loaded then. Its load may have failed, or another broker may lead it now."""
+        await self._load_has_ended.wait()
+        return self.is_loaded and not self._is_resigned
+
+    async def _load(self) -> None:
         replayed = 0
         async for records in self._log_port.read_all(self.partition):
             for key, value in records:
@@ -95,6 +109,7 @@ class Shard:
     def resign(self) -> None:
         """Another broker coordinates these groups now, or this one stops."""
         self._is_resigned = True
+        self._load_has_ended.set()
         self.writer.close()
         for group in list(self._groups.values()):
             group.die(ErrorCode.NOT_COORDINATOR)
@@ -148,30 +163,42 @@ class Shard:
             return Group(group_id, self._settings)
         return Group.restore(entry.snapshot, self._settings, self._timers.now_ms())
 
-    def delete(self, group_id: str, check: Callable[[Group], None]) -> asyncio.Future[ErrorCode]:
+    def delete(self, group_id: str, check: Callable[[Group], None]) -> asyncio.Task[ErrorCode]:
         """Delete a group, unless `check` raises an error when all earlier writes are done.
 
         While the deletion is being written, the group is Dead. Afterwards the group is what the log says,
-        whether the deletion succeeded or failed.
+        whether the deletion succeeded or failed. The tombstones of very many offsets are several writes, that
+        of the group in the last one. No commit is accepted meanwhile; one that was accepted before, and is
+        written between two of them, is deleted too.
         """
+        deletion = asyncio.ensure_future(self._delete(group_id, check))
+        self._deletions.add(deletion)
+        deletion.add_done_callback(self._deletions.discard)
+        return deletion
+
+    async def _delete(self, group_id: str, check: Callable[[Group], None]) -> ErrorCode:
+        is_checked = is_finished = False
 
         def build() -> list[KeyValue]:
-            group = self.find(group_id)
-            if group is None:
-                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-            check(group)
-            group.die(ErrorCode.UNKNOWN_MEMBER_ID)
-            self.perform(group)
-            return self.table.deletion_of(group_id)
+            nonlocal is_checked, is_finished
+            if not is_checked:
+                group = self.find(group_id)
+                if group is None:
+                    raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+                check(group)
+                group.die(ErrorCode.UNKNOWN_MEMBER_ID)
+                self.perform(group)
+                is_checked = True
+            tombstones, is_finished = self.table.deletion_of(group_id, MOST_AT_ONCE)
+            return tombstones
 
-        def forget(_: asyncio.Future[ErrorCode]) -> None:
-            group = self._groups.get(group_id)
-            if group is not None and group.state is GroupState.DEAD:
-                del self._groups[group_id]
-
-        outcome = self.writer.write_built(build)
-        outcome.add_done_callback(forget)
-        return outcome
+        code = ErrorCode.NONE
+        while code is ErrorCode.NONE and not is_finished:
+            code = await self.writer.write_built(build)
+        group = self._groups.get(group_id)
+        if is_checked and group is not None and group.state is GroupState.DEAD:
+            del self._groups[group_id]
+        return code
 
     # Effects
 

@@ -8,6 +8,7 @@ adds up to the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from klamm.groups.events import GroupSnapshot
 from klamm.groups.offsets import NO_TIMESTAMP, OffsetTable
@@ -69,8 +70,10 @@ class GroupTable:
         if entry.snapshot is None and not entry.offsets:
             del self._entries[change.group_id]
 
-    def deletion_of(self, group_id: str) -> list[KeyValue]:
-        """The tombstones that delete a group and its offsets."""
+    def deletion_of(self, group_id: str, most: int) -> tuple[list[KeyValue], bool]:
+        """Up to `most` tombstones of a group's offsets and, last, of the group; True if these are all."""
         entry = self._entries.get(group_id, GroupEntry())
-        tombstones = [offset_tombstone(group_id, topic, partition) for (topic, partition), _ in entry.offsets]
-        return [*tombstones, group_tombstone(group_id)]
+        tombstones = [offset_tombstone(group_id, *place) for place, _ in islice(entry.offsets, most)]
+        if len(tombstones) == most:
+            return tombstones, False
+        return [*tombstones, group_tombstone(group_id)], True

@@ -6,6 +6,9 @@ committed, and only then are its writers told.
 
 Some records depend on all that was written before: tombstones for the offsets a group has. They are given as
 a function, which is called when everything before it has been replayed, and are written alone.
+
+A batch is made, written and replayed in one go, so it has few records, and other work of the event loop gets
+a turn before the next batch. Callers with very many records ask for `MOST_AT_ONCE` of them at a time.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ MAX_QUEUED_WRITES = 20_000
 """If more writes wait, the log does not accept any: further ones are refused."""
 MAX_BATCH_BYTES = 512 * 1024
 """Well below the usual max.message.bytes. A single write may be larger and then travels alone."""
+MOST_AT_ONCE = 500
+"""Records of one batch, unless a single write has more: some ten milliseconds of work."""
 
 _CODE_FOR_CLIENTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -95,6 +100,8 @@ class PartitionWriter:
                 for write in self._under_way:
                     _set_outcome(write, code)
                 self._under_way = []
+                if self._queue:
+                    await asyncio.sleep(0)
         finally:
             self._task = None
 
@@ -111,9 +118,11 @@ class PartitionWriter:
             return []
         batch = [first]
         size = _size(first)
+        count = len(first.records)
         while self._queue and self._queue[0].build is None:
             size += _size(self._queue[0])
-            if size > MAX_BATCH_BYTES:
+            count += len(self._queue[0].records)
+            if size > MAX_BATCH_BYTES or count > MOST_AT_ONCE:
                 break
             batch.append(self._queue.popleft())
         return batch

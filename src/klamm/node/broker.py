@@ -191,9 +191,9 @@ class BrokerNode:
         failures = await self.partitions.apply(old, new)
         if (OFFSETS_TOPIC in old.topics) != (OFFSETS_TOPIC in new.topics):
             self.groups.update_leadership()
-        deleted = [name for name in old.topics if name not in new.topics]
+        deleted = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
         if deleted:
-            await self.groups.on_topics_deleted(deleted)
+            self.groups.on_topics_deleted(deleted)
         return failures
 
     def _settings_of(self, topic: TopicImage) -> TopicSettings:
