@@ -9,6 +9,7 @@ import pytest
 
 from klamm.groups import cleanup, coordinator, group, shard, writer
 from klamm.groups.events import Subscription
+from klamm.groups.offsets import OffsetTable
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from tests.groups.fakes import Coordination, FakeLog, settle, turns_until
@@ -251,3 +252,16 @@ async def test_subscriptions_are_read_once_for_all_offsets(monkeypatch: pytest.M
     codes = await it.coordinator.delete_offsets("g", [TopicPartition(topic, 0) for topic in topics])
     assert set(codes.values()) == {ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
     assert len(read) == 1
+
+
+@run_async
+async def test_a_record_is_replayed_without_a_look_at_all_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sum_over_all_topics(_: OffsetTable) -> int:
+        raise AssertionError("the offsets of all topics are counted for one record")
+
+    it = await started()
+    await commit(it, "t", 2)
+    await commit(it, "u", 1)
+    monkeypatch.setattr(OffsetTable, "__len__", sum_over_all_topics)
+    await it.coordinator.delete_offsets("g", [TopicPartition("t", 0)])
+    assert it.coordinator.offsets_of("g").partitions_of("t") == [1]

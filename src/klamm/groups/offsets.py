@@ -38,6 +38,10 @@ class OffsetTable:
     def __len__(self) -> int:
         return sum(map(len, self._by_topic.values()))
 
+    def __bool__(self) -> bool:
+        """Asked after every record; the length would be a sum over all topics."""
+        return bool(self._by_topic)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OffsetTable) and self._by_topic == other._by_topic
 
