@@ -88,7 +88,7 @@ def test_an_answer_that_names_records_is_made_in_steps(broker: Broker) -> None:
     outcome = outcome_of(broker, batch_of(MAX_RECORD_ERRORS))
     assert isinstance(outcome, GeneratorType)
     _, response = run(outcome, float("inf"))
-    steps = encode_in_steps(response, VERSION)
+    steps = encode_in_steps(response, VERSION, lambda byte_count: None)
     assert sum(1 for _ in steps) >= MAX_RECORD_ERRORS // ELEMENTS_PER_STEP
 
 
