@@ -60,6 +60,16 @@ def test_hash_is_that_of_java(text: str, value: int) -> None:
     assert abs_java_hash(text) == value
 
 
+@pytest.mark.parametrize("length", [255, 256, 257, 512, 1000])
+def test_hash_of_a_long_name(length: int) -> None:
+    text = "".join(chr(33 + 7 * index % 5000) for index in range(length))
+    value = 0
+    for character in text:
+        value = 31 * value + ord(character)
+    signed = (value + 2**31) % 2**32 - 2**31
+    assert abs_java_hash(text) == abs(signed)
+
+
 @run_async
 async def test_commit_and_fetch() -> None:
     it = await started()

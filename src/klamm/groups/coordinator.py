@@ -13,6 +13,7 @@ import logging
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from operator import mul
 from typing import NamedTuple
 
 from klamm.config.broker_config import BrokerConfig
@@ -46,6 +47,10 @@ _OFFSETS_BETWEEN_PAUSES = 2_000
 """The search for expired offsets gives way to other work after it has looked at this many."""
 _COST_OF_A_GROUP = 10
 """The offsets that could be looked at in the time that a group without any takes."""
+_HASHED_AT_ONCE = 256
+"""Characters of a name that are hashed by one sum, which is ten times as fast as one after the other: a
+request may name many groups with 32 KB each."""
+_POWERS_OF_31 = tuple(pow(31, exponent, 1 << 32) for exponent in reversed(range(_HASHED_AT_ONCE)))
 
 
 class JoinRequest(NamedTuple):
@@ -181,10 +186,10 @@ class GroupCoordinator:
                 return
 
     def _shard(self, group_id: str) -> Shard:
-        is_led = self._log_port.partition_count > 0 and self._log_port.is_leader(self.partition_for(group_id))
-        if not is_led:
+        partition = self.partition_for(group_id) if self._log_port.partition_count > 0 else None
+        if partition is None or not self._log_port.is_leader(partition):
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this group; look it up")
-        shard = self._shards.get(self.partition_for(group_id))
+        shard = self._shards.get(partition)
         if shard is None or not shard.is_loaded:
             self.update_leadership()
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the group is being loaded; try again")
@@ -440,8 +445,10 @@ def abs_java_hash(text: str) -> int:
     """The absolute value of Java's String.hashCode, where that of the smallest number counts as 0."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     value = 0
-    for unit in units:
-        value = (31 * value + unit) & 0xFFFFFFFF
+    for start in range(0, len(units), _HASHED_AT_ONCE):
+        block = units[start : start + _HASHED_AT_ONCE]
+        shift = pow(31, len(block), 1 << 32)
+        value = (value * shift + sum(map(mul, block, _POWERS_OF_31[-len(block) :]))) & 0xFFFFFFFF
     if value == 0x80000000:
         return 0
     return value if value < 0x80000000 else 0x100000000 - value
