@@ -28,6 +28,7 @@ from klamm.protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetF
 from klamm.protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from klamm.protocol.messages.k15_describe_groups import DescribeGroupsRequest
 from klamm.protocol.messages.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from klamm.protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from klamm.protocol.primitives import MAX_TAGGED_FIELDS
 from klamm.records.builder import build_batch, number_records
 from klamm.records.compression import Codec
@@ -264,6 +265,26 @@ def test_records_that_are_refused_by_the_thousand(watched: Abused) -> None:
     frame = frame_of(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=topics), NAMES_PRODUCE_VERSION)
     assert len(frame) < REFUSED_BATCHES * REFUSED_RECORDS
     assert 50 * REFUSED_RECORDS < ask(watched, frame) < 100 * REFUSED_RECORDS, "one batch's worth is named"
+
+
+LONG_NAMES = 100
+LONG_NAME_BYTES = 32_000
+
+
+@pytest.mark.parametrize("key", [ApiKey.DESCRIBE_GROUPS, ApiKey.OFFSET_FETCH, ApiKey.DELETE_GROUPS])
+def test_groups_with_long_names(watched: Abused, key: ApiKey) -> None:
+    """The names are hashed to find their groups; there are too few of them to count as a large request."""
+    names = [f"{number:05}".ljust(LONG_NAME_BYTES, "x") for number in range(LONG_NAMES)]
+    requests = {
+        ApiKey.DESCRIBE_GROUPS: DescribeGroupsRequest(groups=names),
+        ApiKey.OFFSET_FETCH: OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in names]
+        ),
+        ApiKey.DELETE_GROUPS: DeleteGroupsRequest(groups_names=names),
+    }
+    with watched.connect() as connection:
+        connection.call(FindCoordinatorRequest(coordinator_keys=["g"]))  # makes __consumer_offsets
+    assert ask(watched, frame_of(requests[key])) > LONG_NAMES * LONG_NAME_BYTES
 
 
 ABUSERS = 50

@@ -23,8 +23,9 @@ from klamm.protocol.schema import (
     version_range,
 )
 
-ELEMENTS_PER_STEP = 50
-"""Elements that a codec in steps reads or writes before it yields: about a tenth of a millisecond."""
+ELEMENTS_PER_STEP = 10
+"""Elements that a codec in steps reads or writes before it yields: some hundredths of a millisecond, or a few
+milliseconds if each is a group with a name of 32 KB that is looked up."""
 
 
 class SourceWriter:
