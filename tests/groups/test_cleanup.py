@@ -125,7 +125,7 @@ async def test_a_partition_that_is_being_loaded_is_searched_once_it_is_loaded() 
 
 
 @run_async
-async def test_the_search_ends_with_the_coordinator() -> None:
+async def test_the_search_ends_with_the_coordinator(caplog: pytest.LogCaptureFixture) -> None:
     tasks_before = asyncio.all_tasks()
     for is_loading in (False, True):
         it = await started()
@@ -140,6 +140,7 @@ async def test_the_search_ends_with_the_coordinator() -> None:
         await settle()
         assert asyncio.all_tasks() == tasks_before
         assert len(it.log.batches) <= 1
+        assert not caplog.messages, "nothing has failed"
 
 
 @run_async
