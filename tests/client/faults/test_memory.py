@@ -46,6 +46,7 @@ def test_memory_stays_under_its_bound(slow_stand: ProcessStand, face_name: str) 
             max_block_ms=100,
             delivery_timeout_ms=60_000,
         )
+        producer.partitions_for(topic, 60.0)  # longer than max_block_ms: the machine may be busy
         producer.send(topic, b"first").result()
         slow_stand.proxy.request_bytes_per_second = LINE_BYTES_PER_SECOND
         tracemalloc.start()
