@@ -19,7 +19,7 @@ from tests.client.bad_input.bounded import SHORT, failure_of
 from tests.client.faces import Face
 from tests.client.faults.proxy import PASS, Answer, FaultProxy, Verdict, pass_all
 from tests.client.faults.stands import InProcessStand
-from tests.client.reading import collect, values
+from tests.client.reading import PATIENCE_S, collect, values
 from tests.client.topics import make_topic
 
 RECORDS = 20
@@ -93,8 +93,8 @@ DAMAGES: dict[str, Damage] = {
 
 def polls(consumer: Any) -> dict[str, Callable[[], Any]]:
     return {
-        "poll": lambda: consumer.poll(timeout=2),
-        "poll_arrow": lambda: consumer.poll_arrow(timeout=2),
+        "poll": lambda: consumer.poll(timeout=PATIENCE_S),
+        "poll_arrow": lambda: consumer.poll_arrow(timeout=PATIENCE_S),
         "iteration": lambda: next(iter(consumer)),
     }
 
