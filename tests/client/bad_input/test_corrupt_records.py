@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import klamm
+from klamm.client.consumer.polling import make_columns
 from klamm.protocol.apis import ApiKey
 from klamm.records.batch import HEADER_SIZE
 from klamm.records.builder import build_batch, number_records
@@ -31,6 +32,7 @@ SENT = [b"marked-%d" % number for number in range(RECORDS)]
 
 @pytest.fixture(scope="module")
 def stand() -> Iterator[InProcessStand]:
+    make_columns([], None)  # loads pyarrow and numba here, not within the time of a poll
     with FaultProxy() as proxy:
         stand = InProcessStand(proxy)
         yield stand

@@ -36,8 +36,8 @@ from tests.waiting import until
 async def connect(
     broker: FakeBroker,
     *,
-    setup_seconds: float = 5.0,
-    request_seconds: float = 5.0,
+    setup_seconds: float = 30.0,
+    request_seconds: float = 30.0,
     counters: ClientCounters | None = None,
 ) -> BrokerConnection:
     settings = ConnectionSettings("test", setup_seconds, request_seconds)
@@ -264,8 +264,8 @@ async def test_a_listener_that_asks_for_a_login_hangs_up_at_the_first_request() 
 async def test_a_request_that_is_not_answered_ends_the_connection() -> None:
     async with FakeBroker() as broker:
         connection = await connect(broker, request_seconds=0.05)
-        first, second = ask(connection), ask(connection, timeout=5.0)
-        with pytest.raises(TimedOut, match=r"ListGroups to broker 1 at .*:\d+ timed out after 0\.\d+ s"):
+        first, second = ask(connection), ask(connection, timeout=30.0)
+        with pytest.raises(TimedOut, match=r"ListGroups to broker 1 at .*:\d+ timed out after \d(\.\d+)? s"):
             await first
         with pytest.raises(ConnectionFailed, match=r"did not answer ListGroups within 0\.05 s"):
             await second
@@ -284,7 +284,7 @@ async def test_who_gives_up_early_leaves_the_connection_alone() -> None:
         broker.answers[ApiKey.LIST_GROUPS] = lambda request, version: late()
         connection = await connect(broker)
         impatient, patient = ask(connection, timeout=0.02), ask(connection)
-        with pytest.raises(TimedOut, match=r"timed out after 0\.\d+ s"):
+        with pytest.raises(TimedOut, match=r"timed out after \d(\.\d+)? s"):
             await impatient
         assert connection.is_suspect
         cancelled = ask(connection)

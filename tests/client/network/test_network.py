@@ -457,7 +457,7 @@ async def test_retrying_ends_with_the_last_cause() -> None:
         async def fail() -> None:
             raise BrokerError.of(ErrorCode.NOT_CONTROLLER, "making a topic")
 
-        with pytest.raises(TimedOut, match=r"making topics timed out after 0\.\d+ s; .*NOT_CONTROLLER"):
+        with pytest.raises(TimedOut, match=r"making topics timed out after \d(\.\d+)? s; .*NOT_CONTROLLER"):
             await network.retrying("making topics", 0.1, fail)
         assert network.counters.retries > 1
 
@@ -492,7 +492,7 @@ async def test_a_request_gives_up_before_the_call_around_it_and_says_who_was_sil
         broker.answers[ApiKey.LIST_GROUPS] = lambda request, version: SILENCE
         with pytest.raises(TimedOut) as caught:
             await network.retrying("counting groups", 0.1, lambda: network.call(-1, ListGroupsRequest()))
-        assert re.search(r"counting groups timed out after 0\.[12]\d* s", str(caught.value))
+        assert re.search(r"counting groups timed out after \d(\.\d+)? s", str(caught.value))
         assert f"ListGroups to {broker.bootstrap}" in str(caught.value)
         # A task that was begun meanwhile is not bound by that deadline.
         broker.answers[ApiKey.LIST_GROUPS] = lambda request, version: ListGroupsResponse()
