@@ -236,7 +236,9 @@ class Producer(AsyncFace):
         Tasks that wait go on in the order in which they came, as many at once as have room for a record
         each: a `send` right after `await drain()` has its room, however many tasks do the same. Room for a
         record is `max_request_size`; with a `buffer_memory` of less than twice that, half of
-        `buffer_memory`, or what the largest record needed that was refused.
+        `buffer_memory`, or what the largest record needed that was refused. To wait
+        for a limited time use `asyncio.timeout`: `asyncio.wait_for` drains in a task of its own, and the room
+        may be gone when the caller goes on.
         """
         self._guard.check_on_loop()
         await self._engine.fed()
