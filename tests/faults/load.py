@@ -25,8 +25,6 @@ from klamm.testing.wire import WireConnection
 from tests.abuse.calls import NAMES_PRODUCE_VERSION, batch_of, produce_request
 from tests.waiting import wait_until
 
-ANSWER_TIMEOUT_S = 2.0
-"""So long a producer waits before it takes a connection for dead."""
 RECONNECT_INTERVAL_S = 0.02
 PACE_S = 0.002
 """Between two requests: whoever checks must be able to read faster than all of them write."""
@@ -85,11 +83,15 @@ class Load(ABC):
 class WireLoad(Load):
     """Load over bare connections."""
 
+    answer_timeout_s = 60.0
+    """So long it waits before it takes a connection for dead. What it sent there may still be handled, after
+    what it sends next."""
+
     def work(self) -> None:
         while not self.is_done():
             try:
                 with WireConnection(
-                    self.bootstrap, client_id=self.name, timeout_s=ANSWER_TIMEOUT_S
+                    self.bootstrap, client_id=self.name, timeout_s=self.answer_timeout_s
                 ) as connection:
                     while not self.is_done():
                         self.work_once(connection)

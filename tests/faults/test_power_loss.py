@@ -33,7 +33,7 @@ from tests.faults.power import PowerSupply
 from tests.waiting import wait_until
 
 SHORT_LOSSES = 3
-LONG_LOSSES = int(os.environ.get("KILLS", "60"))
+LONG_LOSSES = int(os.environ.get("KILLS", "30"))
 ACKNOWLEDGEMENTS_BETWEEN_LOSSES = (20, 400)
 NEVER = 2**63 - 1
 SETTINGS = {

@@ -149,6 +149,7 @@ def test_a_pause_is_not_a_death(broker: BrokerProcess) -> None:
         IdempotentProducer(broker.bootstrap, "idempotent", Partition("paused", 1), 100),
     ]
     for load in loads:
+        load.answer_timeout_s = 2.0
         load.start()
     for load in loads:
         load.wait_for_more(100)
