@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.descriptors import open_below
 from tests.storage.logs import NOW_MS, Harness, all_batches, all_records, append, read, split_batches
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -201,11 +202,11 @@ def test_files_are_closed_when_too_many_are_open_but_not_under_a_reader(tmp_path
     log = harness.log
     first = log.read(0, 1000, 100, must_return_one=True, may_block=True)
     assert first is not None
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_below(tmp_path)
     for offset in range(100):
         read(log, offset)
     assert len(harness.open_files) == 16
-    assert len(os.listdir("/proc/self/fd")) <= before + 16
+    assert open_below(tmp_path) <= before + 16
     assert os.pread(first.file.fileno(), len(first), first.position) == first.read()
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.descriptors import open_below
 from tests.storage.logs import NOW_MS, all_records, append
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -229,7 +229,6 @@ def test_idle_logs_hold_no_files(tmp_path: Path) -> None:
     for number in range(100):
         append(host.dirs.create_log(TopicPartition("t", number), new_topic_id(), CONFIG))
     host.dirs.close()
-    files = len(os.listdir("/proc/self/fd"))
     dirs = host.start()
     assert len(dirs.logs) == 100 and len(dirs.open_files) == 0
-    assert len(os.listdir("/proc/self/fd")) <= files + 1, "only the lock"
+    assert open_below(tmp_path) == 1, "only the lock"

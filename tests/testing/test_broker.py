@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import socket
 import threading
 import time
@@ -17,6 +16,7 @@ from klamm.config.loading import ConfigError
 from klamm.node.broker import CannotStart
 from klamm.testing import Broker
 from klamm.testing.broker import MOST_OPEN_FILES
+from tests.descriptors import open_below
 
 pytest_plugins = ["pytester"]
 
@@ -109,14 +109,14 @@ def test_an_unknown_setting_is_refused() -> None:
         Broker({"num.partition": 3}).start()
 
 
-def test_leaves_descriptors_to_the_test() -> None:
+def test_leaves_descriptors_to_the_test(tmp_path: Path) -> None:
     partitions = 400
-    with Broker({"num.partitions": partitions}) as broker, klamm.Producer(broker.bootstrap) as producer:
-        before = len(os.listdir("/proc/self/fd"))
+    broker = Broker({"num.partitions": partitions}, data_dir=tmp_path)
+    with broker, klamm.Producer(broker.bootstrap) as producer:
         for number in range(partitions):
             producer.send("wide", b"%d" % number, partition=number)
         producer.flush()
-        assert MOST_OPEN_FILES <= len(os.listdir("/proc/self/fd")) - before < MOST_OPEN_FILES + 50
+        assert MOST_OPEN_FILES <= open_below(tmp_path) < MOST_OPEN_FILES + 50
         with klamm.Consumer(broker.bootstrap, start="earliest") as consumer:
             consumer.assign([("wide", number) for number in range(partitions)])
             values = {record.value for record in itertools.islice(consumer, partitions)}
