@@ -24,7 +24,9 @@ def record(offset: int, epoch: int = 0) -> Record:
 
 
 def lease_of(offsets: list[int], start: int = 0) -> Lease:
-    return Lease(PartitionState(A0, 1), Place(start, 0), one_by_one=[record(offset) for offset in offsets])
+    lease = Lease(PartitionState(A0, 1), Place(start, 0))
+    lease.give_one_by_one([record(offset) for offset in offsets], None)
+    return lease
 
 
 # ---- one lease

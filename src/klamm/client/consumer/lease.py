@@ -62,18 +62,16 @@ class Lease:
         state: PartitionState,
         start: Place,
         *,
-        one_by_one: Sequence[Record] = (),
-        fetch: BufferedFetch | None = None,
         fetched: Sequence[FetchedRecords] = (),
     ) -> None:
         self.state = state
         self.start = start
         """Where the lease begins; everything before is finished."""
-        self.records = one_by_one
+        self.records: Sequence[Record] = ()
         """What is given one by one. What is given all at once belongs to the user, and is not kept here."""
-        self.iterator: Iterator[Record] = iter(one_by_one) if one_by_one else _NO_RECORDS
+        self.iterator: Iterator[Record] = _NO_RECORDS
         """The records that the user has not been given yet."""
-        self.fetch = fetch
+        self.fetch: BufferedFetch | None = None
         """The fetch that `records` come from."""
         self.fetched = fetched
         """Bytes to make columns of."""
