@@ -106,8 +106,8 @@ class Pieces:
 @run_async
 async def test_many_offsets_are_committed_and_deleted_in_pieces() -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(k08_offset_commit, "COMMITTED_AT_ONCE", 2)
-        monkeypatch.setattr(k47_offset_delete, "DELETED_AT_ONCE", 2)
+        monkeypatch.setattr(k08_offset_commit, "MOST_AT_ONCE", 2)
+        monkeypatch.setattr(k47_offset_delete, "MOST_AT_ONCE", 2)
         broker = await FakeBroker().start()
         broker.cluster.image = broker.cluster.image.with_topic(topic("t", TOPIC_ID, 5))
         committed = Pieces(monkeypatch, broker, "commit")

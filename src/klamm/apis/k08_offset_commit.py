@@ -4,7 +4,7 @@ Answered when the offsets are in __consumer_offsets. A commit without generation
 has no members, and makes the group if need be; one with a generation must come from a member of it.
 Versions 2 to 4 may choose how long the offset is kept; 6 brings the leader epoch; 7 the static name; 9 tells
 of an unknown group by GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; 10 names topics by id. More than
-`COMMITTED_AT_ONCE` offsets are written in several batches, so some may be committed and others refused; each
+`MOST_AT_ONCE` offsets are written in several batches, so some may be committed and others refused; each
 partition has a code of its own.
 """
 
@@ -17,6 +17,7 @@ from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.apis.steps import Steps, in_steps, pieces_of
 from klamm.groups.offsets import NO_TIMESTAMP, CommittedOffset
+from klamm.groups.writer import MOST_AT_ONCE
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.protocol.apis import ApiKey
@@ -32,9 +33,6 @@ _FIRST_VERSION_WITH_GROUP_NOT_FOUND = 9
 _FIRST_VERSION_WITH_TOPIC_IDS = 10
 _KEEP_FOR_DEFAULT = -1
 _LATEST_TIMESTAMP_MS = 2**63 - 1
-
-COMMITTED_AT_ONCE = 500
-"""Offsets that are written in one go: some ten milliseconds of work."""
 
 
 @api(ApiKey.OFFSET_COMMIT)
@@ -97,7 +95,7 @@ class _Commit:
     async def write_and_answer(self) -> Steps[OffsetCommitResponse]:
         codes: dict[TopicPartition, ErrorCode] = {}
         # Also a commit of nothing is checked: the group may not exist, or not know the member.
-        for offsets in list(pieces_of(list(self._offsets.items()), COMMITTED_AT_ONCE)) or [()]:
+        for offsets in list(pieces_of(list(self._offsets.items()), MOST_AT_ONCE)) or [()]:
             codes |= await self._write(dict(offsets))
         for answer, place in self._answers:
             answer.error_code = codes[place]

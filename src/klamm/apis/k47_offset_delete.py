@@ -10,6 +10,7 @@ from __future__ import annotations
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.apis.steps import Pauses, Steps, in_steps, lazily, pieces_of
+from klamm.groups.writer import MOST_AT_ONCE
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.protocol.apis import ApiKey
@@ -19,9 +20,6 @@ from klamm.protocol.messages.k47_offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-
-DELETED_AT_ONCE = 500
-"""Offsets that are deleted in one go: some ten milliseconds of work."""
 
 
 @api(ApiKey.OFFSET_DELETE)
@@ -44,7 +42,7 @@ async def handle(
             codes_of_topic[index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         # Also a deletion of nothing is checked: the group may not exist.
-        for places in list(pieces_of(wanted, DELETED_AT_ONCE)) or [[]]:
+        for places in list(pieces_of(wanted, MOST_AT_ONCE)) or [[]]:
             deleted = await broker.groups.delete_offsets(request.message.group_id, places)
             for place, code in deleted.items():
                 codes[place.topic][place.partition] = code

@@ -77,21 +77,21 @@ class OffsetCleanup:
                 for shard in self._shards():
                     await self._clean(shard, deleted)
         except Exception:
-            _LOGGER.exception("Deleting the offsets of deleted topics failed in a way nobody foresaw")
+            _LOGGER.exception("deleting the offsets of deleted topics failed with an unexpected error")
 
     async def _clean(self, shard: Shard, deleted: _DeletedTopics) -> None:
         if not await shard.wait_until_load_ends():
             return
         group_ids = await _groups_with(shard.table, deleted)
-        while group_ids:
-            code = await shard.writer.write_built(partial(_tombstones, shard.table, group_ids, deleted))
-            if code is not ErrorCode.NONE:
-                _LOGGER.warning(
-                    "Offsets of deleted topics are left in __consumer_offsets-%d until they expire: %s",
-                    shard.partition,
-                    code.name,
-                )
-                return
+        if not group_ids:
+            return
+        code = await shard.writer.write_in_pieces(partial(_tombstones, shard.table, group_ids, deleted))
+        if code is not ErrorCode.NONE:
+            _LOGGER.warning(
+                "offsets of deleted topics are left in __consumer_offsets-%d until they expire: %s",
+                shard.partition,
+                code.name,
+            )
 
 
 async def _groups_with(table: GroupTable, deleted: _DeletedTopics) -> deque[str]:
@@ -111,8 +111,11 @@ async def _groups_with(table: GroupTable, deleted: _DeletedTopics) -> deque[str]
     return found
 
 
-def _tombstones(table: GroupTable, group_ids: deque[str], deleted: _DeletedTopics) -> list[KeyValue]:
-    """The next tombstones. Groups that have no more offsets to delete are removed from `group_ids`."""
+def _tombstones(
+    table: GroupTable, group_ids: deque[str], deleted: _DeletedTopics
+) -> tuple[list[KeyValue], bool]:
+    """The next tombstones; True if these are the last. Groups that have no more offsets to delete are removed
+    from `group_ids`."""
     tombstones: list[KeyValue] = []
     for _ in range(min(MOST_AT_ONCE, len(group_ids))):
         group_id = group_ids[0]
@@ -122,7 +125,7 @@ def _tombstones(table: GroupTable, group_ids: deque[str], deleted: _DeletedTopic
         if len(places) == room:
             break
         group_ids.popleft()
-    return tombstones
+    return tombstones, not group_ids
 
 
 def _places(table: GroupTable, group_id: str, deleted: _DeletedTopics) -> Iterator[TopicPartition]:

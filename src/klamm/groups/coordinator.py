@@ -405,17 +405,12 @@ class GroupCoordinator:
                     await asyncio.sleep(0)
 
     async def _delete_expired(self, shard: Shard, group_id: str) -> None:
-        is_finished = False
-
-        def build() -> list[KeyValue]:
-            nonlocal is_finished
+        def build() -> tuple[list[KeyValue], bool]:
             expired, _ = self._expired(shard, group_id)
-            is_finished = len(expired) <= MOST_AT_ONCE
-            return [offset_tombstone(group_id, *place) for place in expired[:MOST_AT_ONCE]]
+            tombstones = [offset_tombstone(group_id, *place) for place in expired[:MOST_AT_ONCE]]
+            return tombstones, len(expired) <= MOST_AT_ONCE
 
-        code = ErrorCode.NONE
-        while code is ErrorCode.NONE and not is_finished:
-            code = await shard.writer.write_built(build)
+        await shard.writer.write_in_pieces(build)
 
     def _expired(self, shard: Shard, group_id: str) -> tuple[list[TopicPartition], bool]:
         """The group's expired offsets, and whether the group is empty without them."""

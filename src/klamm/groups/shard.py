@@ -177,10 +177,10 @@ class Shard:
         return deletion
 
     async def _delete(self, group_id: str, check: Callable[[Group], None]) -> ErrorCode:
-        is_checked = is_finished = False
+        is_checked = False
 
-        def build() -> list[KeyValue]:
-            nonlocal is_checked, is_finished
+        def build() -> tuple[list[KeyValue], bool]:
+            nonlocal is_checked
             if not is_checked:
                 group = self.find(group_id)
                 if group is None:
@@ -189,12 +189,9 @@ class Shard:
                 group.die(ErrorCode.UNKNOWN_MEMBER_ID)
                 self.perform(group)
                 is_checked = True
-            tombstones, is_finished = self.table.deletion_of(group_id, MOST_AT_ONCE)
-            return tombstones
+            return self.table.deletion_of(group_id, MOST_AT_ONCE)
 
-        code = ErrorCode.NONE
-        while code is ErrorCode.NONE and not is_finished:
-            code = await self.writer.write_built(build)
+        code = await self.writer.write_in_pieces(build)
         group = self._groups.get(group_id)
         if is_checked and group is not None and group.state is GroupState.DEAD:
             del self._groups[group_id]

@@ -29,7 +29,8 @@ MAX_QUEUED_WRITES = 20_000
 MAX_BATCH_BYTES = 512 * 1024
 """Well below the usual max.message.bytes. A single write may be larger and then travels alone."""
 MOST_AT_ONCE = 500
-"""Records of one batch, unless a single write has more: some ten milliseconds of work."""
+"""Records of one batch, unless a single write has more, and offsets that a request commits or deletes in one
+go: some ten milliseconds of work."""
 
 _CODE_FOR_CLIENTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -72,6 +73,21 @@ class PartitionWriter:
     def write_built(self, build: BuildRecords) -> asyncio.Future[ErrorCode]:
         """As `write`; a KafkaError that `build` raises becomes the outcome."""
         return self._enqueue([], build)
+
+    async def write_in_pieces(self, build: Callable[[], tuple[list[KeyValue], bool]]) -> ErrorCode:
+        """Write what `build` returns, piece by piece, each as `write_built` does. `build` also says whether
+        its piece is the last one. Returns the first outcome that is not NONE, or else NONE."""
+        is_finished = False
+
+        def build_piece() -> list[KeyValue]:
+            nonlocal is_finished
+            records, is_finished = build()
+            return records
+
+        code = ErrorCode.NONE
+        while code is ErrorCode.NONE and not is_finished:
+            code = await self.write_built(build_piece)
+        return code
 
     def _enqueue(self, records: list[KeyValue], build: BuildRecords | None) -> asyncio.Future[ErrorCode]:
         outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
