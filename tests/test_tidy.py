@@ -74,6 +74,8 @@ CORES = (
     "replication/leader.py",
     "replication/progress.py",
     "replication/follower.py",
+    "cluster/persistent_map.py",
+    "cluster/changes.py",
     "security/",
     "client/network/addresses.py",
     "client/network/backoff.py",

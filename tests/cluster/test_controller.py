@@ -12,8 +12,9 @@ from klamm.cluster import controller
 from klamm.cluster.config_changes import alter_config
 from klamm.cluster.controller import NewPartitions, NewTopic
 from klamm.cluster.image import ALL_BROKERS, ClusterImage
+from klamm.cluster.persistent_map import PersistentMap
 from klamm.cluster.placement import place_replicas
-from klamm.cluster.topic_names import check_topic_name, colliding_name, similar_names, with_name, without_name
+from klamm.cluster.topic_names import check_topic_name, colliding_name, renamed, similar_names
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
 from klamm.config.rows import ResourceType
@@ -25,16 +26,7 @@ from .scenario import broker
 
 
 def image_of(*brokers):
-    return ClusterImage(
-        cluster_id="c",
-        controller_id=1,
-        brokers={each.id: each for each in brokers or (broker(1),)},
-        topics={},
-        topic_names_by_id={},
-        similar_topic_names={},
-        broker_configs={},
-        group_configs={},
-    )
+    return ClusterImage("c", 1, {each.id: each for each in brokers or (broker(1),)})
 
 
 THREE = image_of(broker(1), broker(2), broker(3))
@@ -57,15 +49,15 @@ def test_a_topic_gets_the_defaults_and_one_node_for_everything():
     assert change.image.topic_names_by_id == {topic.topic_id: "orders"}
     assert [operation.path for operation in change.operations] == [
         "/brokers/topics/orders",
+        "/config/topics/orders",
         "/brokers/topics/orders/partitions",
         "/brokers/topics/orders/partitions/0",
         "/brokers/topics/orders/partitions/0/state",
         "/brokers/topics/orders/partitions/1",
         "/brokers/topics/orders/partitions/1/state",
-        "/config/topics/orders",
     ]
     assert all(isinstance(operation, Create) for operation in change.operations)
-    assert b'"controller_epoch":5' in change.operations[3].value
+    assert b'"controller_epoch":5' in change.operations[4].value
 
 
 @pytest.mark.parametrize(
@@ -149,8 +141,8 @@ def test_deleting_undoes_creating_and_leaves_a_mark():
     assert deleted.image == image_of()
     paths = {operation.path for operation in created.operations}
     assert {each.path for each in deleted.operations if isinstance(each, Delete)} == paths
-    assert isinstance(deleted.operations[-1], Create)
-    assert deleted.operations[-1].path == "/admin/delete_topics/t"
+    assert isinstance(deleted.operations[0], Create)
+    assert deleted.operations[0].path == "/admin/delete_topics/t"
     with pytest.raises(KafkaError) as caught:
         controller.delete_topic(image_of(), "t", is_marked=False)
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -280,39 +272,54 @@ def test_names_collide_only_in_dots_and_underscores():
 
 def test_names_that_collide_already_do_so_until_the_last_of_them_is_deleted():
     similar = similar_names(["a.b", "a_b", "ab"])
-    assert with_name(similar, "a_b") == similar == {"a_b": ("a.b", "a_b")}
-    similar = without_name(similar, "a.b")
+    assert renamed(similar, [], ["a_b"]) == similar == {"a_b": ("a.b", "a_b")}
+    similar = renamed(similar, ["a.b"], [])
     assert colliding_name("a.b", similar) == "a_b"
-    assert colliding_name("a.b", without_name(similar, "a_b")) is None
+    assert colliding_name("a.b", renamed(similar, ["a_b"], [])) is None
 
 
 def test_a_deleted_topic_collides_with_no_new_one():
     image = create(image_of(), "a.b").image
     with pytest.raises(KafkaError):
         create(image, "a_b")
-    create(image.without_topic("a.b"), "a_b")
+    create(controller.delete_topic(image, "a.b", is_marked=False).image, "a_b")
 
 
-class LookedUpOnly(dict):
+class LookedUpOnly(PersistentMap):
     def __iter__(self):
         raise AssertionError("all topics are gone through for one name")
 
     keys = values = items = __iter__
 
 
+def looked_up_only(image):
+    return replace(
+        image,
+        topics=LookedUpOnly(image.topics.items()),
+        topic_names_by_id=LookedUpOnly(image.topic_names_by_id.items()),
+        similar_topic_names=LookedUpOnly(image.similar_topic_names.items()),
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "code"), [("c.d", ErrorCode.INVALID_PARTITIONS), ("a.b", ErrorCode.INVALID_TOPIC_EXCEPTION)]
 )
 def test_a_refused_topic_is_not_compared_with_all_others(name, code):
-    image = create(image_of(), "a_b").image
-    image = replace(
-        image,
-        topics=LookedUpOnly(image.topics),
-        similar_topic_names=LookedUpOnly(image.similar_topic_names),
-    )
+    image = looked_up_only(create(image_of(), "a_b").image)
     with pytest.raises(KafkaError) as caught:
         create(image, name, partition_count=0)
     assert caught.value.code is code
+
+
+def test_a_change_of_one_topic_does_not_go_over_the_others():
+    image = create(create(image_of(), "a_b").image, "other").image
+    assert create(looked_up_only(image), "new.topic").image.topics["new.topic"]
+    assert "a_b" not in controller.delete_topic(looked_up_only(image), "a_b", is_marked=False).image.topics
+    raised = controller.raise_leader_epochs(
+        looked_up_only(image), [TopicPartition("a_b", 1)], controller_epoch=EPOCH
+    )
+    assert raised.delta.topics["a_b"].partitions == (1,)
+    assert raised.image.topics["other"] is image.topics["other"]
 
 
 @given(

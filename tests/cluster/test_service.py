@@ -7,11 +7,10 @@ import time
 
 import pytest
 
-from klamm.cluster import layout
-from klamm.cluster import service as service_module
+from klamm.cluster import committing, layout
 from klamm.cluster.controller import MAX_NEW_PARTITIONS, NewPartitions, NewTopic
 from klamm.cluster.image import ALL_BROKERS, OFFSETS_TOPIC, BrokerImage, Endpoint, TopicImage, broker_image
-from klamm.cluster.service import COMMANDS_BETWEEN_PAUSES, COMMANDS_IN_A_TURN
+from klamm.cluster.service import COMMANDS_BETWEEN_PAUSES
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
 from klamm.config.rows import ResourceType
@@ -131,28 +130,114 @@ def test_too_many_partitions_in_one_request_are_refused(tmp_path):
     run(tmp_path, scenario)
 
 
-def test_creating_and_deleting_wait_for_subscribers_in_order(tmp_path):
+def test_a_change_is_answered_when_subscribers_are_done_and_holds_up_no_other(tmp_path):
     async def scenario(cluster):
         service = await cluster.start()
         seen = []
         gate = asyncio.Event()
 
-        async def slow(old, new):
-            assert service.image is new
+        async def slow(old, new, delta):
+            assert service.image is new and new == old.with_delta(delta)
+            seen.append((sorted(old.topics), sorted(new.topics), sorted(delta.topics)))
             await gate.wait()
-            seen.append((sorted(old.topics), sorted(new.topics)))
             return {}
 
         service.subscribe(slow)
         creation = asyncio.create_task(service.create_topics([NewTopic("a")]))
-        other = asyncio.create_task(service.create_topics([NewTopic("b")]))
         while "a" not in service.image.topics:  # noqa: ASYNC110 (the store is in another thread)
             await asyncio.sleep(0.001)
-        assert not creation.done() and "b" not in service.image.topics
+        other = asyncio.create_task(service.create_topics([NewTopic("b")]))
+        while "b" not in service.image.topics:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        assert not creation.done() and not other.done()
         gate.set()
         await asyncio.gather(creation, other)
         await service.delete_topics(["a"])
-        assert seen == [([], ["a"]), (["a"], ["a", "b"]), (["a", "b"], ["b"])]
+        assert seen == [([], ["a"], ["a"]), (["a"], ["a", "b"], ["b"]), (["a", "b"], ["b"], ["a"])]
+
+    run(tmp_path, scenario)
+
+
+def test_changes_that_come_while_one_is_written_share_the_next_transaction(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        store = service._committer.store = Lossy(service._committer.store)
+        creations = [asyncio.create_task(service.create_topics([NewTopic("first")]))]
+        while not store.transactions:  # noqa: ASYNC110 (there is no event for it)
+            await asyncio.sleep(0)
+        creations += [asyncio.create_task(service.create_topics([NewTopic(f"t{n}")])) for n in range(50)]
+        await asyncio.gather(*creations)
+        assert len(store.transactions) == 2
+        assert len(service.image.topics) == 51
+        assert (await cluster.start()).image == service.image
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_too_large_for_one_transaction_takes_several(tmp_path, monkeypatch):
+    monkeypatch.setattr(committing, "MAX_TRANSACTION_BYTES", 3_000)
+
+    async def scenario(cluster):
+        service = await cluster.start()
+        store = service._committer.store = Lossy(service._committer.store)
+        results = await service.create_topics([NewTopic("small"), NewTopic("large", 60), NewTopic("last")])
+        assert [type(result) for result in results] == [TopicImage] * 3
+        sizes = [sum(map(committing._unit_bytes, [tuple(each)])) for each in store.transactions]
+        assert len(sizes) > 4 and max(sizes) < 3_500
+        assert (await cluster.start()).image == service.image
+        assert isinstance((await service.delete_topics(["large"]))[0], KafkaError), "another one rules"
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("command", ["create", "delete"])
+@pytest.mark.parametrize("written", range(1, 7))
+def test_a_large_change_that_a_crash_cut_short_is_finished(tmp_path, monkeypatch, command, written):
+    async def scenario(cluster):
+        service = await cluster.start()
+        await service.create_topics([NewTopic("other", 2)])
+        if command == "delete":
+            await service.create_topics([NewTopic("large", 20)])
+        monkeypatch.setattr(committing, "MAX_TRANSACTION_BYTES", 1_000)
+        store = service._committer.store = Lossy(service._committer.store)
+        store.loses_requests_after = written
+        if command == "create":
+            (result,) = await service.create_topics([NewTopic("large", 20)])
+        else:
+            (result,) = await service.delete_topics(["large"])
+        is_whole = isinstance(result, TopicImage)
+        again = await cluster.start()
+        assert len(again.image.topics["other"].partitions) == 2
+        if command == "create":
+            assert len(again.image.topics["large"].partitions) == 20
+        else:
+            assert "large" not in again.image.topics
+            assert is_whole or again.unfinished_deletions == {"large"}
+        assert (await cluster.start()).image == again.image
+        store = await cluster.store()
+        names = await store.list(layout.TOPICS)
+        assert names == (["large", "other"] if command == "create" else ["other"])
+
+    run(tmp_path, scenario)
+
+
+def test_changes_staged_behind_one_that_failed_fail_too(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        store = service._committer.store = Lossy(service._committer.store)
+        store.loses_requests = True
+        first = asyncio.create_task(service.create_topics([NewTopic("a")]))
+        while not service._committer._writing:  # noqa: ASYNC110 (there is no event for it)
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        behind = asyncio.create_task(service.create_topics([NewTopic("b")]))
+        results = await first + await behind
+        assert [result.code for result in results] == [ErrorCode.REQUEST_TIMED_OUT] * 2
+        store.loses_requests = False
+        results = await service.create_topics([NewTopic("a"), NewTopic("b")])
+        assert [result.name for result in results] == ["a", "b"]
+        assert (await cluster.start()).image == service.image
 
     run(tmp_path, scenario)
 
@@ -177,7 +262,7 @@ def test_a_deletion_whose_files_could_not_be_removed_is_remembered(tmp_path):
         await service.create_topics([NewTopic("t")])
         failing = True
 
-        async def fail(old, new):
+        async def fail(old, new, delta):
             is_deleted = failing and "t" not in new.topics
             return {"t": KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is gone")} if is_deleted else {}
 
@@ -220,12 +305,15 @@ class Lossy:
         self._store = store
         self.loses_answers = False
         self.loses_requests = False
+        self.loses_requests_after = 1_000
+        self.transactions = []
 
     def __getattr__(self, name):
         return getattr(self._store, name)
 
     async def txn(self, operations):
-        if self.loses_requests:
+        self.transactions.append(operations)
+        if self.loses_requests or len(self.transactions) > self.loses_requests_after:
             raise Unavailable("no answer")
         revision = await self._store.txn(operations)
         if self.loses_answers:
@@ -244,7 +332,7 @@ def test_after_an_unknown_outcome_the_image_is_what_the_store_says(tmp_path, app
         lossy.loses_answers = lossy.loses_requests = False
         seen = []
 
-        async def see(old, new):
+        async def see(old, new, delta):
             seen.append(sorted(new.topics))
             return {}
 
@@ -379,11 +467,10 @@ def test_many_topics_leave_the_loop_to_others(tmp_path):
 def test_other_changes_are_made_between_those_of_a_long_request(tmp_path, validate_only):
     async def scenario(cluster):
         service = await cluster.start()
-        count = 5 * COMMANDS_IN_A_TURN
+        count = 100 * COMMANDS_BETWEEN_PAUSES
         refused = [NewTopic(f"a_{number}", 0) for number in range(count)]
         long = asyncio.create_task(service.create_topics(refused, validate_only=validate_only))
-        while not service._committer._turn.locked():  # noqa: ASYNC110 (there is no event for it)
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
         setting = set_("log.retention.ms", "5")
         await service.alter_config(ResourceType.BROKER, ALL_BROKERS, setting, validate_only=True)
         assert not long.done(), "the other change waited for all of it"
@@ -393,8 +480,8 @@ def test_other_changes_are_made_between_those_of_a_long_request(tmp_path, valida
     run(tmp_path, scenario)
 
 
-def test_a_long_request_has_its_results_in_order_though_it_takes_several_turns(tmp_path, monkeypatch):
-    monkeypatch.setattr(service_module, "COMMANDS_IN_A_TURN", 2)
+def test_a_long_request_waits_for_room_and_has_its_results_in_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(committing, "MAX_STAGED_CHANGES", 2)
 
     async def scenario(cluster):
         service = await cluster.start()

@@ -162,7 +162,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
     with broker, WireConnection(broker.bootstrap) as wire:
         assert broker.node is not None
         broker.node.cluster._committer.subscribers.clear()  # nobody follows the image: as good as a crash
-        broker.run(broker.node.cluster._committer.in_turn(lambda: mark_deleted(broker)))
+        broker.run(mark_deleted(broker))
     with broker:
         pass
     assert list(tmp_path.glob("t-0*")) == []
@@ -171,8 +171,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
 async def mark_deleted(broker: Broker) -> None:
     assert broker.node is not None
     cluster = broker.node.cluster
-    change = controller.delete_topic(cluster.image, "t", is_marked=False)
-    await cluster._committer.commit([change])
+    await cluster._committer.commit(lambda image: controller.delete_topic(image, "t", is_marked=False))
 
 
 def no_room_for(topic: str) -> Callable[..., Segment]:
@@ -413,6 +412,6 @@ def test_what_is_known_of_a_deleted_topic_is_forgotten(tmp_path: Path) -> None:
         wire.call(DeleteTopicsRequest(topic_names=["gone"], timeout_ms=1000), 5)
         partition_metadata(wire, "kept")
         answers = k03_metadata._ANSWERS[broker.node.cluster]
-        assert {name for name, _ in answers._topics} == {"kept"}
+        assert set(answers._topics) == {"kept"}
         gc.collect()
         assert partition() is None

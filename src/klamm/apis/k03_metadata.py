@@ -165,6 +165,9 @@ def _response(
     )
 
 
+_NONE_KEPT: dict[int, tuple[TopicImage, MetadataResponseTopic]] = {}
+
+
 class TopicAnswers:
     """The part of an answer about each topic, kept for its operations and the living brokers.
 
@@ -175,12 +178,13 @@ class TopicAnswers:
     def __init__(self) -> None:
         self._image: ClusterImage | None = None
         self._offline_version = -1
-        self._topics: dict[tuple[str, int], tuple[TopicImage, MetadataResponseTopic]] = {}
+        self._topics: dict[str, dict[int, tuple[TopicImage, MetadataResponseTopic]]] = {}
+        """By the topic's name and the operations asked for."""
 
     def topic(self, broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
         """The part about `topic`, to be encoded in steps; `topic` may have changed or gone meanwhile."""
         self._forget_what_changed(broker)
-        kept = self._topics.get((topic.name, operations))
+        kept = self._topics.get(topic.name, _NONE_KEPT).get(operations)
         if kept is not None and kept[0] is topic:
             return kept[1]
         partitions = lazily(
@@ -196,7 +200,7 @@ class TopicAnswers:
         )
         if len(partitions) <= KEPT_PARTITIONS and broker.cluster.image.topics.get(topic.name) is topic:
             answer.partitions = list(partitions)
-            self._topics[topic.name, operations] = (topic, answer)
+            self._topics.setdefault(topic.name, {})[operations] = (topic, answer)
         return answer
 
     def _forget_what_changed(self, broker: Broker) -> None:
@@ -207,9 +211,10 @@ class TopicAnswers:
             return
         if before is None or image.brokers is not before.brokers or offline_version != self._offline_version:
             self._topics.clear()
-        elif image.topics is not before.topics:
-            for key in [key for key in self._topics if key[0] not in image.topics]:
-                del self._topics[key]
+        else:
+            for name in image.topics.keys_changed_since(before.topics):
+                if name not in image.topics:
+                    self._topics.pop(name, None)
         self._image = image
         self._offline_version = offline_version
 

@@ -1,32 +1,70 @@
-"""How a change is made: one at a time, first in the store, then in the image, then by the subscribers.
+"""How a change is made: worked out on the newest image, written to the store in order, then published.
 
-One change is made at a time. Subscribers are told (old image, new image) in order, after the image has
-switched; what they return is awaited before the change counts as done, so a created topic can be used when
-its creation is answered. A subscriber must not wait for another change: that one would wait for it.
+Changes do not wait for one another. A change is worked out on the newest image, which has all changes that
+are staged, also those that are not stored yet. Staged changes are written in order, as many in a transaction
+as fit, while the transaction before is under way nothing is written: so one fsync serves all that came in
+the meantime. Once a change is stored, the image with it is published, and subscribers are told what changed.
+Whoever asked for the change waits until they are done, so a created topic can be used when its creation is
+answered; the next change does not wait for them. Each subscriber is called in the order of the changes, and
+has to keep that order where it matters to it.
 
-A change runs to its end even when whoever asked for it goes away, since the store may have it already.
+A staged change is made even when whoever asked for it goes away. If a transaction fails, or its outcome is
+not known, every change that is staged fails with it, because it was worked out on an image that may never
+be; then the store is read again before another change is worked out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from klamm.cluster import layout
+from klamm.cluster.changes import Change, Unit
 from klamm.cluster.config_changes import effective_config
-from klamm.cluster.controller import Change
-from klamm.cluster.image import BrokerImage, ClusterImage
+from klamm.cluster.image import BrokerDelta, BrokerImage, ClusterImage, ImageDelta, difference, joined
 from klamm.cluster.loading import ControllerTerm, claim_controller, prepare_store, read_image
 from klamm.config.loading import BrokerConfig
-from klamm.coordination.store import BadVersion, Check, Operation, Store, StoreError
+from klamm.coordination.store import (
+    MAX_VALUE_BYTES,
+    BadVersion,
+    Check,
+    Delete,
+    Operation,
+    Store,
+    StoreError,
+)
 from klamm.model.errors import ErrorCode, KafkaError
 
 TopicFailures: TypeAlias = Mapping[str, KafkaError]
 """Topics, by name, that this broker cannot fully serve after a change, each with the reason."""
-Subscriber = Callable[[ClusterImage, ClusterImage], Awaitable[TopicFailures]]
-ResultT = TypeVar("ResultT")
+Subscriber = Callable[[ClusterImage, ClusterImage, ImageDelta], Awaitable[TopicFailures]]
+
+# Changes share transactions of about this many operations: one fsync for hundreds of topics, and no
+# transaction so long that it holds up other writers.
+MAX_SHARED_OPERATIONS = 2_000
+
+# The most bytes of a transaction, less than an engine takes of one value.
+MAX_TRANSACTION_BYTES = MAX_VALUE_BYTES * 9 // 10
+# What an operation takes in a transaction besides its path and value.
+_OPERATION_BYTES = 40
+
+# Changes that may wait to be written. Whoever has more of them works them out when these are written.
+MAX_STAGED_CHANGES = 4_000
+
+
+class _Staged(NamedTuple):
+    units: deque[Unit]
+    """Those that are not written yet."""
+    delta: ImageDelta
+    made: asyncio.Future[TopicFailures]
+
+
+class _Transaction(NamedTuple):
+    operations: list[Operation]
+    finished: list[_Staged]
+    """The changes that are stored whole once this is written."""
 
 
 class Committer:
@@ -38,46 +76,122 @@ class Committer:
     def __init__(self, store: Store, config: BrokerConfig) -> None:
         self.store = store
         self.config = config
-        self.controller_epoch = 0
         self.marked: set[str] = set()
         self.subscribers: list[Subscriber] = []
         self._static_config = config
         self._image: ClusterImage | None = None
+        self._newest: ClusterImage | None = None
         self._term = ControllerTerm(0, 0)
-        self._turn = asyncio.Lock()
-        self._running: set[asyncio.Task[Any]] = set()
+        self._staged: deque[_Staged] = deque()
+        self.last: asyncio.Future[TopicFailures] | None = None
+        """Of the change that was staged last. Whoever is refused a change of `newest` is told so when this is
+        done: a topic that exists already is found then; and if `newest` was not stored, that is the reason.
+        """
+        self._writing: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[TopicFailures]] = set()
+        self._reading = asyncio.Lock()
         self._must_reload = False
 
     @property
     def image(self) -> ClusterImage:
+        """The image as it is stored: what handlers read."""
         assert self._image is not None, "the cluster is not loaded"
         return self._image
+
+    @property
+    def newest(self) -> ClusterImage:
+        """The image with all changes that are staged: what the next change is worked out on."""
+        assert self._newest is not None, "the cluster is not loaded"
+        return self._newest
+
+    @property
+    def controller_epoch(self) -> int:
+        return self._term.epoch
 
     async def load(self, broker: BrokerImage) -> None:
         """Read everything and begin a term as the controller, with `broker` alive."""
         await prepare_store(self.store)
         self._term = await claim_controller(self.store)
-        self.controller_epoch = self._term.epoch
-        loaded = await read_image(self.store, broker.id)
-        self.marked = set(loaded.deleted_topics)
-        self._switch_to(loaded.image.with_broker(broker))
+        image = await self._read(broker.id)
+        self._switch_to(image.with_delta(ImageDelta(brokers={broker.id: BrokerDelta(None, broker)})))
+        self._newest = self._image
 
-    async def in_turn(self, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
-        """Do `work` while no other change is made. It runs to its end even if the caller is cancelled."""
+    async def ready(self) -> None:
+        """Wait until a change can be worked out on `newest`; KafkaError if the store cannot be read.
 
-        async def alone() -> ResultT:
-            async with self._turn:
-                if self._must_reload:
-                    await self._reload()
-                return await work()
+        The change has to be staged before anything else is awaited.
+        """
+        while self._must_reload or len(self._staged) >= MAX_STAGED_CHANGES:
+            if self._must_reload:
+                await self._reload()
+            elif self._writing is not None:
+                await asyncio.wait([self._writing])
 
-        task = asyncio.create_task(alone())
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
+    def stage(self, change: Change) -> asyncio.Future[TopicFailures]:
+        """Have a change of `newest` made.
 
-    async def write(self, operations: Sequence[Operation]) -> None:
-        """Apply operations to the store as the controller, or raise a KafkaError."""
+        The future is done when the change is stored and the subscribers have followed it; it has their
+        failures, or the KafkaError of a change that was not made.
+        """
+        assert not self._must_reload, "the store is not read again yet"
+        made: asyncio.Future[TopicFailures] = asyncio.get_running_loop().create_future()
+        self._newest = change.image
+        self.last = made
+        self._staged.append(_Staged(deque(change.units), change.delta, made))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_staged())
+        return made
+
+    async def commit(self, work_out: Callable[[ClusterImage], Change]) -> TopicFailures:
+        """Make the change that `work_out` finds on the newest image; raises a KafkaError."""
+        await self.ready()
+        try:
+            change = work_out(self.newest)
+        except KafkaError:
+            if self.last is not None:
+                await asyncio.shield(self.last)
+            raise
+        return await asyncio.shield(self.stage(change))
+
+    async def write(self, units: Sequence[Unit]) -> None:
+        """Write what changes no image, in order with the changes that are staged; raises a KafkaError."""
+        await self.ready()
+        await asyncio.shield(self.stage(Change(tuple(units), ImageDelta(), self.newest)))
+
+    # ---- writing
+
+    async def _write_staged(self) -> None:
+        while self._staged:
+            transaction = self._next_transaction()
+            try:
+                await self._write(transaction.operations)
+            except BaseException as error:
+                self._fail(transaction.finished, error)
+                if not isinstance(error, KafkaError):
+                    raise
+                return
+            self._publish(transaction.finished)
+
+    def _next_transaction(self) -> _Transaction:
+        """Takes the next units; a change is broken up only if it is too large for one transaction."""
+        operations: list[Operation] = []
+        finished: list[_Staged] = []
+        left_bytes = MAX_TRANSACTION_BYTES
+        while self._staged and len(operations) < MAX_SHARED_OPERATIONS:
+            staged = self._staged[0]
+            if operations and sum(map(_unit_bytes, staged.units)) > left_bytes:
+                break
+            while staged.units:
+                left_bytes -= _unit_bytes(staged.units[0])
+                if left_bytes < 0 and operations:
+                    return _Transaction(operations, finished)
+                operations += staged.units.popleft()
+            finished.append(self._staged.popleft())
+        return _Transaction(operations, finished)
+
+    async def _write(self, operations: Sequence[Operation]) -> None:
+        if not operations:
+            return
         try:
             await self.store.txn([Check(layout.CONTROLLER_EPOCH, self._term.version), *operations])
         except BadVersion:
@@ -85,48 +199,122 @@ class Committer:
                 ErrorCode.NOT_CONTROLLER, "another broker has become the controller: ask that one"
             ) from None
         except StoreError as error:
-            # What the store holds now is not known, so what the image says may be wrong.
-            self._must_reload = True
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"the change may or may not have been made: {error}"
             ) from error
 
-    async def commit(self, changes: Sequence[Change]) -> TopicFailures:
-        """Apply changes that follow one another in one transaction, then publish the last one's image."""
-        await self.write(list(chain.from_iterable(change.operations for change in changes)))
-        return await self.publish(changes[-1].image)
+    def _fail(self, failed: Sequence[_Staged], error: BaseException) -> None:
+        """What is staged builds on a change that failed, so it fails too."""
+        after = KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, "the change was not made: a change before it failed; try again"
+        )
+        if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
+            after = error
+            self._newest = self._image
+            self.last = None
+        else:
+            # What the store holds now is not known, so what the image says may be wrong.
+            self._must_reload = True
+        partly_written = [self._staged.popleft()] if self._staged and not failed else []
+        for staged in (*failed, *partly_written):
+            _set_error(staged.made, error)
+        for staged in self._staged:
+            _set_error(staged.made, after)
+        self._staged.clear()
 
-    async def publish(self, image: ClusterImage) -> TopicFailures:
-        """Make `image` the current one and wait for all subscribers; returns the failures of all of them.
+    # ---- publishing
 
-        A subscriber that raises is a bug of ours; the others are heard before its exception goes on.
-        """
+    def _publish(self, finished: Sequence[_Staged]) -> None:
+        """Make the image with these changes the current one, and have subscribers told."""
+        delta = joined(staged.delta for staged in finished)
+        if not delta:
+            for staged in finished:
+                _set_result(staged.made, {})
+            return
+        telling = self._tell(self.image.with_delta(delta), delta)
+
+        def answer(task: asyncio.Task[TopicFailures]) -> None:
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            for staged in finished:
+                if error is not None:
+                    _set_error(staged.made, error)
+                else:
+                    _set_result(staged.made, task.result())
+
+        telling.add_done_callback(answer)
+
+    def _tell(self, image: ClusterImage, delta: ImageDelta) -> asyncio.Task[TopicFailures]:
+        """Make `image` the current one; the task is done when all subscribers are."""
         old = self.image
         self._switch_to(image)
-        outcomes = await asyncio.gather(
-            *(subscriber(old, image) for subscriber in self.subscribers), return_exceptions=True
-        )
-        failures: dict[str, KafkaError] = {}
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            failures |= outcome
-        return failures
+        calls = [subscriber(old, image, delta) for subscriber in self.subscribers]
+        task = asyncio.create_task(_failures_of(calls))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+        return task
 
     def _switch_to(self, image: ClusterImage) -> None:
         if self._image is None or image.broker_configs is not self._image.broker_configs:
             self.config = effective_config(self._static_config, image)
         self._image = image
 
+    # ---- reading
+
     async def _reload(self) -> None:
         """Read the store again, after a change whose outcome was not known."""
-        try:
-            loaded = await read_image(self.store, self.image.controller_id)
-        except StoreError as error:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the store cannot be read: {error}") from error
-        self._must_reload = False
+        async with self._reading:
+            if not self._must_reload:
+                return
+            try:
+                image = await self._read(self.image.controller_id)
+            except StoreError as error:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the store cannot be read: {error}") from error
+            brokers = {broker.id: BrokerDelta(None, broker) for broker in self.image.brokers.values()}
+            image = image.with_delta(ImageDelta(brokers=brokers))
+            self._newest = image
+            self.last = None
+            self._must_reload = False
+            await asyncio.shield(self._tell(image, difference(self.image, image)))
+
+    async def _read(self, controller_id: int) -> ClusterImage:
+        """The image that the store describes, after finishing what a crash cut short."""
+        loaded = await read_image(self.store, controller_id, self.controller_epoch)
         self.marked = set(loaded.deleted_topics)
-        image = loaded.image
-        for broker in self.image.brokers.values():
-            image = image.with_broker(broker)
-        await self.publish(image)
+        remaining = deque(loaded.unfinished)
+        while remaining:
+            operations: list[Operation] = []
+            while remaining and len(operations) < MAX_SHARED_OPERATIONS:
+                operations += remaining.popleft()
+            await self.store.txn([Check(layout.CONTROLLER_EPOCH, self._term.version), *operations])
+        return loaded.image
+
+
+async def _failures_of(calls: Sequence[Awaitable[TopicFailures]]) -> TopicFailures:
+    """Wait for all. A subscriber that raises is a bug of ours; the others are heard before that goes on."""
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    failures: dict[str, KafkaError] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        failures |= outcome
+    return failures
+
+
+def _unit_bytes(unit: Unit) -> int:
+    return sum(
+        _OPERATION_BYTES
+        + len(operation.path)
+        + (0 if isinstance(operation, Delete | Check) else len(operation.value))
+        for operation in unit
+    )
+
+
+def _set_result(future: asyncio.Future[TopicFailures], failures: TopicFailures) -> None:
+    if not future.done():
+        future.set_result(failures)
+
+
+def _set_error(future: asyncio.Future[TopicFailures], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # whoever asked may have gone away: then nobody else looks at it

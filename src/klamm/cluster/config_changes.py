@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from klamm.cluster import layout
-from klamm.cluster.controller import Change, find_topic
-from klamm.cluster.image import ALL_BROKERS, ClusterImage
+from klamm.cluster.changes import Change, Unit
+from klamm.cluster.controller import find_topic
+from klamm.cluster.image import ALL_BROKERS, ClusterImage, ImageDelta, TopicDelta
 from klamm.config.alterations import Alteration, AlterOperation, NotAList, alter
 from klamm.config.broker_keys import BROKER_KEYS, find_broker_row
 from klamm.config.group_keys import find_group_row, validate_group_config
 from klamm.config.loading import BrokerConfig, ConfigError
 from klamm.config.rows import ResourceType, UpdateMode
 from klamm.config.topic_keys import find_topic_row, topic_config, validate_topic_config
-from klamm.coordination.store import Create, Delete, Operation, Set
+from klamm.coordination.store import Create, Delete, Set
 from klamm.model.errors import ErrorCode, KafkaError
 
 
@@ -87,7 +88,8 @@ def _alter_topic(
     )
     validate_topic_config(config, altered)
     operation = Set(layout.topic_config_path(name), layout.encode_config(altered))
-    return Change((operation,), image.with_topic(replace(topic, config=altered)))
+    delta = TopicDelta(topic, replace(topic, config=altered), ())
+    return Change.of(image, [(operation,)], ImageDelta({name: delta}))
 
 
 def _alter_broker(
@@ -113,9 +115,10 @@ def _alter_broker(
             raise ConfigError(f"{row.name} can be changed for one broker only, not for all", key=row.name)
     before = image.broker_configs.get(name, {})
     altered = alter(find_broker_row, before, alterations, config.text_of)
-    after = image.with_broker_config(name, altered)
-    effective_config(config, after)  # raises if the values do not go together
-    return Change(_stored(layout.broker_config_path(name), before, altered), after)
+    stored = _stored(layout.broker_config_path(name), before, altered)
+    change = Change.of(image, [stored], ImageDelta(broker_configs={name: altered or None}))
+    effective_config(config, change.image)  # raises if the values do not go together
+    return change
 
 
 def _alter_group(
@@ -126,11 +129,11 @@ def _alter_group(
     before = image.group_configs.get(name, {})
     altered = alter(find_group_row, before, alterations, lambda key: None)  # no group key is a list
     validate_group_config(config, altered)
-    after = image.with_group_config(name, altered)
-    return Change(_stored(layout.group_config_path(name), before, altered), after)
+    stored = _stored(layout.group_config_path(name), before, altered)
+    return Change.of(image, [stored], ImageDelta(group_configs={name: altered or None}))
 
 
-def _stored(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Operation, ...]:
+def _stored(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> Unit:
     """The operations that store `after`; a node without settings is deleted."""
     if before and after:
         return (Set(path, layout.encode_config(after)),)

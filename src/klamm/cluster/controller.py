@@ -1,24 +1,25 @@
 """The controller: what a command does to the cluster, worked out without doing it.
 
-Each function takes the image and a command and returns a Change: the operations for the store and the image
-that results once they are applied; or it raises the KafkaError that the client is to see. Nothing here waits,
+Each function takes the image and a command and returns a Change: the operations for the store, and the delta
+of the image that they make; or it raises the KafkaError that the client is to see. Nothing here waits,
 reads a clock or draws a random number: `service`, which applies the changes, passes topic ids and random
 numbers in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from klamm.cluster import layout
-from klamm.cluster.image import ClusterImage, PartitionImage, TopicImage
+from klamm.cluster.changes import Change, Unit
+from klamm.cluster.image import ClusterImage, ImageDelta, PartitionImage, TopicDelta, TopicImage, topic_delta
 from klamm.cluster.placement import place_replicas
 from klamm.cluster.topic_names import check_topic_name, colliding_name
 from klamm.config.loading import BrokerConfig, ConfigError
 from klamm.config.topic_keys import validate_topic_config
-from klamm.coordination.store import Create, Delete, Operation, Set
+from klamm.coordination.store import MAX_VALUE_BYTES, Create, Delete, Set
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
 
@@ -46,14 +47,6 @@ class NewPartitions(NamedTuple):
     assignment: Sequence[Sequence[int]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Store operations that belong together, and the image after them."""
-
-    operations: tuple[Operation, ...]
-    image: ClusterImage
-
-
 def create_topic(
     image: ClusterImage,
     config: BrokerConfig,
@@ -78,15 +71,16 @@ def create_topic(
         validate_topic_config(config, new.config)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
-    partitions = tuple(_new_partition(replicas) for replicas in placed)
+    partitions = tuple(new_partition(replicas) for replicas in placed)
     topic = TopicImage(new.name, topic_id, partitions, dict(new.config))
-    operations = (
-        Create(layout.topic_path(topic.name), layout.encode_topic(topic)),
-        Create(layout.partitions_path(topic.name)),
-        *_new_partition_operations(topic, 0, controller_epoch),
+    # The description comes first: a partition that it has and whose state is missing is new (see `loading`).
+    described = (
+        Create(layout.topic_path(topic.name), _described(topic)),
         Create(layout.topic_config_path(topic.name), layout.encode_config(topic.config)),
+        Create(layout.partitions_path(topic.name)),
     )
-    return Change(operations, image.with_topic(topic))
+    units = (described, *_new_partition_units(topic, 0, controller_epoch))
+    return Change.of(image, units, _topic_changed(None, topic))
 
 
 def _placement(image: ClusterImage, config: BrokerConfig, new: NewTopic, start: int) -> list[tuple[int, ...]]:
@@ -145,20 +139,50 @@ def create_partitions(
             _checked_replicas(image, before + index, replicas, topic.replication_factor)
             for index, replicas in enumerate(new.assignment)
         ]
-    partitions = topic.partitions + tuple(_new_partition(replicas) for replicas in placed)
+    partitions = topic.partitions + tuple(new_partition(replicas) for replicas in placed)
     grown = replace(topic, partitions=partitions)
-    operations = (
-        Set(layout.topic_path(topic.name), layout.encode_topic(grown)),
-        *_new_partition_operations(grown, before, controller_epoch),
+    units = (
+        (Set(layout.topic_path(topic.name), _described(grown)),),
+        *_new_partition_units(grown, before, controller_epoch),
     )
-    return Change(operations, image.with_topic(grown))
+    return Change.of(image, units, _topic_changed(topic, grown, range(before, len(partitions))))
 
 
-def _new_partition_operations(topic: TopicImage, first: int, controller_epoch: int) -> Iterable[Operation]:
+def _described(topic: TopicImage) -> bytes:
+    """The topic as it is stored, which has a limit."""
+    value = layout.encode_topic(topic)
+    if len(value) > MAX_VALUE_BYTES:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"the topic {topic.name} is refused with {len(topic.partitions)} partitions: the list of their "
+            f"replicas has {len(value)} bytes, and the metadata store takes {MAX_VALUE_BYTES}",
+        )
+    return value
+
+
+def _new_partition_units(topic: TopicImage, first: int, controller_epoch: int) -> Iterator[Unit]:
     for index in range(first, len(topic.partitions)):
-        state = layout.encode_state(topic.partitions[index], controller_epoch)
-        yield Create(layout.partition_path(topic.name, index))
-        yield Create(layout.state_path(topic.name, index), state)
+        yield new_partition_unit(topic.name, index, topic.partitions[index], controller_epoch)
+
+
+def new_partition_unit(name: str, index: int, partition: PartitionImage, controller_epoch: int) -> Unit:
+    """What stores a new partition of a topic whose description has it already."""
+    return (
+        Create(layout.partition_path(name, index)),
+        Create(layout.state_path(name, index), layout.encode_state(partition, controller_epoch)),
+    )
+
+
+def _topic_changed(
+    before: TopicImage | None, after: TopicImage | None, partitions: Iterable[int] | None = None
+) -> ImageDelta:
+    """The delta of one topic; `partitions` are the changed ones, where the caller knows them."""
+    either = after or before
+    assert either is not None, "a change of no topic"
+    name = either.name
+    if partitions is None:
+        return ImageDelta({name: topic_delta(before, after)})
+    return ImageDelta({name: TopicDelta(before, after, tuple(partitions))})
 
 
 def delete_topic(image: ClusterImage, name: str, *, is_marked: bool) -> Change:
@@ -168,38 +192,56 @@ def delete_topic(image: ClusterImage, name: str, *, is_marked: bool) -> Change:
     """
     topic = find_topic(image, name)
     mark = layout.deleted_topic_path(name)
-    operations: list[Operation] = [Delete(mark)] if is_marked else []
+    marking: Unit = (Create(mark, layout.encode_topic(topic)),)
+    if is_marked:
+        marking = (Delete(mark), *marking)
+    # The mark comes first: a topic that is there and marked is being deleted (see `loading`).
+    return Change.of(image, (marking, *deletion_units(topic)), _topic_changed(topic, None))
+
+
+def deletion_units(topic: TopicImage, missing: Collection[int] = ()) -> Iterator[Unit]:
+    """What deletes a topic from the store; `missing` are the partitions that were deleted already."""
+    name = topic.name
     for index in range(len(topic.partitions)):
-        operations.append(Delete(layout.state_path(name, index)))
-        operations.append(Delete(layout.partition_path(name, index)))
-    operations += [
+        if index not in missing:
+            yield (Delete(layout.state_path(name, index)), Delete(layout.partition_path(name, index)))
+    yield (
         Delete(layout.partitions_path(name)),
         Delete(layout.topic_path(name)),
         Delete(layout.topic_config_path(name)),
-        Create(mark, layout.encode_topic(topic)),
-    ]
-    return Change(tuple(operations), image.without_topic(name))
+    )
 
 
 def raise_leader_epochs(
     image: ClusterImage, which: Iterable[TopicPartition], *, controller_epoch: int
 ) -> Change:
     """The same leaders in new epochs, so that clients check whether their offsets still hold."""
-    changed: dict[str, list[PartitionImage]] = {}
-    operations: list[Operation] = []
+    changed: dict[str, dict[int, PartitionImage]] = {}
     for name, index in which:
-        partitions = changed.setdefault(name, list(find_topic(image, name).partitions))
-        before = partitions[index]
-        after = before._replace(
+        before = find_topic(image, name).partitions[index]
+        changed.setdefault(name, {})[index] = before._replace(
             leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1
         )
-        partitions[index] = after
-        state = layout.encode_state(after, controller_epoch)
-        operations.append(Set(layout.state_path(name, index), state, before.partition_epoch))
-    topics = dict(image.topics)
-    for name, partitions in changed.items():
-        topics[name] = replace(topics[name], partitions=tuple(partitions))
-    return Change(tuple(operations), replace(image, topics=topics))
+    return change_partitions(image, changed, controller_epoch)
+
+
+def change_partitions(
+    image: ClusterImage, changed: Mapping[str, Mapping[int, PartitionImage]], controller_epoch: int
+) -> Change:
+    """New states of partitions, by topic and index. Each is stored only if the one before is still there."""
+    units: list[Unit] = []
+    deltas: dict[str, TopicDelta] = {}
+    for name, states in changed.items():
+        topic = image.topics[name]
+        partitions = list(topic.partitions)
+        for index, after in states.items():
+            before = partitions[index]
+            assert after.partition_epoch == before.partition_epoch + 1, "the epoch is the node's version"
+            partitions[index] = after
+            state = layout.encode_state(after, controller_epoch)
+            units.append((Set(layout.state_path(name, index), state, before.partition_epoch),))
+        deltas[name] = TopicDelta(topic, replace(topic, partitions=tuple(partitions)), tuple(sorted(states)))
+    return Change.of(image, units, ImageDelta(deltas))
 
 
 def find_topic(image: ClusterImage, name: str) -> TopicImage:
@@ -213,7 +255,7 @@ def _racks(image: ClusterImage) -> dict[int, str | None]:
     return {broker.id: broker.rack for broker in image.brokers.values()}
 
 
-def _new_partition(replicas: tuple[int, ...]) -> PartitionImage:
+def new_partition(replicas: tuple[int, ...]) -> PartitionImage:
     return PartitionImage(replicas, isr=replicas, leader=replicas[0], leader_epoch=0, partition_epoch=0)
 
 

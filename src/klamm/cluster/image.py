@@ -1,17 +1,18 @@
 """The cluster's metadata as one immutable value: what every handler reads, at one moment.
 
-A change makes a new image that shares everything unchanged with the old one, so `old.topics[name] is
-new.topics[name]` says that a topic is the same. An image never changes: its holder may read it
-for as long as it likes, and sees the state of that moment.
+An image is changed by an `ImageDelta`, which holds only what changed: that makes a new image which shares
+everything else with the old one, so `old.topics[name] is new.topics[name]` says that a topic is the same. An
+image never changes: its holder may read it for as long as it likes, and sees the state of that moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeAlias
 
-from klamm.cluster.topic_names import SimilarNames, with_name, without_name
+from klamm.cluster.persistent_map import PersistentMap
+from klamm.cluster.topic_names import SimilarNames, renamed, similar_names
 from klamm.config.listeners import advertised_addresses
 from klamm.config.loading import BrokerConfig
 from klamm.model.ids import TopicId
@@ -68,17 +69,75 @@ class TopicImage:
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
+class TopicDelta(NamedTuple):
+    """How a topic changed: `before` is None if it is new, `after` if it was deleted.
+
+    If both are there with different topic ids, the topic was deleted and another of its name was made.
+    `partitions` are the indexes, in order, of the partitions that are new or changed.
+    """
+
+    before: TopicImage | None
+    after: TopicImage | None
+    partitions: tuple[int, ...]
+
+    @property
+    def is_same_topic(self) -> bool:
+        """True if the topic was there before and still is."""
+        return (
+            self.before is not None
+            and self.after is not None
+            and (self.before.topic_id == self.after.topic_id)
+        )
+
+    @property
+    def deleted(self) -> TopicImage | None:
+        """The topic that is gone, if one is."""
+        return None if self.is_same_topic else self.before
+
+
+class BrokerDelta(NamedTuple):
+    """How a broker changed: `before` is None if it came, `after` if it went."""
+
+    before: BrokerImage | None
+    after: BrokerImage | None
+
+
+ConfigDelta: TypeAlias = Mapping[str, Mapping[str, str] | None]
+"""Changed settings by name; None where none are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDelta:
+    """What changed between two images."""
+
+    topics: Mapping[str, TopicDelta] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerDelta] = field(default_factory=dict)
+    broker_configs: ConfigDelta = field(default_factory=dict)
+    group_configs: ConfigDelta = field(default_factory=dict)
+    controller_id: int | None = None
+    """The new controller, if another broker has become it."""
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.topics
+            or self.brokers
+            or self.broker_configs
+            or self.group_configs
+            or self.controller_id is not None
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
     cluster_id: str
     controller_id: int
-    brokers: Mapping[int, BrokerImage]
-    topics: Mapping[str, TopicImage]
-    topic_names_by_id: Mapping[bytes, str]
-    similar_topic_names: SimilarNames
-    broker_configs: Mapping[str, Mapping[str, str]]
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: PersistentMap[str, TopicImage] = field(default_factory=PersistentMap)
+    topic_names_by_id: PersistentMap[bytes, str] = field(default_factory=PersistentMap)
+    similar_topic_names: SimilarNames = field(default_factory=PersistentMap)
+    broker_configs: PersistentMap[str, Mapping[str, str]] = field(default_factory=PersistentMap)
     """Run-time settings by broker id as text; `ALL_BROKERS` has those of all."""
-    group_configs: Mapping[str, Mapping[str, str]]
+    group_configs: PersistentMap[str, Mapping[str, str]] = field(default_factory=PersistentMap)
 
     def brokers_at(self, listener_name: str) -> Iterator[tuple[BrokerImage, Endpoint]]:
         """The brokers that have a listener of this name, each with its address there."""
@@ -87,38 +146,127 @@ class ClusterImage:
             if endpoint is not None:
                 yield broker, endpoint
 
-    def with_topic(self, topic: TopicImage) -> ClusterImage:
-        """With this topic added, or in place of the one of its name."""
+    def with_delta(self, delta: ImageDelta) -> ClusterImage:
+        """The image after `delta`, which was made for this one."""
+        image = self._with_topics(delta.topics) if delta.topics else self
         return replace(
-            self,
-            topics={**self.topics, topic.name: topic},
-            topic_names_by_id={**self.topic_names_by_id, topic.topic_id: topic.name},
-            similar_topic_names=with_name(self.similar_topic_names, topic.name),
+            image,
+            controller_id=self.controller_id if delta.controller_id is None else delta.controller_id,
+            brokers=_changed_brokers(self.brokers, delta.brokers) if delta.brokers else self.brokers,
+            broker_configs=self.broker_configs.changed(delta.broker_configs),
+            group_configs=self.group_configs.changed(delta.group_configs),
         )
 
-    def without_topic(self, name: str) -> ClusterImage:
-        topics = dict(self.topics)
-        names_by_id = dict(self.topic_names_by_id)
-        del names_by_id[topics.pop(name).topic_id]
-        similar = without_name(self.similar_topic_names, name)
-        return replace(self, topics=topics, topic_names_by_id=names_by_id, similar_topic_names=similar)
+    def _with_topics(self, deltas: Mapping[str, TopicDelta]) -> ClusterImage:
+        topics: dict[str, TopicImage | None] = {}
+        names_by_id: dict[bytes, str | None] = {}
+        gone: list[str] = []
+        new: list[str] = []
+        for name, (before, after, _) in deltas.items():
+            topics[name] = after
+            if before is not None and after is not None and before.topic_id == after.topic_id:
+                continue
+            if before is not None:
+                names_by_id[before.topic_id] = None
+                gone.append(name)
+            if after is not None:
+                names_by_id[after.topic_id] = name
+                new.append(name)
+        return replace(
+            self,
+            topics=self.topics.changed(topics),
+            topic_names_by_id=self.topic_names_by_id.changed(names_by_id),
+            similar_topic_names=renamed(self.similar_topic_names, gone, new),
+        )
 
-    def with_broker(self, broker: BrokerImage) -> ClusterImage:
-        return replace(self, brokers={**self.brokers, broker.id: broker})
 
-    def with_broker_config(self, name: str, config: Mapping[str, str]) -> ClusterImage:
-        """With the run-time settings of a broker replaced; none at all forgets the broker."""
-        return replace(self, broker_configs=_replaced(self.broker_configs, name, config))
-
-    def with_group_config(self, name: str, config: Mapping[str, str]) -> ClusterImage:
-        return replace(self, group_configs=_replaced(self.group_configs, name, config))
+def _changed_brokers(
+    brokers: Mapping[int, BrokerImage], deltas: Mapping[int, BrokerDelta]
+) -> Mapping[int, BrokerImage]:
+    left = {broker_id: broker for broker_id, broker in brokers.items() if broker_id not in deltas}
+    changed = {broker_id: delta.after for broker_id, delta in deltas.items() if delta.after is not None}
+    return dict(sorted((left | changed).items()))
 
 
-def _replaced(
-    configs: Mapping[str, Mapping[str, str]], name: str, config: Mapping[str, str]
-) -> Mapping[str, Mapping[str, str]]:
-    others = {other: each for other, each in configs.items() if other != name}
-    return {**others, name: config} if config else others
+def image_of_topics(cluster_id: str, controller_id: int, topics: Mapping[str, TopicImage]) -> ClusterImage:
+    """An image with these topics, and with no brokers and settings yet."""
+    return ClusterImage(
+        cluster_id,
+        controller_id,
+        topics=PersistentMap(topics),
+        topic_names_by_id=PersistentMap((topic.topic_id, name) for name, topic in topics.items()),
+        similar_topic_names=similar_names(topics),
+    )
+
+
+def topic_delta(before: TopicImage | None, after: TopicImage | None) -> TopicDelta:
+    """What changed of a topic, found by going over its partitions."""
+    if after is None:
+        return TopicDelta(before, None, ())
+    if before is None or before.topic_id != after.topic_id:
+        return TopicDelta(before, after, tuple(range(len(after.partitions))))
+    known = len(before.partitions)
+    changed = (
+        index
+        for index, partition in enumerate(after.partitions)
+        if index >= known or partition != before.partitions[index]
+    )
+    return TopicDelta(before, after, tuple(changed))
+
+
+def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta:
+    """What changed from one image to any other one."""
+    changed_brokers = {
+        broker_id: BrokerDelta(old.brokers.get(broker_id), new.brokers.get(broker_id))
+        for broker_id in sorted(old.brokers.keys() | new.brokers.keys())
+        if old.brokers.get(broker_id) != new.brokers.get(broker_id)
+    }
+    return ImageDelta(
+        topics={
+            name: topic_delta(old.topics.get(name), new.topics.get(name))
+            for name in sorted(new.topics.keys_changed_since(old.topics))
+            if old.topics.get(name) != new.topics.get(name)
+        },
+        brokers=changed_brokers,
+        broker_configs=_config_difference(old.broker_configs, new.broker_configs),
+        group_configs=_config_difference(old.group_configs, new.group_configs),
+        controller_id=new.controller_id if new.controller_id != old.controller_id else None,
+    )
+
+
+def _config_difference(
+    old: PersistentMap[str, Mapping[str, str]], new: PersistentMap[str, Mapping[str, str]]
+) -> ConfigDelta:
+    return {
+        name: new.get(name) for name in sorted(new.keys_changed_since(old)) if old.get(name) != new.get(name)
+    }
+
+
+def joined(deltas: Iterable[ImageDelta]) -> ImageDelta:
+    """One delta for several that follow one another."""
+    topics: dict[str, TopicDelta] = {}
+    brokers: dict[int, BrokerDelta] = {}
+    broker_configs: dict[str, Mapping[str, str] | None] = {}
+    group_configs: dict[str, Mapping[str, str] | None] = {}
+    controller_id: int | None = None
+    for delta in deltas:
+        for name, later in delta.topics.items():
+            topics[name] = _joined_topic(topics[name], later) if name in topics else later
+        for broker_id, change in delta.brokers.items():
+            first = brokers.get(broker_id, change)
+            brokers[broker_id] = BrokerDelta(first.before, change.after)
+        broker_configs.update(delta.broker_configs)
+        group_configs.update(delta.group_configs)
+        controller_id = controller_id if delta.controller_id is None else delta.controller_id
+    topics = {name: each for name, each in topics.items() if each.before or each.after}
+    return ImageDelta(topics, brokers, broker_configs, group_configs, controller_id)
+
+
+def _joined_topic(first: TopicDelta, second: TopicDelta) -> TopicDelta:
+    if first.after is None or second.after is None or not second.is_same_topic:
+        return topic_delta(first.before, second.after)
+    partitions = tuple(sorted({*first.partitions, *second.partitions}))
+    return TopicDelta(first.before, second.after, partitions)
 
 
 def broker_image(config: BrokerConfig, bound_ports: Mapping[str, int]) -> BrokerImage:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from klamm.cluster import layout
-from klamm.cluster.image import ClusterImage, PartitionImage, TopicImage
-from klamm.cluster.topic_names import similar_names
+from klamm.cluster.changes import Unit
+from klamm.cluster.controller import deletion_units, new_partition, new_partition_unit
+from klamm.cluster.image import ClusterImage, PartitionImage, TopicImage, image_of_topics
+from klamm.cluster.persistent_map import PersistentMap
 from klamm.coordination.store import Create, Node, NodeExists, NoNode, Set, Store
-from klamm.model.ids import new_topic_id, topic_id_text
+from klamm.model.ids import TopicId, new_topic_id, topic_id_text
 
 
 class Loaded(NamedTuple):
     image: ClusterImage
     deleted_topics: tuple[str, ...]
     """Topics that were deleted and whose files may still be there."""
+    unfinished: tuple[Unit, ...]
+    """What is left to write of changes that a crash cut short: states of new partitions, and the rest of
+    topics that were being deleted. The image has these changes already."""
 
 
 async def prepare_store(store: Store) -> None:
@@ -58,29 +64,42 @@ async def claim_controller(store: Store) -> ControllerTerm:
     return ControllerTerm(epoch, node.version + 1)
 
 
-async def read_image(store: Store, controller_id: int) -> Loaded:
+async def read_image(store: Store, controller_id: int, controller_epoch: int) -> Loaded:
     """The image that the store describes, with no brokers in it: those make themselves known."""
-    cluster_id, topics, brokers, groups, deleted = await asyncio.gather(
+    cluster_id, topics, brokers, groups, marks = await asyncio.gather(
         store.get(layout.CLUSTER_ID),
         _read_topics(store),
         _read_configs(store, layout.BROKER_CONFIGS, layout.broker_config_name),
         _read_configs(store, layout.GROUP_CONFIGS, layout.group_config_name),
-        store.list(layout.DELETED_TOPICS),
+        _read_marks(store),
     )
-    image = ClusterImage(
-        cluster_id=str(layout.decode(layout.CLUSTER_ID, cluster_id)),
-        controller_id=controller_id,
-        brokers={},
-        topics=topics,
-        topic_names_by_id={topic.topic_id: name for name, topic in topics.items()},
-        similar_topic_names=similar_names(topics),
-        broker_configs=brokers,
-        group_configs=groups,
-    )
-    return Loaded(image, tuple(deleted))
+    unfinished: list[Unit] = []
+    there: dict[str, TopicImage] = {}
+    for topic, missing in topics:
+        if marks.get(topic.name) == topic.topic_id:
+            unfinished += deletion_units(topic, missing)
+            continue
+        there[topic.name] = topic
+        unfinished += (
+            new_partition_unit(topic.name, index, topic.partitions[index], controller_epoch)
+            for index in missing
+        )
+    image = image_of_topics(str(layout.decode(layout.CLUSTER_ID, cluster_id)), controller_id, there)
+    image = replace(image, broker_configs=PersistentMap(brokers), group_configs=PersistentMap(groups))
+    return Loaded(image, tuple(marks), tuple(unfinished))
 
 
-async def _read_topics(store: Store) -> dict[str, TopicImage]:
+async def _read_marks(store: Store) -> dict[str, TopicId]:
+    names = await store.list(layout.DELETED_TOPICS)
+    paths = [layout.deleted_topic_path(name) for name in names]
+    nodes = await _get_all(store, paths)
+    return {
+        name: layout.decode_topic(path, node)[0] for name, path, node in zip(names, paths, nodes, strict=True)
+    }
+
+
+async def _read_topics(store: Store) -> list[tuple[TopicImage, list[int]]]:
+    """Each topic with those of its partitions whose state is not stored."""
     names = await store.list(layout.TOPICS)
     nodes = _get_all(store, [layout.topic_path(name) for name in names])
     configs = _get_all(store, [layout.topic_config_path(name) for name in names])
@@ -93,19 +112,26 @@ async def _read_topics(store: Store) -> dict[str, TopicImage]:
         for name, (_, assignment) in described.items()
         for index, replicas in enumerate(assignment)
     ]
-    states = await _get_all(store, [path for _, _, path, _ in places])
+    states = await asyncio.gather(*(store.get(path) for _, _, path, _ in places), return_exceptions=True)
     partitions_of: dict[str, list[PartitionImage]] = {name: [] for name in names}
-    for (name, _, path, replicas), node in zip(places, states, strict=True):
-        partitions_of[name].append(layout.decode_state(path, node, replicas))
-    return {
-        name: TopicImage(
-            name,
-            described[name][0],
-            tuple(partitions_of[name]),
-            layout.decode_config(layout.topic_config_path(name), config),
-        )
+    missing_of: dict[str, list[int]] = {name: [] for name in names}
+    for (name, index, path, replicas), node in zip(places, states, strict=True):
+        if isinstance(node, NoNode):
+            partitions_of[name].append(new_partition(replicas))
+            missing_of[name].append(index)
+        elif isinstance(node, BaseException):
+            raise node
+        else:
+            partitions_of[name].append(layout.decode_state(path, node, replicas))
+    return [
+        (_topic(name, described[name][0], partitions_of[name], config), missing_of[name])
         for name, config in zip(names, await configs, strict=True)
-    }
+    ]
+
+
+def _topic(name: str, topic_id: TopicId, partitions: list[PartitionImage], config: Node) -> TopicImage:
+    settings = layout.decode_config(layout.topic_config_path(name), config)
+    return TopicImage(name, topic_id, tuple(partitions), settings)
 
 
 async def _read_configs(

@@ -1,6 +1,6 @@
 """The cluster as the rest of the broker sees it: the current image, and the only way to change it.
 
-`controller` works out what a command changes; the committer makes the changes, one at a time. Commands for
+`controller` works out what a command changes; the committer makes the changes, in order. Commands for
 several topics stand for themselves: each result is a topic or the KafkaError for it.
 """
 
@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from klamm.cluster import controller, layout
-from klamm.cluster.committing import Committer, Subscriber
+from klamm.cluster.changes import Change
+from klamm.cluster.committing import Committer, Subscriber, TopicFailures
 from klamm.cluster.config_changes import alter_config, current_config, replacement
 from klamm.cluster.controller import (
     MAX_NEW_PARTITIONS,
     USE_DEFAULT,
-    Change,
     NewPartitions,
     NewTopic,
 )
@@ -44,16 +43,8 @@ CommandT = TypeVar("CommandT")
 ChangeOne: TypeAlias = Callable[[ClusterImage, CommandT], tuple[Change, TopicImage]]
 """What one command changes in an image, and the topic that it concerns; or it raises a KafkaError."""
 
-# Topics of one request share transactions of about this many operations: one fsync for hundreds of topics,
-# and no transaction so long that it holds up other writers.
-MAX_SHARED_OPERATIONS = 2_000
-
 # Commands worked out before other work of the loop goes on: a few milliseconds, with thousands of topics.
 COMMANDS_BETWEEN_PAUSES = 20
-
-# Commands of one request done before the changes of other requests get their turn. As topics of one partition
-# they make one transaction.
-COMMANDS_IN_A_TURN = 400
 
 COUNTED_BETWEEN_PAUSES = 2_000
 
@@ -67,6 +58,7 @@ class ClusterService:
         """`config` is what the broker was started with; what was set at run time comes with loading."""
         self._store = store
         self._committer = Committer(store, config)
+        self._running: set[asyncio.Task[list[TopicImage | KafkaError]]] = set()
 
     @property
     def image(self) -> ClusterImage:
@@ -84,10 +76,10 @@ class ClusterService:
         return frozenset(self._committer.marked)
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Have `subscriber(old, new)` called and awaited after every change, before the change is answered.
+        """Have `subscriber(old, new, delta)` called after every change, and awaited before it is answered.
 
-        What it returns are the topics that this broker cannot fully serve: their commands are answered with
-        these errors.
+        Changes do not wait for it, so it is called again before it is done. What it returns are the topics
+        that this broker cannot fully serve: their commands are answered with these errors.
         """
         self._committer.subscribers.append(subscriber)
 
@@ -116,7 +108,7 @@ class ClusterService:
         error = await _too_many(topics, self._new_partition_count)
         if error is not None:
             return [error] * len(topics)
-        return await self._change_or_validate(topics, change, validate_only=validate_only)
+        return await (self._validate_each if validate_only else self._change_each)(topics, change)
 
     async def create_partitions(
         self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
@@ -138,43 +130,41 @@ class ClusterService:
         error = await _too_many(wanted, added)
         if error is not None:
             return [error] * len(wanted)
-        return await self._change_or_validate(wanted, change, validate_only=validate_only)
+        return await (self._validate_each if validate_only else self._change_each)(wanted, change)
 
     async def delete_topics(self, names: Sequence[str]) -> list[TopicImage | KafkaError]:
         """The topic that was, or an error, for each. When this returns no log has their names any more."""
 
         def change(image: ClusterImage, name: str) -> tuple[Change, TopicImage]:
             made = controller.delete_topic(image, name, is_marked=name in self._committer.marked)
+            self._committer.marked.add(name)
             return made, image.topics[name]
 
-        async def delete(piece: Sequence[str]) -> list[TopicImage | KafkaError]:
-            before = self.image
-            results = await self._change_each(piece, change, validate_only=False)
-            self._committer.marked.update(
-                name for name in piece if name in before.topics and name not in self.image.topics
-            )
+        async def delete() -> list[TopicImage | KafkaError]:
+            results = await self._change_each(names, change)
             # The topics are gone either way; a mark that stays is cleared after the next start.
             with suppress(KafkaError):
                 await self._clear_marks([result.name for result in results if isinstance(result, TopicImage)])
             return results
 
-        return await self._in_turns(names, delete)
+        task = asyncio.create_task(delete())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
 
     async def finish_deletions(self) -> None:
         """Forget `unfinished_deletions`: the caller has made sure that no log of them is left."""
-        await self._committer.in_turn(lambda: self._clear_marks(sorted(self._committer.marked)))
+        await self._clear_marks(sorted(self._committer.marked))
 
     async def alter_config(
         self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool = False
     ) -> None:
         """Alter the configuration of one resource, or raise a KafkaError."""
 
-        async def alter() -> None:
-            change = alter_config(self.image, self.config, resource_type, name, alterations)
-            if not validate_only:
-                await self._committer.commit([change])
-
-        await self._committer.in_turn(alter)
+        await self._change_config(
+            lambda image: alter_config(image, self.config, resource_type, name, alterations),
+            validate_only=validate_only,
+        )
 
     async def replace_config(
         self,
@@ -186,13 +176,20 @@ class ClusterService:
     ) -> None:
         """Replace the configuration of one resource by `wanted`, or raise a KafkaError."""
 
-        async def replace() -> None:
-            alterations = replacement(current_config(self.image, resource_type, name), wanted)
-            change = alter_config(self.image, self.config, resource_type, name, alterations)
-            if not validate_only:
-                await self._committer.commit([change])
+        def replace(image: ClusterImage) -> Change:
+            alterations = replacement(current_config(image, resource_type, name), wanted)
+            return alter_config(image, self.config, resource_type, name, alterations)
 
-        await self._committer.in_turn(replace)
+        await self._change_config(replace, validate_only=validate_only)
+
+    async def _change_config(
+        self, work_out: Callable[[ClusterImage], Change], *, validate_only: bool
+    ) -> None:
+        if not validate_only:
+            await self._committer.commit(work_out)
+            return
+        await self._committer.ready()
+        work_out(self._committer.newest)
 
     async def ensure_offsets_topic(self) -> TopicImage:
         """The topic of committed offsets, made if it is not there."""
@@ -220,15 +217,12 @@ class ClusterService:
     async def raise_leader_epochs(self, partitions: Iterable[TopicPartition]) -> None:
         """Begin a new leader epoch in each: for logs that may have lost records in a crash."""
         which = list(partitions)
-
-        async def raise_epochs() -> None:
-            if which:
-                change = controller.raise_leader_epochs(
-                    self.image, which, controller_epoch=self._controller_epoch
+        if which:
+            await self._committer.commit(
+                lambda image: controller.raise_leader_epochs(
+                    image, which, controller_epoch=self._controller_epoch
                 )
-                await self._committer.commit([change])
-
-        await self._committer.in_turn(raise_epochs)
+            )
 
     async def next_producer_id_block(self) -> range:
         """A block of producer ids that no broker was given before; KafkaError if the store fails."""
@@ -275,84 +269,62 @@ class ClusterService:
             return self.config.int_("num.partitions")
         return topic.partition_count
 
-    async def _change_or_validate(
-        self, commands: Sequence[CommandT], change: ChangeOne[CommandT], *, validate_only: bool
+    async def _validate_each(
+        self, commands: Sequence[CommandT], change: ChangeOne[CommandT]
     ) -> list[TopicImage | KafkaError]:
-        if not validate_only:
-            return await self._in_turns(
-                commands, lambda piece: self._change_each(piece, change, validate_only=False)
-            )
+        """What each command would change if those before it were carried out."""
         try:
-            # The turn brings an image that can be relied on. No other change has to wait for the rest.
-            await self._committer.in_turn(lambda: asyncio.sleep(0))
+            await self._committer.ready()
         except KafkaError as error:
             return [error] * len(commands)
-        return await self._change_each(commands, change, validate_only=True)
-
-    async def _in_turns(
-        self,
-        commands: Sequence[CommandT],
-        work: Callable[[Sequence[CommandT]], Coroutine[Any, Any, list[TopicImage | KafkaError]]],
-    ) -> list[TopicImage | KafkaError]:
-        """Do `work` on a piece of the commands after the other, each in a turn of its own.
-
-        An error that keeps a piece from being begun is the result of each of its commands.
-        """
+        image = self._committer.newest
         results: list[TopicImage | KafkaError] = []
-        for start in range(0, len(commands), COMMANDS_IN_A_TURN):
-            piece = commands[start : start + COMMANDS_IN_A_TURN]
+        for position, command in enumerate(commands, 1):
             try:
-                results += await self._committer.in_turn(partial(work, piece))
+                made, topic = change(image, command)
+                image = made.image
+                results.append(topic)
             except KafkaError as error:
-                results += [error] * len(piece)
+                results.append(error.as_result())
+            if position % COMMANDS_BETWEEN_PAUSES == 0:
+                await asyncio.sleep(0)
         return results
 
     async def _change_each(
-        self, commands: Sequence[CommandT], change: ChangeOne[CommandT], *, validate_only: bool
+        self, commands: Sequence[CommandT], change: ChangeOne[CommandT]
     ) -> list[TopicImage | KafkaError]:
-        """Work out each command on the image that the ones before it make; commit many in one transaction."""
-        results: list[TopicImage | KafkaError] = []
-        image = self.image
-        # Not the changes themselves: each has an image of its own, and thousands of images are gigabytes.
-        operations: list[Operation] = []
-        first_pending = 0
-        for position, command in enumerate(commands):
-            if position % COMMANDS_BETWEEN_PAUSES == COMMANDS_BETWEEN_PAUSES - 1:
-                await asyncio.sleep(0)
+        """Have each command carried out; what others change meanwhile comes in between."""
+        begun: list[tuple[TopicImage | KafkaError, asyncio.Future[TopicFailures] | None]] = []
+        for position, command in enumerate(commands, 1):
             try:
-                made, topic = change(image, command)
-                results.append(topic)
-                image = made.image
-                if not validate_only:
-                    operations += made.operations
+                await self._committer.ready()
+                made, topic = change(self._committer.newest, command)
+                begun.append((topic, self._committer.stage(made)))
             except KafkaError as error:
-                results.append(error.as_result())
-            is_last = position == len(commands) - 1
-            if operations and (is_last or len(operations) >= MAX_SHARED_OPERATIONS):
-                together = Change(tuple(operations), image)
-                results[first_pending:] = await self._commit([together], results[first_pending:])
-                image, operations, first_pending = self.image, [], position + 1
-        return results
-
-    async def _commit(
-        self, changes: Sequence[Change], results: Sequence[TopicImage | KafkaError]
-    ) -> list[TopicImage | KafkaError]:
-        """Commit `changes`; returns `results` with errors in place of the topics that failed by it."""
-        try:
-            failures = await self._committer.commit(changes)
-        except KafkaError as error:
-            return [error if isinstance(result, TopicImage) else result for result in results]
-        return [
-            failures.get(result.name, result) if isinstance(result, TopicImage) else result
-            for result in results
-        ]
+                begun.append((error.as_result(), self._committer.last))
+            if position % COMMANDS_BETWEEN_PAUSES == 0:
+                await asyncio.sleep(0)
+        return [await _result(outcome, made) for outcome, made in begun]
 
     async def _clear_marks(self, names: Sequence[str]) -> None:
         """Their files are gone: forget that they were deleted."""
         marked = [name for name in names if name in self._committer.marked]
         if marked:
-            await self._committer.write([Delete(layout.deleted_topic_path(name)) for name in marked])
             self._committer.marked.difference_update(marked)
+            await self._committer.write([(Delete(layout.deleted_topic_path(name)),) for name in marked])
+
+
+async def _result(
+    outcome: TopicImage | KafkaError, made: asyncio.Future[TopicFailures] | None
+) -> TopicImage | KafkaError:
+    """`outcome`, once the image that it was found on is stored."""
+    if made is None:
+        return outcome
+    try:
+        failures = await asyncio.shield(made)
+    except KafkaError as error:
+        return error
+    return failures.get(outcome.name, outcome) if isinstance(outcome, TopicImage) else outcome
 
 
 async def _too_many(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeAlias
 
+from klamm.cluster.persistent_map import PersistentMap
 from klamm.model.errors import ErrorCode, KafkaError
 
 # A partition's directory is named after its topic, "-" and its number; file systems allow 255 characters.
@@ -30,37 +31,27 @@ def check_topic_name(name: str) -> None:
     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the topic name {shown!r} is refused: {problem}")
 
 
-SimilarNames: TypeAlias = Mapping[str, tuple[str, ...]]
+SimilarNames: TypeAlias = PersistentMap[str, tuple[str, ...]]
 """The topic names that hold a '.' or '_', by the name that metrics have for them, where '.' is '_'. Only one
-topic of such a name can be created, but a store may hold several. A value, never changed in place."""
+topic of such a name can be created, but a store may hold several."""
 
 
 def similar_names(names: Iterable[str]) -> SimilarNames:
-    similar: dict[str, tuple[str, ...]] = {}
-    for name in names:
-        if _can_collide(name):
-            flat = _flattened(name)
-            similar[flat] = (*similar.get(flat, ()), name)
-    return similar
+    return renamed(PersistentMap(), (), names)
 
 
-def with_name(similar: SimilarNames, name: str) -> SimilarNames:
-    if not _can_collide(name):
-        return similar
-    flat = _flattened(name)
-    there = similar.get(flat, ())
-    return similar if name in there else {**similar, flat: (*there, name)}
-
-
-def without_name(similar: SimilarNames, name: str) -> SimilarNames:
-    if not _can_collide(name):
-        return similar
-    left = dict(similar)
-    flat = _flattened(name)
-    others = tuple(other for other in left.pop(flat) if other != name)
-    if others:
-        left[flat] = others
-    return left
+def renamed(similar: SimilarNames, gone: Iterable[str], new: Iterable[str]) -> SimilarNames:
+    """Without the names of topics that are gone, then with those of new ones."""
+    changed: dict[str, tuple[str, ...]] = {}
+    for name in filter(_can_collide, gone):
+        flat = _flattened(name)
+        there = changed.get(flat, similar.get(flat, ()))
+        changed[flat] = tuple(other for other in there if other != name)
+    for name in filter(_can_collide, new):
+        flat = _flattened(name)
+        there = changed.get(flat, similar.get(flat, ()))
+        changed[flat] = there if name in there else (*there, name)
+    return similar.changed({flat: names or None for flat, names in changed.items()})
 
 
 def colliding_name(name: str, existing: SimilarNames) -> str | None:

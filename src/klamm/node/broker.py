@@ -10,7 +10,7 @@ import random
 from klamm.apis.broker import Clock, ProducerIds
 from klamm.apis.registry import load_handlers
 from klamm.cluster.committing import TopicFailures
-from klamm.cluster.image import ClusterImage, TopicImage, broker_image
+from klamm.cluster.image import ClusterImage, ImageDelta, TopicImage, broker_image
 from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig
 from klamm.config.topic_keys import topic_config
@@ -187,13 +187,14 @@ class BrokerNode:
 
     # ---- following the cluster's image
 
-    async def _on_image(self, old: ClusterImage, new: ClusterImage) -> TopicFailures:
-        failures = await self.partitions.apply(old, new)
-        if (OFFSETS_TOPIC in old.topics) != (OFFSETS_TOPIC in new.topics):
+    async def _on_image(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> TopicFailures:
+        failures = await self.partitions.apply(new, delta)
+        offsets_topic = delta.topics.get(OFFSETS_TOPIC)
+        if offsets_topic is not None and (offsets_topic.before is None) != (offsets_topic.after is None):
             self.groups.update_leadership()
-        deleted = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
-        if deleted:
-            self.groups.on_topics_deleted(deleted)
+        gone = [change.deleted for change in delta.topics.values() if change.deleted is not None]
+        if gone:
+            self.groups.on_topics_deleted({topic.name: topic.topic_id for topic in gone})
         return failures
 
     def _settings_of(self, topic: TopicImage) -> TopicSettings:

@@ -11,12 +11,12 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
-from klamm.cluster.image import ClusterImage, TopicImage
+from klamm.cluster.image import ClusterImage, ImageDelta, TopicImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.replication.flusher import Flusher
@@ -223,22 +223,24 @@ class Partitions:
             kept_as,
         )
 
-    async def apply(self, old: ClusterImage, new: ClusterImage) -> dict[str, KafkaError]:
+    async def apply(self, new: ClusterImage, delta: ImageDelta) -> dict[str, KafkaError]:
         """Follow a change of the image; when this returns the new partitions can be used.
 
         Each topic stands for itself: returns, by name, those whose logs could not all be made or deleted.
         """
         async with self._turn:
             self._topics = new.topics
-            failures = await self._delete_gone(old, new)
-            broker_defaults_changed = old.broker_configs is not new.broker_configs
-            for number, (name, topic) in enumerate(new.topics.items(), 1):
-                if broker_defaults_changed or old.topics.get(name) is not topic:
-                    failure = await self._follow(topic)
-                    if number % TOPICS_BETWEEN_PAUSES == 0:
-                        await asyncio.sleep(0)
-                    if failure is not None:
-                        failures[name] = failure
+            failures = await self._delete_gone(delta)
+            if delta.broker_configs:  # which hold the defaults of all topics
+                changed: Iterable[TopicImage | None] = new.topics.values()
+            else:
+                changed = (topic.after for topic in delta.topics.values())
+            for number, topic in enumerate(changed, 1):
+                failure = await self._follow(topic) if topic is not None else None
+                if number % TOPICS_BETWEEN_PAUSES == 0:
+                    await asyncio.sleep(0)
+                if topic is not None and failure is not None:
+                    failures[topic.name] = failure
         return failures
 
     async def make_unmade(self) -> None:
@@ -254,11 +256,11 @@ class Partitions:
                 else:
                     logger.warning("%s", failure)
 
-    async def _delete_gone(self, old: ClusterImage, new: ClusterImage) -> dict[str, KafkaError]:
+    async def _delete_gone(self, delta: ImageDelta) -> dict[str, KafkaError]:
         gone: list[TopicPartition] = []
-        for name, topic in old.topics.items():
-            successor = new.topics.get(name)
-            if successor is None or successor.topic_id != topic.topic_id:
+        for name, change in delta.topics.items():
+            topic = change.deleted
+            if topic is not None:
                 self._topic_names.pop(topic.topic_id, None)
                 gone += [TopicPartition(name, index) for index in range(len(topic.partitions))]
         for place in gone:  # all of them first: nothing more is acknowledged for these topics
