@@ -49,6 +49,11 @@ def test_advertised_is_not_always_accepted() -> None:
     assert 6 in API_VERSIONS[ApiKey.INIT_PRODUCER_ID].request.__valid_versions__
 
 
+def test_inter_broker_apis_are_not_for_clients() -> None:
+    between_brokers = {key for key, spec in API_VERSIONS.items() if spec.is_inter_broker}
+    assert between_brokers == {4, 5, 6, 7, 56, 58, 67}
+
+
 def test_header_versions() -> None:
     assert [response_header_version(ApiKey.PRODUCE, version) for version in (8, 9)] == [0, 1]
     assert [response_header_version(ApiKey.API_VERSIONS, version) for version in range(5)] == [0] * 5

@@ -30,6 +30,11 @@ from tests.protocol.strategies import messages
 EXAMPLES_PER_VERSION = 4
 
 NOT_IN_KIO = {
+    **{
+        f"{name}{kind}": "an inter-broker message that Kafka 4 has no more"
+        for name in ("LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown")
+        for kind in ("Request", "Response")
+    },
     "OffsetCommitKey": "a record of an internal topic",
     "OffsetCommitValue": "a record of an internal topic",
     "GroupMetadataKey": "a record of an internal topic",

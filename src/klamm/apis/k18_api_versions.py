@@ -1,8 +1,8 @@
 """ApiVersions (key 18), versions 0 to 4.
 
-Advertises, for every API that is served, the range that Kafka 4.3 advertises, and no other API: clients call
-what they see. A version that is too new is answered by the dispatcher in version 0. No features are
-finalized: transaction.version and the like come with transactions.
+Advertises, for every API that is served to clients, the range that Kafka 4.3 advertises, and no other API:
+clients call what they see. A version that is too new is answered by the dispatcher in version 0. No features
+are finalized: transaction.version and the like come with transactions.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ def _served_apis() -> list[ApiVersion]:
             max_version=API_VERSIONS[key].max_version,
         )
         for key in sorted(HANDLERS)
+        if not API_VERSIONS[key].is_inter_broker
     ]
 
 

@@ -47,8 +47,8 @@ MAX_SHARED_OPERATIONS = 2_000
 
 # The most bytes of a transaction, less than an engine takes of one value.
 MAX_TRANSACTION_BYTES = MAX_VALUE_BYTES * 9 // 10
-# What an operation takes in a transaction besides its path and value.
-_OPERATION_BYTES = 40
+# The most that an operation takes in a transaction of any engine besides its path and value.
+_OPERATION_BYTES = 80
 
 # Changes that may wait to be written. Whoever has more of them works them out when these are written.
 MAX_STAGED_CHANGES = 4_000

@@ -5,6 +5,8 @@ A broker advertises those it has a handler for; the client uses the others again
 The advertised range is that of a Kafka 4.3 broker. It can differ from the range that the messages are
 declared for: Produce advertises 0-2 because old librdkafka looks there for its compression codecs, yet a
 request in these versions is refused; version 6 of InitProducerId is unstable and not advertised.
+Inter-broker APIs are not advertised to clients. Those that Kafka 4 has no more (LeaderAndIsr and its like)
+have the newest version that Kafka had.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    LEADER_AND_ISR = 4
+    STOP_REPLICA = 5
+    UPDATE_METADATA = 6
+    CONTROLLED_SHUTDOWN = 7
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
@@ -42,14 +48,22 @@ class ApiKey(IntEnum):
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    ALTER_PARTITION = 56
+    ENVELOPE = 58
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
+    ALLOCATE_PRODUCER_IDS = 67
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
@@ -71,12 +85,16 @@ class ApiKey(IntEnum):
 
 
 class ApiSpec(NamedTuple):
-    """One API. `min_version` to `max_version` is advertised, `accepted` is what may be sent."""
+    """One API. `min_version` to `max_version` is advertised, `accepted` is what may be sent.
+
+    An inter-broker API is for brokers of the cluster: clients are not told of it, and may not call it.
+    """
 
     key: ApiKey
     min_version: int
     max_version: int
     flexible_since: int | None
+    is_inter_broker: bool = False
 
     @property
     def accepted(self) -> VersionRange:
@@ -105,6 +123,10 @@ API_VERSIONS: dict[ApiKey, ApiSpec] = {
         ApiSpec(ApiKey.FETCH, 4, 18, flexible_since=12),
         ApiSpec(ApiKey.LIST_OFFSETS, 1, 11, flexible_since=6),
         ApiSpec(ApiKey.METADATA, 0, 13, flexible_since=9),
+        ApiSpec(ApiKey.LEADER_AND_ISR, 7, 7, flexible_since=4, is_inter_broker=True),
+        ApiSpec(ApiKey.STOP_REPLICA, 4, 4, flexible_since=2, is_inter_broker=True),
+        ApiSpec(ApiKey.UPDATE_METADATA, 8, 8, flexible_since=6, is_inter_broker=True),
+        ApiSpec(ApiKey.CONTROLLED_SHUTDOWN, 3, 3, flexible_since=3, is_inter_broker=True),
         ApiSpec(ApiKey.OFFSET_COMMIT, 2, 10, flexible_since=8),
         ApiSpec(ApiKey.OFFSET_FETCH, 1, 10, flexible_since=6),
         ApiSpec(ApiKey.FIND_COORDINATOR, 0, 6, flexible_since=3),
@@ -126,14 +148,22 @@ API_VERSIONS: dict[ApiKey, ApiSpec] = {
         ApiSpec(ApiKey.DELETE_ACLS, 1, 3, flexible_since=2),
         ApiSpec(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible_since=4),
         ApiSpec(ApiKey.ALTER_CONFIGS, 0, 2, flexible_since=2),
+        ApiSpec(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, flexible_since=2),
         ApiSpec(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, flexible_since=2),
         ApiSpec(ApiKey.SASL_AUTHENTICATE, 0, 2, flexible_since=2),
         ApiSpec(ApiKey.CREATE_PARTITIONS, 0, 3, flexible_since=2),
         ApiSpec(ApiKey.DELETE_GROUPS, 0, 2, flexible_since=2),
+        ApiSpec(ApiKey.ELECT_LEADERS, 0, 2, flexible_since=2),
         ApiSpec(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, flexible_since=1),
+        ApiSpec(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, flexible_since=0),
+        ApiSpec(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, flexible_since=0),
         ApiSpec(ApiKey.OFFSET_DELETE, 0, 0, flexible_since=None),
+        ApiSpec(ApiKey.ALTER_PARTITION, 2, 3, flexible_since=0, is_inter_broker=True),
+        ApiSpec(ApiKey.ENVELOPE, 0, 0, flexible_since=0, is_inter_broker=True),
         ApiSpec(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible_since=0),
         ApiSpec(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_since=0),
+        ApiSpec(ApiKey.UNREGISTER_BROKER, 0, 0, flexible_since=0),
+        ApiSpec(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, flexible_since=0, is_inter_broker=True),
         ApiSpec(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible_since=0),
         ApiSpec(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible_since=0),
         ApiSpec(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, flexible_since=0),
