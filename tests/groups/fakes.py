@@ -1,55 +1,105 @@
-"""A log in memory and a clock that tests move, for the coordinator."""
+"""A log in memory that brokers may share, and a clock that tests move, for the coordinator."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from klamm.config.broker_config import BrokerConfig
 from klamm.groups.coordinator import GroupCoordinator, JoinRequest
 from klamm.groups.events import JoinResult, Subscription, Sync, SyncResult
 from klamm.groups.offsets import CommittedOffset
 from klamm.groups.records import KeyValue
-from klamm.model.errors import KafkaError
+from klamm.model.errors import ErrorCode, KafkaError
 from tests.groups.scenario import subscription
 
 
-class FakeLog:
-    """Partitions as lists. `hold` makes appends wait, `error` makes them fail."""
+class FakeReplicas:
+    """Partitions as lists, and how much of each is committed."""
 
-    def __init__(self, partition_count: int = 3) -> None:
-        self.partition_count = partition_count
+    def __init__(self, partition_count: int) -> None:
         self.partitions: list[list[tuple[bytes | None, bytes | None]]] = [[] for _ in range(partition_count)]
-        self.led = set(range(partition_count))
+        self.high_watermarks = [0] * partition_count
+        self.leader_epochs = [0] * partition_count
+
+
+class FakeLog:
+    """The partitions as one broker sees them.
+
+    While `gate` is closed, what is appended is not committed. `refusal` is raised by appends, `loss` by those
+    who wait for a commit. While `load_gate` is closed, loads wait; `load_error` makes them fail.
+    """
+
+    def __init__(self, partition_count: int = 3, replicas: FakeReplicas | None = None) -> None:
+        self.partition_count = partition_count
+        self.replicas = replicas or FakeReplicas(partition_count)
+        self.led = set(range(partition_count)) if replicas is None else set()
         self.batches: list[list[KeyValue]] = []
-        self.error: KafkaError | None = None
+        self.refusal: KafkaError | None = None
+        self.loss: KafkaError | None = None
+        self.load_error: Exception | None = None
+        self.load_attempts = 0
         self.gate = asyncio.Event()
         self.gate.set()
         self.load_gate = asyncio.Event()
         self.load_gate.set()
 
-    def is_leader(self, partition: int) -> bool:
-        return partition in self.led
+    def leader_epoch(self, partition: int) -> int | None:
+        is_led = partition in self.led and partition < self.partition_count
+        return self.replicas.leader_epochs[partition] if is_led else None
 
-    async def append(self, partition: int, records: list[KeyValue]) -> None:
+    def _check_epoch(self, partition: int, leader_epoch: int) -> None:
+        if self.leader_epoch(partition) != leader_epoch:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def append(self, partition: int, leader_epoch: int, records: list[KeyValue]) -> Awaitable[None]:
+        self._check_epoch(partition, leader_epoch)
         self.batches.append(records)
-        await self.gate.wait()
-        if self.error is not None:
-            raise self.error
-        self.partitions[partition].extend(records)
+        if self.refusal is not None:
+            raise self.refusal
+        self.replicas.partitions[partition].extend(records)
+        return self._committed(partition, leader_epoch, len(self.replicas.partitions[partition]))
 
-    async def read_all(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
+    async def _committed(self, partition: int, leader_epoch: int, end_offset: int) -> None:
+        await self.gate.wait()
+        if self.loss is not None:
+            raise self.loss
+        self._check_epoch(partition, leader_epoch)
+        high_watermarks = self.replicas.high_watermarks
+        high_watermarks[partition] = max(high_watermarks[partition], end_offset)
+
+    async def until_committed(self, partition: int, leader_epoch: int) -> None:
+        self._check_epoch(partition, leader_epoch)
+        await self._committed(partition, leader_epoch, len(self.replicas.partitions[partition]))
+
+    async def read_all(
+        self, partition: int, leader_epoch: int
+    ) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
+        self._check_epoch(partition, leader_epoch)
+        self.load_attempts += 1
         await self.load_gate.wait()
-        records = self.partitions[partition]
+        records = self.replicas.partitions[partition][: self.replicas.high_watermarks[partition]]
         for start in range(0, len(records), 7):
             yield records[start : start + 7]
+            if self.load_error is not None:
+                break
+        if self.load_error is not None:
+            raise self.load_error
 
     def compact(self) -> None:
         """As the cleaner leaves a partition in the end: the last record of each key, and no tombstones."""
-        for records in self.partitions:
+        for partition, records in enumerate(self.replicas.partitions):
             last = {record[0]: record for record in records}
             kept = [record for record in records if last[record[0]] is record and record[1] is not None]
             records[:] = kept
+            self.replicas.high_watermarks[partition] = len(kept)
+
+    def begin_epoch(self, partition: int, *, truncate: bool = False) -> None:
+        """Lead the partition in a new epoch. With `truncate`, what is not committed is lost on the way."""
+        if truncate:
+            del self.replicas.partitions[partition][self.replicas.high_watermarks[partition] :]
+        self.replicas.leader_epochs[partition] += 1
+        self.led.add(partition)
 
 
 class FakeTimer:
@@ -82,6 +132,7 @@ class FakeTime:
         return [timer for timer in self._timers if not timer.is_cancelled]
 
     async def advance(self, amount_ms: int) -> None:
+        await settle()
         end_ms = self.time_ms + amount_ms
         while due := [timer for timer in self.pending if timer.when_ms <= end_ms]:
             timer = min(due, key=lambda each: each.when_ms)
@@ -110,9 +161,9 @@ async def turns_until(condition: Callable[[], object]) -> None:
 class Coordination:
     """A coordinator on fakes, and short ways to talk to it."""
 
-    def __init__(self, log: FakeLog | None = None, **config: str) -> None:
+    def __init__(self, log: FakeLog | None = None, time: FakeTime | None = None, **config: str) -> None:
         self.log = log or FakeLog()
-        self.time = FakeTime()
+        self.time = time or FakeTime()
         settings = {"group.initial.rebalance.delay.ms": "0"}
         settings.update({name.replace("_", "."): value for name, value in config.items()})
         self.config = BrokerConfig(settings)

@@ -147,13 +147,13 @@ async def test_the_search_ends_with_the_coordinator(caplog: pytest.LogCaptureFix
 async def test_a_write_that_fails_is_logged_and_the_offsets_expire(caplog: pytest.LogCaptureFixture) -> None:
     it = await started()
     await commit(it, "t", 7)
-    it.log.error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    it.log.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
     with caplog.at_level(logging.WARNING):
         it.coordinator.on_topics_deleted({"t": OLD_ID})
         await settle()
     assert "until they expire" in caplog.text
     assert len(it.log.batches) == 1
-    it.log.error = None
+    it.log.refusal = None
     await it.time.advance(7 * DAY_MS + 600_000)
     assert it.coordinator.list_groups() == []
 
@@ -203,9 +203,9 @@ async def test_a_deletion_that_fails_on_its_way_leaves_the_other_offsets() -> No
     await commit(it, "t", 7)
     deletion = asyncio.ensure_future(it.coordinator.delete_group("g"))
     await turns_until(lambda: it.log.batches)
-    it.log.error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    it.log.refusal = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
     assert await deletion is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    it.log.error = None
+    it.log.refusal = None
     assert it.coordinator.offsets_of("g").partitions_of("t") == [3, 4, 5, 6]
     assert (await it.join()).error is ErrorCode.NONE
 

@@ -24,7 +24,7 @@ from klamm.apis import (
 from klamm.apis.registry import Request
 from klamm.apis.steps import run
 from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
-from klamm.groups import coordinator
+from klamm.groups import loading
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import ZERO_TOPIC_ID, TopicId
 from klamm.protocol.messages import k08_offset_commit as m08
@@ -148,8 +148,7 @@ async def test_coordinators_are_made_one_after_the_other_when_they_are_encoded(k
 
 
 @run_async
-async def test_no_coordinator_without_the_topic_of_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "_LOAD_WAIT_S", 0.01)
+async def test_no_coordinator_without_the_topic_of_offsets() -> None:
     broker = await FakeBroker().start()
     log = broker.coordination.log
     log.partition_count = 0  # deleted right after it was made
@@ -161,6 +160,7 @@ async def test_no_coordinator_without_the_topic_of_offsets(monkeypatch: pytest.M
     asked = asyncio.ensure_future(coordinator_code(broker, "h"))
     await settle()
     broker.cluster.image = broker.cluster.image.with_topic(topic(OFFSETS_TOPIC, OTHER_ID, 1))
+    await broker.coordination.time.advance(loading.LOAD_WAIT_MS)
     assert await asked == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
@@ -191,12 +191,15 @@ async def test_the_coordinator_is_named_once_it_can_be_asked() -> None:
 
 
 @run_async
-async def test_a_coordinator_that_loads_for_long_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator, "_LOAD_WAIT_S", 0.01)
+async def test_a_coordinator_that_loads_for_long_is_not_named() -> None:
     broker = await FakeBroker().start()
     broker.coordination.log.led.clear()
     broker.groups.update_leadership()
-    assert await coordinator_code(broker) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    asked = asyncio.ensure_future(coordinator_code(broker))
+    await settle()
+    assert not asked.done()
+    await broker.coordination.time.advance(loading.LOAD_WAIT_MS)
+    assert await asked == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize("version", range(10))

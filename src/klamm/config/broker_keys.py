@@ -257,6 +257,15 @@ _GROUP_ROWS = [
         minimum=1,
     ),
     ConfigRow(
+        "offsets.commit.timeout.ms",
+        ConfigType.INT,
+        5_000,
+        "How long a request of a group waits until its record is in all in-sync replicas of "
+        "__consumer_offsets. Then it fails with COORDINATOR_NOT_AVAILABLE.",
+        Importance.HIGH,
+        minimum=1,
+    ),
+    ConfigRow(
         "offsets.retention.check.interval.ms",
         ConfigType.LONG,
         600_000,

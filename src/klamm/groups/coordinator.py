@@ -1,7 +1,9 @@
-"""The group coordinator: finds the group of a request, and answers once the change is in the log.
+"""The group coordinator: finds the group of a request, and answers once the change is committed.
 
 A group belongs to the partition of __consumer_offsets that its name hashes to; the broker that leads the
-partition coordinates the group. Every partition led here is a shard (shard.py), loaded from its log first.
+partition coordinates the group. Every partition led here is a shard (shard.py), loaded from its log first
+(loading.py). A shard belongs to one leader epoch; in a new epoch it is replaced by a new one, also if this
+broker leads on. Every request compares the epoch, so none is answered from a shard whose epoch is over.
 All state changes happen on the event loop, one at a time, so that the operations of a group are ordered;
 what they write is ordered by the shard's writer, and their answers wait for it.
 """
@@ -9,9 +11,8 @@ what they write is ordered by the shard's writer, and their answers wait for it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from operator import mul
 from typing import NamedTuple
@@ -29,18 +30,16 @@ from klamm.groups.events import (
     SyncResult,
 )
 from klamm.groups.group import Group
+from klamm.groups.loading import Loader
+from klamm.groups.log_port import LedPartition, LogPort
 from klamm.groups.offsets import CommittedOffset, OffsetTable, expired_partitions
 from klamm.groups.records import KeyValue, offset_record, offset_tombstone
-from klamm.groups.shard import ListedGroup, LogPort, Shard, WallClock
+from klamm.groups.shard import ListedGroup, Shard, WallClock
 from klamm.groups.timers import LoopTimers, TimerHandle, Timers
 from klamm.groups.writer import MOST_AT_ONCE
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 
-_LOGGER = logging.getLogger(__name__)
-_LOADS_AT_A_TIME = 4
-_LOAD_WAIT_S = 1.0
-"""Longer loads are left to the client's retries, so that its connection is free meanwhile."""
 _MAX_NAME_LENGTH = 249
 """Characters of a client id that go into a member id. Every member must be able to decode all member ids."""
 _OFFSETS_BETWEEN_PAUSES = 2_000
@@ -86,28 +85,33 @@ class GroupDescription(NamedTuple):
 
 class GroupCoordinator:
     def __init__(
-        self, log_port: LogPort, clock: WallClock, config: BrokerConfig, timers: Timers | None = None
+        self,
+        log_port: LogPort,
+        clock: WallClock,
+        config: BrokerConfig,
+        timers: Timers | None = None,
+        new_unique_id: Callable[[], object] = uuid.uuid4,
     ) -> None:
         self._log_port = log_port
         self._clock = clock
         self._timers: Timers = timers or LoopTimers()
+        self._new_unique_id = new_unique_id
         self._settings = GroupSettings(
             initial_rebalance_delay_ms=config.int_("group.initial.rebalance.delay.ms"),
             max_size=config.int_("group.max.size"),
             min_session_timeout_ms=config.int_("group.min.session.timeout.ms"),
             max_session_timeout_ms=config.int_("group.max.session.timeout.ms"),
+            commit_timeout_ms=config.int_("offsets.commit.timeout.ms"),
         )
         self._retention_ms = config.int_("offsets.retention.minutes") * 60_000
         self._expiry_interval_ms = config.int_("offsets.retention.check.interval.ms")
         self._max_metadata_length = config.int_("offset.metadata.max.bytes")
         self._shards: dict[int, Shard] = {}
-        self._loads: dict[int, asyncio.Task[None]] = {}
-        self._load_slots = asyncio.Semaphore(_LOADS_AT_A_TIME)
-        self._progress = asyncio.Event()
-        """Set, and replaced by a new one, whenever the load of a partition has ended."""
+        self._is_stopped = False
+        self._loader = Loader(self._timers, lambda shard: self._cleanup.on_loaded(shard.partition))
         self._expiry_timer: TimerHandle | None = None
         self._expiry: asyncio.Task[None] | None = None
-        self._cleanup = OffsetCleanup(lambda: list(self._shards.values()), clock)
+        self._cleanup = OffsetCleanup(self._led_shards, clock)
 
     # Life
 
@@ -123,38 +127,43 @@ class GroupCoordinator:
         if self._expiry is not None:
             self._expiry.cancel()
         self._cleanup.stop()
-        for partition in list(self._shards):
-            self._resign(partition)
+        self._is_stopped = True
+        self.update_leadership()
 
     def update_leadership(self) -> None:
-        """Load the partitions that this broker leads by now, and drop those that it leads no longer."""
-        led = {each for each in range(self._log_port.partition_count) if self._log_port.is_leader(each)}
-        for partition in self._shards.keys() - led:
-            self._resign(partition)
-        for partition in sorted(led - self._shards.keys()):
-            shard = Shard(partition, self._log_port, self._clock, self._timers, self._settings)
+        """Load the partitions that this broker leads by now, and drop those whose leader epoch is over.
+
+        To be called whenever leaders or leader epochs of __consumer_offsets have changed, so that parked
+        requests are answered at once.
+        """
+        for partition in sorted({*range(self._log_port.partition_count), *self._shards}):
+            self._follow(partition)
+
+    def _follow(self, partition: int) -> None:
+        leader_epoch = None if self._is_stopped else self._log_port.leader_epoch(partition)
+        shard = self._shards.get(partition)
+        if shard is not None and shard.led.leader_epoch != leader_epoch:
+            self._resign(shard)
+        if leader_epoch is not None and partition not in self._shards:
+            led = LedPartition(self._log_port, partition, leader_epoch)
+            shard = Shard(led, self._clock, self._timers, self._settings, self._replace)
             self._shards[partition] = shard
-            self._loads[partition] = asyncio.ensure_future(self._load(shard))
+            self._loader.start(shard)
 
-    def _resign(self, partition: int) -> None:
-        self._shards.pop(partition).resign()
-        load = self._loads.pop(partition, None)
-        if load is not None:
-            load.cancel()
+    def _replace(self, shard: Shard) -> None:
+        """Load the partition again, if it is led here: the shard has lost track of the log."""
+        if not shard.is_resigned:
+            self._resign(shard)
+            self._follow(shard.partition)
 
-    async def _load(self, shard: Shard) -> None:
-        async with self._load_slots:
-            try:
-                await shard.load()
-            except Exception:
-                # The partition stays in loading: its groups must not be answered as unknown.
-                _LOGGER.exception("__consumer_offsets-%d cannot be loaded", shard.partition)
-        self._tell_progress()
+    def _resign(self, shard: Shard) -> None:
+        del self._shards[shard.partition]
+        self._loader.cancel(shard)
+        shard.resign()
 
-    def _tell_progress(self) -> None:
-        """A load has ended: let every request that waits for a group look whether it is loaded now."""
-        progress, self._progress = self._progress, asyncio.Event()
-        progress.set()
+    def _led_shards(self) -> dict[int, Shard]:
+        self.update_leadership()
+        return self._shards
 
     def partition_for(self, group_id: str) -> int:
         """The partition of __consumer_offsets that holds the group. Raises a KafkaError without the topic."""
@@ -168,30 +177,23 @@ class GroupCoordinator:
     def is_loaded(self, partition: int) -> bool:
         """True if this broker answers requests about the groups of a partition of __consumer_offsets."""
         shard = self._shards.get(partition)
-        return shard is not None and shard.is_loaded
+        return shard is not None and shard.is_serving
 
     async def wait_until_loaded(self, partitions: Collection[int]) -> None:
         """Wait a moment for partitions that are to be led here; `is_loaded` says which are by then.
 
         The cluster's image may have __consumer_offsets while its logs are still being made.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + _LOAD_WAIT_S
         self.update_leadership()
-        while not all(map(self.is_loaded, partitions)):
-            progress = self._progress
-            try:
-                await asyncio.wait_for(progress.wait(), deadline - loop.time())
-            except TimeoutError:
-                return
+        await self._loader.wait_until_loaded(partitions, self.is_loaded)
 
     def _shard(self, group_id: str) -> Shard:
         partition = self.partition_for(group_id) if self._log_port.partition_count > 0 else None
-        if partition is None or not self._log_port.is_leader(partition):
+        if partition is None or self._log_port.leader_epoch(partition) is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, "another broker coordinates this group; look it up")
         shard = self._shards.get(partition)
-        if shard is None or not shard.is_loaded:
-            self.update_leadership()
+        if shard is None or not shard.is_serving:
+            self._follow(partition)
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the group is being loaded; try again")
         return shard
 
@@ -227,13 +229,16 @@ class GroupCoordinator:
             else request.session_timeout_ms,
             protocol_type=request.protocol_type,
             protocols=request.protocols,
-            new_member_id=f"{(request.instance_id or request.client_id)[:_MAX_NAME_LENGTH]}-{uuid.uuid4()}",
+            new_member_id=self._new_member_id(request.instance_id or request.client_id),
             requires_known_member_id=request.requires_known_member_id,
             can_skip_assignment=request.can_skip_assignment,
         )
         group.join(join, token, self._timers.now_ms())
         shard.perform(group)
         return future
+
+    def _new_member_id(self, name: str) -> str:
+        return f"{name[:_MAX_NAME_LENGTH]}-{self._new_unique_id()}"
 
     def sync(self, group_id: str, request: Sync) -> asyncio.Future[SyncResult]:
         shard = self._named_shard(group_id)
@@ -253,8 +258,11 @@ class GroupCoordinator:
         errors = group.leave(leavers, self._timers.now_ms())
         write = shard.perform(group)
         if write is not None:
-            # The members have left, even if the record that the group is empty could not be written.
             await asyncio.shield(write)
+            if not shard.is_serving:
+                raise KafkaError(ErrorCode.NOT_COORDINATOR, "the group has moved; look up its coordinator")
+        # The members have left, even if the record that the group is empty could not be written. After a load
+        # without that record their sessions end.
         return errors
 
     # Offsets
@@ -360,9 +368,10 @@ class GroupCoordinator:
 
     def list_groups(self) -> list[ListedGroup]:
         """Raises KafkaError while a partition is being loaded, because its groups are not known yet."""
-        if not all(shard.is_loaded for shard in self._shards.values()):
+        shards = self._led_shards().values()
+        if not all(shard.is_serving for shard in shards):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return [listed for shard in self._shards.values() for listed in shard.list_groups()]
+        return [listed for shard in shards for listed in shard.list_groups()]
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         shard = self._shard(group_id)
@@ -389,8 +398,10 @@ class GroupCoordinator:
     async def expire_offsets(self) -> None:
         """Delete expired offsets, and groups that have neither members nor offsets left."""
         looked_at = 0
-        for shard in [shard for shard in self._shards.values() if shard.is_loaded]:
+        for shard in list(self._led_shards().values()):
             for listed in shard.list_groups():
+                if not shard.is_serving:
+                    break
                 expired, nothing_left = self._expired(shard, listed.group_id)
                 if nothing_left:
                     await asyncio.shield(

@@ -30,6 +30,8 @@ class GroupSettings(NamedTuple):
     max_size: int = 2**31 - 1
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
+    commit_timeout_ms: int = 5_000
+    """How long a request waits until its record is committed."""
     new_member_join_timeout_ms: int = 300_000
     """A new member knows no member id yet, so it cannot heartbeat; one whose first join has been parked for
     this long is removed. Otherwise each retry of a client that timed out would leave a dead member behind."""

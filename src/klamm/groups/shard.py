@@ -1,4 +1,10 @@
-"""The groups of one __consumer_offsets partition: durable state, living groups, their timers and writes.
+"""The groups of one __consumer_offsets partition in one leader epoch: durable state, timers, writes.
+
+A shard is loaded once, from the log, and serves until its epoch is over or it has lost track of the log
+(writer.py). Then it resigns: everything that is parked is answered with NOT_COORDINATOR, and a new shard is
+loaded if the partition is led here. Sessions start again with the new shard. A rebalance that was under way
+is forgotten: the group is in the generation of the last assignment that is committed, and its members join
+again.
 
 A group lives as a state machine while it has, or may get, members; one that only has offsets is an entry of
 the table. Every living group has at most one timer, at its next deadline as last looked at. Heartbeats only
@@ -9,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from klamm.groups.events import Answered, GroupSettings, GroupState, JoinResult, Persist, SyncResult, Token
 from klamm.groups.group import Group
+from klamm.groups.log_port import LedPartition
 from klamm.groups.records import KeyValue, group_record
 from klamm.groups.table import GroupEntry, GroupTable
 from klamm.groups.timers import TimerHandle, Timers
@@ -23,22 +30,6 @@ from klamm.model.errors import ErrorCode, KafkaError
 _LOGGER = logging.getLogger(__name__)
 _REPLAYS_BETWEEN_PAUSES = 500
 """Loading gives way to other work of the event loop after this many records: about five milliseconds."""
-
-
-class LogPort(Protocol):
-    """__consumer_offsets, as the coordinator needs it."""
-
-    @property
-    def partition_count(self) -> int:
-        """0 while the topic does not exist."""
-
-    def is_leader(self, partition: int) -> bool: ...
-
-    async def append(self, partition: int, records: list[KeyValue]) -> None:
-        """Return when the records are committed; raise KafkaError if they are not."""
-
-    def read_all(self, partition: int) -> AsyncIterator[Sequence[tuple[bytes | None, bytes | None]]]:
-        """The keys and values of all committed records, oldest first, in pieces."""
 
 
 class WallClock(Protocol):
@@ -58,48 +49,60 @@ class _Timer(NamedTuple):
 
 class Shard:
     def __init__(
-        self, partition: int, log_port: LogPort, clock: WallClock, timers: Timers, settings: GroupSettings
+        self,
+        led: LedPartition,
+        clock: WallClock,
+        timers: Timers,
+        settings: GroupSettings,
+        on_lost: Callable[[Shard], None],
     ) -> None:
-        self.partition = partition
+        """`on_lost` is called when the shard can no longer be served from: it must be replaced."""
+        self.led = led
         self.table = GroupTable()
-        self.writer = PartitionWriter(lambda records: log_port.append(partition, records), self.table.replay)
+        self.writer = PartitionWriter(
+            led,
+            lambda key, value: self.table.replay(key, value),
+            lambda: on_lost(self),
+            timers,
+            settings.commit_timeout_ms,
+        )
         self.is_loaded = False
-        self._log_port = log_port
+        self.is_resigned = False
         self._clock = clock
         self._timers = timers
         self._settings = settings
+        self._on_lost = on_lost
         self._groups: dict[str, Group] = {}
         self._group_timers: dict[str, _Timer] = {}
         self._parked: dict[Token, asyncio.Future[Any]] = {}
         self._next_token = 0
         self._deletions: set[asyncio.Task[ErrorCode]] = set()
         """They end when the writer is closed."""
-        self._load_has_ended = asyncio.Event()
-        self._is_resigned = False
+
+    @property
+    def partition(self) -> int:
+        return self.led.partition
+
+    @property
+    def is_serving(self) -> bool:
+        """True if the shard is loaded and its leader epoch goes on."""
+        return self.is_loaded and not self.is_resigned and self.led.is_led
 
     async def load(self) -> None:
-        try:
-            await self._load()
-        finally:
-            self._load_has_ended.set()
-
-    async def wait_until_load_ends(self) -> bool:
-        """True if the shard is loaded then. Its load may have failed, or another broker may lead it now."""
-        await self._load_has_ended.wait()
-        return self.is_loaded and not self._is_resigned
-
-    async def _load(self) -> None:
+        """Replay the log. If this fails, the shard is as before and can be loaded again."""
+        table = GroupTable()
         replayed = 0
-        async for records in self._log_port.read_all(self.partition):
+        async for records in self.led.read_all():
             for key, value in records:
-                self.table.replay(key, value)
+                table.replay(key, value)
                 replayed += 1
                 if replayed % _REPLAYS_BETWEEN_PAUSES == 0:
                     await asyncio.sleep(0)
-        if self._is_resigned:
+        if self.is_resigned:
             return
-        for group_id in self.table:
-            entry = self.table.get(group_id)
+        self.table = table
+        for group_id in table:
+            entry = table.get(group_id)
             if entry is not None and entry.snapshot is not None and entry.snapshot.members:
                 self._revive(group_id)
         self.is_loaded = True
@@ -107,9 +110,8 @@ class Shard:
             _LOGGER.info("loaded __consumer_offsets-%d: %d records", self.partition, replayed)
 
     def resign(self) -> None:
-        """Another broker coordinates these groups now, or this one stops."""
-        self._is_resigned = True
-        self._load_has_ended.set()
+        """The leader epoch is over, this broker stops, or the shard has lost track of the log."""
+        self.is_resigned = True
         self.writer.close()
         for group in list(self._groups.values()):
             group.die(ErrorCode.NOT_COORDINATOR)
@@ -260,6 +262,10 @@ class Shard:
 
     def _on_timer(self, group: Group) -> None:
         self._group_timers.pop(group.group_id, None)
+        if not self.led.is_led:
+            # Nothing may be answered any more; whoever leads now has timers of its own.
+            self._on_lost(self)
+            return
         if group.state is not GroupState.DEAD:
             group.on_time(self._timers.now_ms())
         self.perform(group)

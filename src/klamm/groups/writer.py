@@ -9,6 +9,12 @@ a function, which is called when everything before it has been replayed, and are
 
 A batch is made, written and replayed in one go, so it has few records, and other work of the event loop gets
 a turn before the next batch. Callers with very many records ask for `MOST_AT_ONCE` of them at a time.
+
+What is in memory never differs from what is committed, whatever happens to a batch:
+* Refused: nothing was appended, nothing changes.
+* Not committed in time: its writers are told so, but the batch is in the log and may still be committed. It
+  stays under way, and nothing else is appended, until it is committed and replayed or the epoch is over.
+* Nobody will tell whether it is committed: `on_lost` is called, and the partition must be loaded again.
 """
 
 from __future__ import annotations
@@ -16,10 +22,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NamedTuple
 
+from klamm.groups.log_port import LedPartition
 from klamm.groups.records import KeyValue
+from klamm.groups.timers import TimerHandle, Timers
 from klamm.model.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
@@ -42,7 +50,8 @@ _CODE_FOR_CLIENTS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
-"""What a failed append means to a group's client: codes that make it look for its coordinator again."""
+"""What a failed append means to a group's client: codes that make it look for its coordinator again.
+REQUEST_TIMED_OUT stands for a batch that is not committed after offsets.commit.timeout.ms."""
 
 BuildRecords = Callable[[], list[KeyValue]]
 
@@ -50,20 +59,29 @@ BuildRecords = Callable[[], list[KeyValue]]
 class _Write(NamedTuple):
     records: list[KeyValue]
     build: BuildRecords | None
+    deadline_ms: int
     outcome: asyncio.Future[ErrorCode]
 
 
 class PartitionWriter:
     def __init__(
         self,
-        append: Callable[[list[KeyValue]], Awaitable[None]],
+        led: LedPartition,
         replay: Callable[[bytes, bytes | None], None],
+        on_lost: Callable[[], None],
+        timers: Timers,
+        timeout_ms: int,
     ) -> None:
-        self._append = append
+        self._led = led
         self._replay = replay
+        self._on_lost = on_lost
+        self._timers = timers
+        self._timeout_ms = timeout_ms
         self._queue: deque[_Write] = deque()
         self._under_way: list[_Write] = []
         self._task: asyncio.Task[None] | None = None
+        self._timer: TimerHandle | None = None
+        """Set while writes wait, at the deadline of the oldest one as last looked at."""
         self._is_closed = False
 
     def write(self, records: list[KeyValue]) -> asyncio.Future[ErrorCode]:
@@ -96,30 +114,38 @@ class PartitionWriter:
         elif len(self._queue) >= MAX_QUEUED_WRITES:
             outcome.set_result(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         else:
-            self._queue.append(_Write(records, build, outcome))
+            deadline_ms = self._timers.now_ms() + self._timeout_ms
+            self._queue.append(_Write(records, build, deadline_ms, outcome))
             if self._task is None:
                 self._task = asyncio.ensure_future(self._drain())
         return outcome
 
     def close(self) -> None:
-        """Replay nothing more, and answer all writes with NOT_COORDINATOR: another broker coordinates now."""
+        """Replay nothing more, and answer all writes with NOT_COORDINATOR: the leader epoch is over."""
         self._is_closed = True
         for write in (*self._under_way, *self._queue):
             _set_outcome(write, ErrorCode.NOT_COORDINATOR)
         self._queue.clear()
+        if self._task is not None:
+            self._task.cancel()
 
     async def _drain(self) -> None:
+        is_lost = False
+        self._set_timer()
         try:
-            while self._queue and not self._is_closed:
+            while self._queue and not is_lost:
                 self._under_way = self._take_batch()
-                code = await self._commit([record for write in self._under_way for record in write.records])
-                for write in self._under_way:
-                    _set_outcome(write, code)
+                is_lost = await self._write_batch()
                 self._under_way = []
                 if self._queue:
                     await asyncio.sleep(0)
         finally:
             self._task = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        if is_lost:
+            self._on_lost()
 
     def _take_batch(self) -> list[_Write]:
         first = self._queue.popleft()
@@ -143,22 +169,53 @@ class PartitionWriter:
             batch.append(self._queue.popleft())
         return batch
 
-    async def _commit(self, records: list[KeyValue]) -> ErrorCode:
-        if not records:
-            return ErrorCode.NONE
+    async def _write_batch(self) -> bool:
+        """Write and replay what is under way, and tell the writers. True if the outcome cannot be known."""
+        records = [record for write in self._under_way for record in write.records]
+        code = ErrorCode.NONE
+        may_be_appended = False
         try:
-            await self._append(records)
-            if self._is_closed:
-                return ErrorCode.NOT_COORDINATOR
-            for key, value in records:
-                self._replay(key, value)
+            if records:
+                committed = self._led.append(records)
+                may_be_appended = True
+                await committed
+                code = self._replay_all(records)
         except KafkaError as error:
-            _LOGGER.warning("writing to __consumer_offsets failed: %s", error)
-            return _CODE_FOR_CLIENTS.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR)
+            _LOGGER.warning("writing to __consumer_offsets-%d failed: %s", self._led.partition, error)
+            code = _CODE_FOR_CLIENTS.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR)
         except Exception:
-            _LOGGER.exception("writing to __consumer_offsets failed with an unexpected error")
-            return ErrorCode.UNKNOWN_SERVER_ERROR
+            _LOGGER.exception("writing to __consumer_offsets-%d failed unexpectedly", self._led.partition)
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+            may_be_appended = True
+        for write in self._under_way:
+            _set_outcome(write, code)
+        return may_be_appended and code is not ErrorCode.NONE
+
+    def _replay_all(self, records: list[KeyValue]) -> ErrorCode:
+        """Not after the epoch is over: another leader may have written since."""
+        if not self._led.is_led:
+            return ErrorCode.NOT_COORDINATOR
+        for key, value in records:
+            self._replay(key, value)
         return ErrorCode.NONE
+
+    # Time
+
+    def _set_timer(self) -> None:
+        waiting = next((each for each in self._under_way if not each.outcome.done()), None)
+        if waiting is None and self._queue:
+            waiting = self._queue[0]
+        self._timer = None if waiting is None else self._timers.call_at(waiting.deadline_ms, self._on_timer)
+
+    def _on_timer(self) -> None:
+        """Tell the writers that have waited for too long. What has not been appended yet never will be."""
+        now_ms = self._timers.now_ms()
+        late = [write for write in self._under_way if write.deadline_ms <= now_ms]
+        while self._queue and self._queue[0].deadline_ms <= now_ms:
+            late.append(self._queue.popleft())
+        for write in late:
+            _set_outcome(write, _CODE_FOR_CLIENTS[ErrorCode.REQUEST_TIMED_OUT])
+        self._set_timer()
 
 
 def _set_outcome(write: _Write, code: ErrorCode) -> None:

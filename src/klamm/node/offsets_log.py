@@ -1,12 +1,14 @@
-"""`__consumer_offsets` as the group coordinator sees it: append records, replay them at start."""
+"""`__consumer_offsets` as the group coordinator sees it (`LogPort`), over the partitions of this broker."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
 from typing import TypeAlias
 
 from klamm.apis.broker import Clock
 from klamm.cluster.service import ClusterService
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import parse_header
 from klamm.records.builder import build_batch, number_records
 from klamm.records.decoding import decode_records, open_payload
@@ -33,25 +35,73 @@ class OffsetsLog:
         topic = self._cluster.image.topics.get(TOPIC)
         return 0 if topic is None else len(topic.partitions)
 
-    def is_leader(self, partition: int) -> bool:
-        return self._partitions.find(TOPIC, partition) is not None
+    def leader_epoch(self, partition: int) -> int | None:
+        led = self._partitions.find(TOPIC, partition)
+        return None if led is None or led.is_offline else led.leader_epoch
 
-    async def append(self, partition: int, records: list[tuple[bytes, bytes | None]]) -> None:
-        """Append as one batch; done when it is committed."""
+    def _led(self, partition: int, leader_epoch: int) -> Partition:
+        led = self._partitions.get(TOPIC, partition)
+        led.check_online()
+        if led.leader_epoch != leader_epoch:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{TOPIC}-{partition} is not led here in leader epoch {leader_epoch}",
+            )
+        return led
+
+    def append(
+        self, partition: int, leader_epoch: int, records: list[tuple[bytes, bytes | None]]
+    ) -> Awaitable[None]:
+        """Append as one batch, with acks=all; what is returned is done when the batch is committed."""
+        led = self._led(partition, leader_epoch)
+        led.check_enough_replicas()
         now_ms = self._clock.now_ms()
         batch = build_batch(number_records(records, now_ms))
-        log = self._partitions.get(TOPIC, partition)
-        log.append(memoryview(batch), parse_header(batch), now_ms)
-        if log.log.needs_flush(now_ms):
-            await self._partitions.flusher.flush(log.log)
+        end_offset = led.append(memoryview(batch), parse_header(batch), now_ms).last_offset + 1
+        return self._until_committed(led, leader_epoch, end_offset, must_flush=led.log.needs_flush(now_ms))
 
-    async def read_all(self, partition: int) -> AsyncIterator[list[KeyAndValue]]:
-        """The keys and values of all records of the partition, oldest first, in pieces."""
-        source = self._partitions.get(TOPIC, partition)
-        offset = source.log.log_start_offset
-        while offset < source.high_watermark:
-            records, offset = await self._partitions.run_in_thread(_read_some, source, offset)
+    async def until_committed(self, partition: int, leader_epoch: int) -> None:
+        """Wait until all that is in the log now is committed."""
+        led = self._led(partition, leader_epoch)
+        await self._until_committed(led, leader_epoch, led.log.log_end_offset, must_flush=False)
+
+    async def _until_committed(
+        self, led: Partition, leader_epoch: int, end_offset: int, *, must_flush: bool
+    ) -> None:
+        if must_flush:
+            await self._partitions.flusher.flush(led.log)
+        if led.high_watermark < end_offset:
+            progress = _Progress()
+            led.watch(progress)
+            try:
+                while led.high_watermark < end_offset:
+                    await progress.next()
+                    self._led(led.index, leader_epoch)
+            finally:
+                led.unwatch(progress)
+
+    async def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[list[KeyAndValue]]:
+        """The keys and values of all committed records of the partition, oldest first, in pieces."""
+        led = self._led(partition, leader_epoch)
+        offset = led.log.log_start_offset
+        while offset < led.high_watermark:
+            records, offset = await self._partitions.run_in_thread(_read_some, led, offset)
+            self._led(partition, leader_epoch)
             yield records
+
+
+class _Progress:
+    """Waits until the high watermark of a partition, or the partition itself, changes."""
+
+    def __init__(self) -> None:
+        self._has_changed = asyncio.Event()
+
+    def on_progress(self, _byte_count: int) -> None:
+        self._has_changed.set()
+
+    async def next(self) -> None:
+        await self._has_changed.wait()
+        self._has_changed.clear()
 
 
 def _read_some(partition: Partition, offset: int) -> tuple[list[KeyAndValue], int]:
