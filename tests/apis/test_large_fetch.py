@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import itertools
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +8,13 @@ from typing import Any
 import pytest
 
 from klamm.apis import k01_fetch
-from klamm.apis.registry import Request
+from klamm.apis.registry import LATER, Request
 from klamm.apis.steps import run
 from klamm.protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from klamm.replication import fetch_sessions
 from klamm.replication.fetch_sessions import FetchSessions
 from tests.replication.partitions import open_partition
+from tests.replies import FakeReply
 
 
 class LargeFetches:
@@ -29,7 +29,7 @@ class LargeFetches:
             partitions=SimpleNamespace(get=lambda topic, index: partitions[index]),
         )
 
-    def send(self) -> Any:
+    def send(self, reply: FakeReply) -> Any:
         asked = [
             FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000) for index in range(2)
         ]
@@ -40,8 +40,8 @@ class LargeFetches:
             session_epoch=-1,
             topics=[FetchTopic(topic="orders", partitions=asked)],
         )
-        connection = SimpleNamespace(reserve_files=lambda correlation_id, wanted: wanted)
-        request: Request[FetchRequest] = Request(message, 12, "client", connection, is_large=True)  # type: ignore[arg-type]
+        connection: Any = SimpleNamespace()
+        request: Request[FetchRequest] = Request(message, 12, "client", connection, reply, is_large=True)
         is_finished, result = run(k01_fetch.handle(self._broker, request), float("inf"))  # type: ignore[arg-type]
         assert is_finished
         return result
@@ -52,11 +52,10 @@ async def test_as_many_partitions_as_are_allowed_are_parked(
 ) -> None:
     monkeypatch.setattr(fetch_sessions, "MAX_PARTITIONS", 3)
     fetches = LargeFetches(tmp_path)
-    parked = fetches.send()
-    assert isinstance(parked, asyncio.Future)
-    assert isinstance(fetches.send(), FetchResponse), "it is answered at once, though there is nothing yet"
-    parked.cancel()
-    await asyncio.sleep(0)
-    again = fetches.send()
-    assert isinstance(again, asyncio.Future), "a parked fetch that is over no longer counts"
-    again.cancel()
+    first, again = FakeReply(), FakeReply()
+    assert fetches.send(first) is LATER
+    answered = fetches.send(FakeReply())
+    assert isinstance(answered, FetchResponse), "it is answered at once, though there is nothing yet"
+    first.drop()
+    assert fetches.send(again) is LATER, "a parked fetch that is over no longer counts"
+    again.drop()

@@ -27,6 +27,7 @@ from klamm.replication.opening import MAX_RECORD_ERRORS
 from klamm.testing import Broker
 from klamm.testing.wire import WireConnection
 from tests.apis.outcomes import answer_of
+from tests.replies import FakeReply
 
 NOW_MS = 1_700_000_000_000
 VERSION = 12
@@ -60,7 +61,7 @@ def outcome_of(
 
     async def ask() -> Any:
         assert broker.node is not None
-        request = Request(message, version, "client", connection, is_large=is_large)
+        request = Request(message, version, "client", connection, FakeReply(), is_large=is_large)
         outcome = k00_produce.handle(broker.node, request)
         if isinstance(outcome, GeneratorType):
             _, outcome = run(outcome, float("inf"))
@@ -70,10 +71,14 @@ def outcome_of(
     return broker.run(ask())
 
 
+async def answer(outcome: Any) -> Any:
+    return await answer_of(outcome, FakeReply(), VERSION)
+
+
 def test_one_answer_names_so_many_records_and_no_more(broker: Broker) -> None:
     most = MAX_RECORD_ERRORS
     outcome = outcome_of(broker, batch_of(most - 10), batch_of(20), batch_of(30), batch_of(0, fine_count=1))
-    answers = broker.run(answer_of(outcome, VERSION)).responses[0].partition_responses
+    answers = broker.run(answer(outcome)).responses[0].partition_responses
     named = [[each.batch_index for each in answer.record_errors] for answer in answers]
     assert named == [list(range(most - 10)), list(range(10)), [], []]
     refused = [(answer.error_code, answer.error_message.split(":")[0]) for answer in answers[:3]]

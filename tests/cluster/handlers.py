@@ -9,6 +9,7 @@ from klamm.replication.partitions import Partitions, TopicSettings
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirs
 from tests.apis.outcomes import answer_of
+from tests.replies import FakeReply
 
 from .scenario import run
 
@@ -38,8 +39,9 @@ class FakeBroker:
     async def ask(self, module, message, version, listener_name="PLAINTEXT"):
         """The answer as a client would decode it, both ways over the wire."""
         received, _ = decode(type(message), version, memoryview(encode(message, version)))
-        request = Request(received, version, "test", Connection(listener_name))
-        return await answer_of(module.handle(self, request), version)
+        reply = FakeReply()
+        request = Request(received, version, "test", Connection(listener_name), reply)
+        return await answer_of(module.handle(self, request), reply, version)
 
 
 def versions_of(key):

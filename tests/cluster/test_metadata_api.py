@@ -17,6 +17,7 @@ from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages import k03_metadata as m03
 from klamm.protocol.messages import k37_create_partitions as m37
 from klamm.protocol.messages import k60_describe_cluster as m60
+from tests.replies import FakeReply
 
 from .handlers import NOT_ASKED, Connection, scenario_with_broker, versions_of
 
@@ -155,7 +156,7 @@ def test_metadata_follows_changes_of_a_topic(tmp_path):
 def test_metadata_of_thousands_of_partitions_is_made_once(tmp_path):
     async def work(broker):
         await broker.cluster.create_topics([NewTopic(f"t{number}", 40) for number in range(100)])
-        request = Request(m03.MetadataRequest(topics=None), 12, None, Connection("PLAINTEXT"))
+        request = Request(m03.MetadataRequest(topics=None), 12, None, Connection("PLAINTEXT"), FakeReply())
         _, first = run(k03_metadata.handle(broker, request), float("inf"))
         _, second = run(k03_metadata.handle(broker, request), float("inf"))
         assert [id(topic) for topic in list(first.topics)] == [id(topic) for topic in list(second.topics)]

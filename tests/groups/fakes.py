@@ -196,7 +196,9 @@ class Coordination:
             requires_known_member_id=False,
             can_skip_assignment=False,
         )
-        return self.coordinator.join(request._replace(**changes))  # type: ignore[arg-type]
+        joined: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        self.coordinator.join(request._replace(**changes), joined.set_result)  # type: ignore[arg-type]
+        return joined
 
     async def joined(self, group_id: str = "g", **changes: object) -> JoinResult:
         """A group of one member, stable, with the assignment `x`."""
@@ -209,7 +211,9 @@ class Coordination:
         self, group_id: str, joined: JoinResult, assignments: dict[str, bytes]
     ) -> asyncio.Future[SyncResult]:
         sync = Sync(joined.member_id, None, joined.generation, None, None, assignments)
-        return self.coordinator.sync(group_id, sync)
+        synced: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
+        self.coordinator.sync(group_id, sync, synced.set_result)
+        return synced
 
     def committed(self, offset: int, **changes: object) -> CommittedOffset:
         committed = CommittedOffset(offset, 5, "note", self.time.time_ms)

@@ -42,6 +42,7 @@ from tests.apis.outcomes import answer_of
 from tests.groups.fakes import Coordination, settle
 from tests.groups.scenario import subscription
 from tests.groups.test_coordinator import run_async
+from tests.replies import FakeReply
 
 TOPIC_ID = TopicId(bytes(15) + b"\x09")
 OTHER_ID = bytes(15) + b"\x0a"
@@ -74,14 +75,14 @@ class FakeBroker:
         await self.coordination.start()
         return self
 
-    def call(self, module: Any, message: Any, version: int) -> Any:
-        connection = SimpleNamespace(client_host="127.0.0.1", listener_name="PLAINTEXT")
-        request = Request(message, version, "client", connection)  # type: ignore[arg-type]
-        return module.handle(self, request)
+    def call(self, module: Any, message: Any, version: int) -> tuple[Any, FakeReply]:
+        connection: Any = SimpleNamespace(client_host="127.0.0.1", listener_name="PLAINTEXT")
+        reply = FakeReply()
+        return module.handle(self, Request(message, version, "client", connection, reply)), reply
 
     async def ask(self, module: Any, message: Any, version: int) -> Any:
         """The response, as the client sees it after a trip over the wire in this version."""
-        return await answer_of(self.call(module, message, version), version)
+        return await answer_of(*self.call(module, message, version), version)
 
     async def join(self, version: int, member_id: str = "", group_id: str = "g") -> Any:
         message = JoinGroupRequest(
@@ -142,7 +143,8 @@ async def test_coordinators_are_made_one_after_the_other_when_they_are_encoded(k
     broker = await FakeBroker().start()
     group_ids = [f"g{number}" for number in range(1_000)]
     message = FindCoordinatorRequest(key_type=key_type, coordinator_keys=group_ids)
-    _, response = run(await broker.call(k10_find_coordinator, message, 4), float("inf"))
+    outcome, _ = broker.call(k10_find_coordinator, message, 4)
+    _, response = run(await outcome, float("inf"))
     assert not isinstance(response.coordinators, list)
     assert [each.key for each in response.coordinators] == group_ids
 

@@ -12,6 +12,7 @@ from klamm.replication.fetching import FetchResult, ParkedFetch, collect, ready_
 from klamm.replication.partition import Partition
 from klamm.storage.log import WouldBlock
 from tests.replication.partitions import append, open_partition, position
+from tests.replies import FakeReply
 
 KEY: PartitionKey = ("orders", 0)
 OTHER: PartitionKey = ("orders", 1)
@@ -46,17 +47,19 @@ class Fetcher:
         await asyncio.sleep(0)
         return self.collect()
 
-    def park(self, max_wait_ms: int = 60_000) -> asyncio.Future[FetchResult]:
+    def park(self, max_wait_ms: int = 60_000) -> FakeReply:
         self.collect()
-        parked: ParkedFetch[FetchResult] = ParkedFetch(
+        reply = FakeReply()
+        ParkedFetch(
             self.fetch,
+            reply,
             self.attempt,
             self.attempt_from_disk,
             min_bytes=self.min_bytes,
             bytes_so_far=0,
             max_wait_ms=max_wait_ms,
         )
-        return parked.future
+        return reply
 
     def has_watchers(self) -> bool:
         return any(partition._watchers for partition in self.partitions.values())
@@ -155,9 +158,9 @@ def test_a_log_that_cannot_be_read_is_an_error_of_its_partition(tmp_path: Path, 
 
 async def test_a_parked_fetch_is_woken_by_an_append(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path)
-    future = fetcher.park()
+    reply = fetcher.park()
     append(fetcher.partitions[OTHER], b"news")
-    result = await asyncio.wait_for(future, 10)
+    result = await asyncio.wait_for(reply.answer, 10)
     assert result.byte_count == bytes_in(fetcher.partitions[OTHER])
     await asyncio.sleep(0)
     assert not fetcher.has_watchers()
@@ -165,22 +168,22 @@ async def test_a_parked_fetch_is_woken_by_an_append(tmp_path: Path) -> None:
 
 async def test_many_appends_of_one_iteration_are_one_look(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path)
-    future = fetcher.park()
+    reply = fetcher.park()
     for _ in range(100):
         append(fetcher.partitions[KEY], b"news")
-    await asyncio.wait_for(future, 10)
+    await asyncio.wait_for(reply.answer, 10)
     assert fetcher.looks == 1
 
 
 async def test_too_few_bytes_wake_nobody(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path, min_bytes=10_000)
-    future = fetcher.park()
+    reply = fetcher.park()
     append(fetcher.partitions[KEY], b"x" * 4000)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not future.done() and fetcher.looks == 0
+    assert reply.is_open and fetcher.looks == 0
     append(fetcher.partitions[KEY], b"x" * 6000)
-    await asyncio.wait_for(future, 10)
+    await asyncio.wait_for(reply.answer, 10)
 
 
 async def test_every_byte_of_a_batch_counts(tmp_path: Path) -> None:
@@ -188,43 +191,42 @@ async def test_every_byte_of_a_batch_counts(tmp_path: Path) -> None:
     example = open_partition(tmp_path, "example")
     append(example, b"x" * 1000)
     fetcher = Fetcher(tmp_path, min_bytes=2 * bytes_in(example))
-    future = fetcher.park()
+    reply = fetcher.park()
     append(fetcher.partitions[KEY], b"x" * 1000)
     append(fetcher.partitions[OTHER], b"x" * 1000)
-    result = await asyncio.wait_for(future, 10)
+    result = await asyncio.wait_for(reply.answer, 10)
     assert result.byte_count == fetcher.min_bytes
 
 
 async def test_time_is_up(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path)
-    result = await asyncio.wait_for(fetcher.park(max_wait_ms=10), 10)
+    result = await asyncio.wait_for(fetcher.park(max_wait_ms=10).answer, 10)
     assert result.byte_count == 0
 
 
 async def test_a_partition_that_goes_offline_is_told_at_once(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path, min_bytes=10_000)
-    future = fetcher.park()
+    reply = fetcher.park()
     fetcher.partitions[KEY].take_offline()
-    result = await asyncio.wait_for(future, 10)
+    result = await asyncio.wait_for(reply.answer, 10)
     assert result.answers[0].error is not None
     assert result.answers[0].error.code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 async def test_what_is_not_in_memory_is_answered_by_a_thread(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path)
-    future = fetcher.park()
+    reply = fetcher.park()
     fetcher.must_block = True
     append(fetcher.partitions[KEY], b"news")
-    result = await asyncio.wait_for(future, 10)
+    result = await asyncio.wait_for(reply.answer, 10)
     assert result.byte_count > 0
 
 
 async def test_an_abandoned_fetch_leaves_nobody_watching(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path)
-    future = fetcher.park()
+    reply = fetcher.park()
     assert fetcher.has_watchers()
-    future.cancel()
-    await asyncio.sleep(0)
+    reply.drop()
     assert not fetcher.has_watchers()
     append(fetcher.partitions[KEY], b"unheard")
 
@@ -234,7 +236,7 @@ async def test_a_fetch_that_is_over_is_freed_without_a_collection(tmp_path: Path
     partitions = fetcher.partitions
     answered = fetcher.park()
     append(partitions[KEY], b"v")
-    await answered
+    await answered.answer
     abandoned = TargetSet([position(KEY)])
     abandoned.resolve(lambda key: partitions[key], ready_targets(abandoned))
     sets = [id(fetcher.fetch), id(abandoned)]

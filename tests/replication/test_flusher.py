@@ -42,7 +42,7 @@ class Flushing:
 
     def flush(self) -> asyncio.Future[None]:
         log: Log = self.log  # type: ignore[assignment]
-        return self._flusher.flush(log)
+        return self._flusher.flushed(log)
 
 
 @pytest.fixture

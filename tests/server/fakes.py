@@ -9,12 +9,14 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
-from klamm.apis.registry import NO_RESPONSE, CloseConnection, ConnectionHandle
+from klamm.apis.registry import LATER, NO_RESPONSE, CloseConnection, ConnectionHandle
 from klamm.apis.steps import Steps
+from klamm.model.reply import Reply
 from klamm.protocol.errors import MalformedMessage
 from klamm.server.connection import Connection
 from klamm.server.dispatch import LargeRequest
 from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
+from klamm.server.replies import ReplyLine
 from klamm.server.turns import Turns
 from klamm.server.unsent import UnsentAnswers
 from klamm.server.work import WorkQueue
@@ -45,39 +47,47 @@ class FakeDispatcher:
 
     e echoes, f answers with `file_slice`, p parks, s is serial, n answers nothing, z answers as many bytes as
     the number that follows, m is malformed, c closes, x fails, u has an answer that cannot be encoded, g
-    answers in steps and d in steps that return a future. L is a large request, which echoes after
-    `step_count` steps.
+    answers in steps and d parks after steps. L is a large request, which echoes after `step_count` steps, and
+    P is one that parks after them.
     """
 
     def __init__(self) -> None:
         self.handled: list[bytes] = []
-        self.parked: dict[int, asyncio.Future[bytes]] = {}
+        self.parked: dict[int, Reply] = {}
+        self.dropped: list[int] = []
+        """The parked requests whose connection went away."""
         self.serial_gates: dict[int, asyncio.Event] = {}
         self.serial_done: list[int] = []
         self.file_slice: FileSlice | None = None
         self.step_count = 3
         self.steps_done = 0
 
-    def start(self, frame: memoryview, connection: ConnectionHandle) -> tuple[FakeRoute, int, Any]:
+    def start(self, frame: memoryview, connection: ConnectionHandle, line: ReplyLine) -> None:
         (correlation_id,) = struct.unpack_from(">i", frame)
         letter, rest = bytes(frame[4:5]), bytes(frame[5:])
-        if letter == b"L":
+        if letter in (b"L", b"P"):
             raise LargeRequest
         self.handled.append(letter + rest[:20])
-        return FakeRoute(), correlation_id, self._answer(letter, rest, correlation_id)
+        reply = line.open(FakeRoute(), correlation_id)
+        reply.complete(self._answer(letter, rest, correlation_id, reply))
 
-    def start_in_steps(
-        self, frame: memoryview, connection: ConnectionHandle
-    ) -> tuple[FakeRoute, int, Steps[bytes]]:
+    def start_in_steps(self, frame: memoryview, connection: ConnectionHandle, line: ReplyLine) -> None:
         (correlation_id,) = struct.unpack_from(">i", frame)
+        reply = line.open(FakeRoute(), correlation_id)
 
-        def steps() -> Steps[bytes]:
+        def steps() -> Steps[Any]:
             for _ in range(self.step_count):
                 yield
             self.handled.append(bytes(frame[4:24]))
-            return bytes(frame[5:])
+            is_echo = frame[4:5] == b"L"
+            return bytes(frame[5:]) if is_echo else self._park(correlation_id, reply)
 
-        return FakeRoute(), correlation_id, steps()
+        reply.do_steps(steps(), is_large=True)
+
+    def _park(self, correlation_id: int, reply: Reply) -> Any:
+        self.parked[correlation_id] = reply
+        reply.on_drop = lambda: self.dropped.append(correlation_id)
+        return LATER
 
     def _in_steps(self, result: Any) -> Steps[Any]:
         for number in range(self.step_count):
@@ -85,17 +95,17 @@ class FakeDispatcher:
             yield
         return result
 
-    def _answer(self, letter: bytes, rest: bytes, correlation_id: int) -> Any:
+    def _answer(self, letter: bytes, rest: bytes, correlation_id: int, reply: Reply) -> Any:
         if letter == b"e":
             return rest
         if letter == b"g":
             return self._in_steps(rest)
         if letter == b"d":
-            return self._in_steps(self._answer(b"p", rest, correlation_id))
+            return self._in_steps(self._park(correlation_id, reply))
         if letter == b"f":
             return self.file_slice
         if letter == b"p":
-            return self.parked.setdefault(correlation_id, asyncio.get_running_loop().create_future())
+            return self._park(correlation_id, reply)
         if letter == b"s":
             self.serial_gates[correlation_id] = asyncio.Event()
             return self._serve_serially(correlation_id, rest)

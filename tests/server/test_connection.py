@@ -66,11 +66,11 @@ async def test_a_parked_response_holds_up_answers_but_not_handling() -> None:
     async with fake_server() as server:
         await server.send(frame(1, "p") + frame(2, "e", b"second") + frame(3, "p") + frame(4, "e", b"fourth"))
         await server.until_handled(4)
-        server.dispatcher.parked[3].set_result(b"third")
+        server.dispatcher.parked[3].complete(b"third")
         await server.let_it_read()
         with pytest.raises(BlockingIOError):
             server.client.recv(1)
-        server.dispatcher.parked[1].set_result(b"first")
+        server.dispatcher.parked[1].complete(b"first")
         assert [await server.receive() for _ in range(4)] == [
             (1, b"first"),
             (2, b"second"),
@@ -104,7 +104,7 @@ async def test_requests_without_an_answer_leave_no_gap() -> None:
     async with fake_server() as server:
         await server.send(frame(1, "n") + frame(2, "p") + frame(3, "n") + frame(4, "e", b"x"))
         await server.until_handled(4)
-        server.dispatcher.parked[2].set_result(b"y")
+        server.dispatcher.parked[2].complete(b"y")
         assert [await server.receive(), await server.receive()] == [(2, b"y"), (4, b"x")]
 
 
@@ -117,7 +117,7 @@ async def test_no_more_requests_wait_than_the_limit() -> None:
         await server.let_it_read()
         assert len(server.dispatcher.handled) == MAX_REQUESTS_IN_FLIGHT
         for number in range(MAX_REQUESTS_IN_FLIGHT):
-            server.dispatcher.parked[number].set_result(b"%d" % number)
+            server.dispatcher.parked[number].complete(b"%d" % number)
         await server.until_handled(MAX_REQUESTS_IN_FLIGHT + extra)
         for number in range(MAX_REQUESTS_IN_FLIGHT):
             assert await server.receive() == (number, b"%d" % number)
@@ -153,7 +153,7 @@ async def test_answers_that_wait_for_an_earlier_one_count_as_unsent() -> None:
         await server.send(b"".join(requests))
         await server.let_it_read()
         assert len(server.dispatcher.handled) <= MAX_UNSENT_BYTES // size + 3
-        server.dispatcher.parked[0].set_result(b"")
+        server.dispatcher.parked[0].complete(b"")
         assert await server.receive() == (0, b"")
         for number in range(1, count):
             assert await server.receive() == (number, bytes(size))
@@ -190,7 +190,7 @@ async def test_a_late_answer_that_cannot_be_encoded_ends_the_connection() -> Non
     async with fake_server() as server:
         await server.send(frame(1, "p"))
         await server.until_handled(1)
-        server.dispatcher.parked[1].set_result(object())
+        server.dispatcher.parked[1].complete(object())
         assert await server.is_hung_up()
 
 
@@ -198,7 +198,7 @@ async def test_a_parked_request_that_fails_ends_the_connection() -> None:
     async with fake_server() as server:
         await server.send(frame(1, "p"))
         await server.until_handled(1)
-        server.dispatcher.parked[1].set_exception(RuntimeError("as told"))
+        server.dispatcher.parked[1].fail(RuntimeError("as told"))
         assert await server.is_hung_up()
 
 
@@ -210,7 +210,9 @@ async def test_a_client_that_leaves_abandons_its_parked_requests() -> None:
         await server.until_handled(1)
         server.client.close()
         await asyncio.wait_for(closed.wait(), 10)
-        assert server.dispatcher.parked[1].cancelled()
+        assert server.dispatcher.dropped == [1]
+        assert not server.dispatcher.parked[1].is_open
+        server.dispatcher.parked[1].complete(b"too late")
         assert server.connection.is_closed
 
 
@@ -394,11 +396,11 @@ async def test_nothing_else_is_handled_while_steps_are_left(one_step_a_run: None
         assert server.dispatcher.steps_done <= done, "steps that are left are not done"
 
 
-async def test_steps_may_end_in_a_future(one_step_a_run: None) -> None:
+async def test_steps_may_end_in_an_answer_that_comes_later(one_step_a_run: None) -> None:
     async with fake_server() as server:
         await server.send(frame(1, "d") + frame(2, "e", b"next"))
         await server.until_handled(2)
-        server.dispatcher.parked[1].set_result(b"parked")
+        server.dispatcher.parked[1].complete(b"parked")
         assert [await server.receive() for _ in range(2)] == [(1, b"parked"), (2, b"next")]
 
 
@@ -449,7 +451,7 @@ async def test_answers_that_wait_for_an_earlier_one_are_counted() -> None:
     async with fake_server() as server:
         await server.send(frame(1, "p") + frame(2, "z", b"1000"))
         await eventually(lambda: server.unsent.byte_count == 1008)
-        server.dispatcher.parked[1].set_result(b"")
+        server.dispatcher.parked[1].complete(b"")
         assert (await server.receive(), len((await server.receive())[1])) == ((1, b""), 1000)
         await eventually(lambda: not server.unsent.byte_count)
         await server.send(frame(3, "p") + frame(4, "z", b"1000"))

@@ -12,6 +12,25 @@ from klamm.protocol.schema import Message
 from klamm.server.dispatch import MAX_BYTES_AT_ONCE, MAX_ELEMENTS_AT_ONCE, Dispatcher, LargeRequest
 
 
+class Line:
+    """Keeps the correlation id, and what the handler returns: the request."""
+
+    def __init__(self) -> None:
+        self.correlation_id = 0
+        self.result: Any = None
+        self.steps: Any = None
+
+    def open(self, route: Any, correlation_id: int) -> Any:
+        self.correlation_id = correlation_id
+        return self
+
+    def complete(self, result: Any) -> None:
+        self.result = result
+
+    def do_steps(self, steps: Any, *, is_large: bool) -> None:
+        self.steps = steps
+
+
 def handle(broker: Any, request: Any) -> Any:
     return request
 
@@ -27,8 +46,9 @@ def frame_of(message: Message, version: int = 5) -> memoryview:
 
 def test_a_request_of_usual_size_is_handled_at_once() -> None:
     message = DescribeGroupsRequest(groups=["x"] * MAX_ELEMENTS_AT_ONCE)
-    _, correlation_id, request = dispatcher().start(frame_of(message), None)  # type: ignore[arg-type]
-    assert (correlation_id, request.message, request.is_large) == (7, message, False)
+    line: Any = Line()
+    dispatcher().start(frame_of(message), None, line)  # type: ignore[arg-type]
+    assert (line.correlation_id, line.result.message, line.result.is_large) == (7, message, False)
 
 
 @pytest.mark.parametrize(
@@ -44,16 +64,17 @@ def test_a_request_of_usual_size_is_handled_at_once() -> None:
 def test_a_large_request_is_handled_in_steps(message: Message) -> None:
     dispatch = dispatcher()
     frame = frame_of(message)
+    line: Any = Line()
     with pytest.raises(LargeRequest):
-        dispatch.start(frame, None)  # type: ignore[arg-type]
-    _, correlation_id, steps = dispatch.start_in_steps(frame, None)  # type: ignore[arg-type]
+        dispatch.start(frame, None, line)  # type: ignore[arg-type]
+    dispatch.start_in_steps(frame, None, line)  # type: ignore[arg-type]
     count = 0
     while True:
         try:
-            next(steps)
+            next(line.steps)
         except StopIteration as end:
             request = end.value
             break
         count += 1
-    assert (correlation_id, request.message, request.is_large) == (7, message, True)
+    assert (line.correlation_id, request.message, request.is_large) == (7, message, True)
     assert count > 0

@@ -83,7 +83,7 @@ async def test_idle_connections_are_ended_and_busy_ones_are_not() -> None:
         writer.write(frame(1, "p"))
         assert await is_hung_up(idle)
         assert len(made.server) == 1
-        made.server.dispatcher.parked[1].set_result(b"late")  # type: ignore[attr-defined]
+        made.server.dispatcher.parked[1].complete(b"late")  # type: ignore[attr-defined]
         assert (await asyncio.wait_for(busy.readexactly(12), 10))[8:] == b"late"
 
 

@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from klamm.server import unsent as unsent_module
-from klamm.server.responses import ResponseLine
-from klamm.server.unsent import AnswerBytes, ReservedFiles, UnsentAnswers
+from klamm.server.unsent import AnswerBytes, UnsentAnswers
 from tests.server.fakes import eventually
 
 
@@ -87,27 +86,8 @@ async def test_files_count_too() -> None:
 
 def test_reserved_files_are_kept_from_other_answers() -> None:
     unsent = UnsentAnswers(max_files=10)
-    one, two = ReservedFiles(unsent), ReservedFiles(unsent)
-    assert one.reserve(1, 7) == 7
-    assert two.reserve(1, 7) == 3
-    assert two.reserve(2, 7) == 0
-    assert one.reserve(1, 7) == 7, "an answer that is tried again keeps what it has"
-    one.release(1)
+    assert unsent.reserve_files(7) == 7
+    assert unsent.reserve_files(7) == 3
+    assert unsent.reserve_files(7) == 0
+    unsent.release_files(7)
     assert unsent.files_left == 7
-    two.release_all()
-    assert unsent.files_left == 10
-
-
-def test_reserved_files_are_released_with_the_last_response_of_their_id() -> None:
-    unsent = UnsentAnswers(max_files=10)
-    line = ResponseLine(ReservedFiles(unsent))
-    first, second = (line.add(None, 5) for _ in range(2))  # type: ignore[arg-type]
-    line.reserved.reserve(5, 4)
-    line.finish(first, [])
-    assert unsent.files_left == 6, "the other response to a request of this id may need them"
-    line.finish(second, [])
-    assert unsent.files_left == 10
-    line.add(None, 6)  # type: ignore[arg-type]
-    line.reserved.reserve(6, 4)
-    line.abandon()
-    assert unsent.files_left == 10

@@ -19,14 +19,13 @@ As in Kafka, a client with the id of the brokers' own admin client may.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
 from klamm.apis.broker import Broker
 from klamm.apis.produce_shortcut import ACKS_ALL, FIRST_VERSION_WITH_ZSTD, is_for_one_partition, make_shortcut
-from klamm.apis.registry import NO_RESPONSE, CloseConnection, NoResponse, Request, api
+from klamm.apis.registry import LATER, NO_RESPONSE, CloseConnection, Later, NoResponse, Request, api
 from klamm.apis.steps import Steps, in_steps, lazily
 from klamm.cluster.image import INTERNAL_TOPICS
 from klamm.model.errors import ErrorCode, KafkaError
@@ -54,9 +53,8 @@ _CODES_WITHOUT_LOG_START = frozenset(
 )
 """Refusals in which Kafka does not tell where the log starts, although it knows the partition."""
 
-Answer = ProduceResponse | NoResponse
-LateAnswer = Answer | Steps[Answer]
-Outcome = Answer | asyncio.Future[LateAnswer] | Coroutine[Any, Any, LateAnswer]
+Answer = ProduceResponse | NoResponse | Steps[ProduceResponse]
+Outcome = Answer | Later | Coroutine[Any, Any, Answer | Later]
 
 
 @api(ApiKey.PRODUCE)
@@ -100,18 +98,21 @@ def _offer_shortcut(broker: Broker, request: Request[ProduceRequest], partition:
 
 
 class _Produce:
-    """One request: which batches were appended, which were refused, and what is still to be awaited."""
+    """One request: which batches were appended, which were refused, and how many are not acknowledged yet.
+
+    The reply is completed with the last of them.
+    """
 
     __slots__ = (
         "acks",
         "broker",
-        "flushes",
         "is_long",
         "named_again",
         "now_ms",
         "partition",
         "request",
         "responses",
+        "unacknowledged",
         "unopened",
         "version",
     )
@@ -123,7 +124,8 @@ class _Produce:
         self.acks = request.message.acks
         self.now_ms = broker.clock.now_ms()
         self.responses: list[TopicProduceResponse] = []
-        self.flushes: list[tuple[asyncio.Future[None], PartitionProduceResponse]] = []
+        self.unacknowledged = 1
+        """What the answer waits for: fsyncs, and until the last batch is appended the handler itself."""
         self.unopened: list[tuple[Partition, bytearray, PartitionProduceResponse]] = []
         self.partition: Partition | None = None
         """The last one that was appended to."""
@@ -145,9 +147,22 @@ class _Produce:
     def finish(self) -> Outcome:
         if self.unopened:
             return self.open_then_append()
-        if self.flushes:
-            return asyncio.ensure_future(self.finish_after_flush())
-        return self.answer()
+        return self.answer_if_acknowledged()
+
+    def answer_if_acknowledged(self) -> Answer | Later:
+        self.unacknowledged -= 1
+        return LATER if self.unacknowledged else self.answer()
+
+    def acknowledge(self, response: PartitionProduceResponse, error: KafkaError | None) -> None:
+        """A batch that the answer waited for is acknowledged, or refused with `error`."""
+        if error is not None:
+            _refuse(response, error, None)
+        self.unacknowledged -= 1
+        if not self.unacknowledged:
+            try:
+                self.request.reply.complete(self.answer())
+            except CloseConnection as fault:
+                self.request.reply.fail(fault)
 
     def append_topic(self, topic: TopicProduceData) -> None:
         self._add_response(topic, [self._append(topic, data) for data in topic.partition_data])
@@ -222,9 +237,12 @@ class _Produce:
         response.log_append_time_ms = result.log_append_time_ms
         response.log_start_offset = result.log_start_offset
         if partition.log.needs_flush(self.now_ms):
-            self.flushes.append((self.broker.partitions.flusher.flush(partition.log), response))
+            self.unacknowledged += 1
+            self.broker.partitions.flusher.flush(
+                partition.log, lambda error: self.acknowledge(response, error)
+            )
 
-    async def open_then_append(self) -> LateAnswer:
+    async def open_then_append(self) -> Answer | Later:
         names_records = self.acks != 0 and self.version >= _FIRST_VERSION_WITH_RECORD_ERRORS
         errors_left = MAX_RECORD_ERRORS if names_records else 0
         for partition, batch, response in self.unopened:
@@ -240,19 +258,12 @@ class _Produce:
                     response.record_errors = lazily(error.record_errors, _named)
                     errors_left -= len(error.record_errors)
                     self.is_long = True
-        return await self.finish_after_flush()
-
-    async def finish_after_flush(self) -> LateAnswer:
-        for flush, response in self.flushes:
-            try:
-                await flush
-            except KafkaError as error:
-                _refuse(response, error, None)
-        return in_steps(self.answer()) if self.is_long else self.answer()
+        return self.answer_if_acknowledged()
 
     def answer(self) -> Answer:
         if self.acks != 0:
-            return ProduceResponse(responses=self.responses)
+            answer = ProduceResponse(responses=self.responses)
+            return in_steps(answer) if self.is_long else answer
         for topic in self.responses:
             for response in topic.partition_responses:
                 if response.error_code:

@@ -12,10 +12,10 @@ answered like a consumer's. preferred_read_replica is -1: a partition has one re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 
 from klamm.apis.broker import Broker
-from klamm.apis.registry import Request, api
+from klamm.apis.registry import LATER, Later, Request, api
 from klamm.apis.steps import Steps, lazily, pieces_of
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -51,7 +51,7 @@ _READ_COMMITTED = 1
 _NO_RECORDS = b""
 
 Answer = FetchResponse | Steps[FetchResponse]
-Outcome = Answer | asyncio.Future[Answer]
+Outcome = Answer | Later
 
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 """No answer is longer, whatever the client allows: a frame's length must fit in 32 bits with room."""
@@ -161,10 +161,12 @@ class _Fetch:
         try:
             result = self._collect()
         except WouldBlock:
-            return asyncio.ensure_future(self._answer_from_disk())
+            self._start_reading_from_disk()
+            return LATER
         if self._is_enough(result) or self.message.max_wait_ms <= 0:
             return self._respond(result)
-        return self._park(result)
+        self._park(result)
+        return LATER
 
     def start_in_steps(self) -> Steps[Outcome]:
         """As `start`, for very many partitions."""
@@ -178,25 +180,38 @@ class _Fetch:
                 result.collect(piece, may_block=False)
                 yield
         except WouldBlock:
-            return asyncio.ensure_future(self._answer_from_disk())
+            self._start_reading_from_disk()
+            return LATER
         sessions = self.broker.fetch_sessions
         count = len(self.fetch.targets)
         if self._is_enough(result) or self.message.max_wait_ms <= 0 or not sessions.may_park(count):
             return (yield from self._respond_in_steps(result))
-        parked = self._park(result)
         sessions.count_parked(count)
-        parked.add_done_callback(lambda _: sessions.count_parked(-count))
-        return parked
+        self._park(result, lambda: sessions.count_parked(-count))
+        return LATER
 
-    def _park(self, result: FetchResult) -> asyncio.Future[Answer]:
-        return ParkedFetch(
+    def _start_reading_from_disk(self) -> None:
+        """Answer from a thread. Later requests of the connection start meanwhile."""
+        asyncio.get_running_loop().create_task(self._read_from_disk())
+
+    async def _read_from_disk(self) -> None:
+        reply = self.request.reply
+        try:
+            reply.complete(await self._answer_from_disk())
+        except Exception as error:
+            reply.fail(error)
+
+    def _park(self, result: FetchResult, on_end: Callable[[], None] | None = None) -> None:
+        ParkedFetch(
             self.fetch,
+            self.request.reply,
             self._attempt,
             self._answer_from_disk,
             min_bytes=self.min_bytes,
             bytes_so_far=result.byte_count,
             max_wait_ms=self.message.max_wait_ms,
-        ).future
+            on_end=on_end,
+        )
 
     def _collect(self) -> FetchResult:
         targets = ready_targets(self.fetch)
@@ -222,8 +237,7 @@ class _Fetch:
         )
 
     def _reserve_files(self, targets: Sized) -> int:
-        request = self.request
-        return request.connection.reserve_files(request.correlation_id, len(targets))
+        return self.request.reply.reserve_files(len(targets))
 
     def _is_enough(self, result: FetchResult) -> bool:
         return result.must_answer or result.byte_count >= self.min_bytes or not self.fetch.targets

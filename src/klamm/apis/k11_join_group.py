@@ -7,10 +7,8 @@ static members; 8 a reason, which is not used; 9 lets a static leader that comes
 
 from __future__ import annotations
 
-import asyncio
-
 from klamm.apis.broker import Broker
-from klamm.apis.registry import Request, api
+from klamm.apis.registry import LATER, Later, Request, api
 from klamm.groups.coordinator import JoinRequest
 from klamm.groups.events import JoinResult, Subscription
 from klamm.model.errors import ErrorCode, KafkaError
@@ -31,20 +29,13 @@ at all names of all members in one go: a thousand members with this many take so
 
 
 @api(ApiKey.JOIN_GROUP)
-def handle(
-    broker: Broker, request: Request[JoinGroupRequest]
-) -> JoinGroupResponse | asyncio.Future[JoinGroupResponse]:
+def handle(broker: Broker, request: Request[JoinGroupRequest]) -> JoinGroupResponse | Later:
+    version, reply = request.version, request.reply
     try:
-        joined = broker.groups.join(_join_request(request))
+        broker.groups.join(_join_request(request), lambda result: reply.complete(_response(result, version)))
     except KafkaError as error:
-        return _response(JoinResult(error.code, request.message.member_id), request.version)
-    if joined.done():
-        return _response(joined.result(), request.version)
-    return asyncio.ensure_future(_respond_when(joined, request.version))
-
-
-async def _respond_when(joined: asyncio.Future[JoinResult], version: int) -> JoinGroupResponse:
-    return _response(await joined, version)
+        return _response(JoinResult(error.code, request.message.member_id), version)
+    return LATER
 
 
 def _join_request(request: Request[JoinGroupRequest]) -> JoinRequest:

@@ -6,10 +6,8 @@ member must name the protocol that it believes was chosen.
 
 from __future__ import annotations
 
-import asyncio
-
 from klamm.apis.broker import Broker
-from klamm.apis.registry import Request, api
+from klamm.apis.registry import LATER, Later, Request, api
 from klamm.groups.events import Sync, SyncResult
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -19,10 +17,8 @@ _FIRST_VERSION_WITH_PROTOCOL = 5
 
 
 @api(ApiKey.SYNC_GROUP)
-def handle(
-    broker: Broker, request: Request[SyncGroupRequest]
-) -> SyncGroupResponse | asyncio.Future[SyncGroupResponse]:
-    message = request.message
+def handle(broker: Broker, request: Request[SyncGroupRequest]) -> SyncGroupResponse | Later:
+    message, reply = request.message, request.reply
     if request.version >= _FIRST_VERSION_WITH_PROTOCOL and None in (
         message.protocol_type,
         message.protocol_name,
@@ -37,16 +33,10 @@ def handle(
         assignments={each.member_id: bytes(each.assignment) for each in message.assignments},
     )
     try:
-        synced = broker.groups.sync(message.group_id, sync)
+        broker.groups.sync(message.group_id, sync, lambda result: reply.complete(_response(result)))
     except KafkaError as error:
         return _response(SyncResult(error.code))
-    if synced.done():
-        return _response(synced.result())
-    return asyncio.ensure_future(_respond_when(synced))
-
-
-async def _respond_when(synced: asyncio.Future[SyncResult]) -> SyncGroupResponse:
-    return _response(await synced)
+    return LATER
 
 
 def _response(result: SyncResult) -> SyncGroupResponse:

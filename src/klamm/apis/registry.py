@@ -5,16 +5,22 @@ A module `kNN_name.py` registers one handler for its API key:
     @api(ApiKey.HEARTBEAT)
     def handle(broker: Broker, request: Request[HeartbeatRequest]) -> HeartbeatResponse: ...
 
-What the handler returns decides how the connection goes on:
+There is one way to answer: whoever has the answer completes `request.reply` (model/reply.py), now or later.
+Answers leave in request order. The handler itself returns
+
+* `LATER`: somebody completes the reply, or has done so. Later requests of the connection may start meanwhile
+  (a produce that waits for replicas, a fetch, a join);
+
+or, where the handler has the answer itself, something that completes the reply (server/replies.py):
 
 * a response message: answered at once, so it must be small, whatever the request asks for;
-* an `asyncio.Future`: the first stage is done and later requests of the connection may start; the answer
-  leaves, in request order, when the future is done (a produce that waits for replicas, a fetch, a join);
 * a coroutine (an `async def` handler): nothing further of this connection is handled until it is done, so
   that effects happen in request order (administration, commits);
 * a generator (see steps.py): as a coroutine, but it yields after every short step of its work, and its
-  answer is encoded in steps too. It may also return a future or a coroutine, to go on as that;
+  answer is encoded in steps too;
 * `NO_RESPONSE`: the client asked for no answer (acks=0).
+
+The result of a coroutine or a generator may be any of these again.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from klamm.model.reply import Reply
 from klamm.protocol.apis import ApiKey
 
 MessageT = TypeVar("MessageT")
@@ -50,12 +57,6 @@ class ConnectionHandle(Protocol):
     def files_left(self) -> int:
         """How many segment files an answer may hold open until it is sent, if it is made at once."""
 
-    def reserve_files(self, correlation_id: int, wanted: int) -> int:
-        """How many of `wanted` segment files the answer to a request may hold open until it is sent.
-
-        They are kept for this answer, which is made in a thread or in steps.
-        """
-
     def on_close(self, callback: Callable[[], None]) -> None:
         """Have `callback` called once, when the connection is gone."""
 
@@ -64,13 +65,14 @@ _NO_FRAME = memoryview(b"")
 
 
 class Request(Generic[MessageT]):
-    """One decoded request. `frame` is the receive buffer's: it may be read in the first stage only.
+    """One decoded request, and the reply that it still lacks.
 
-    A large request is one of very many elements or bytes. What is done for each of its elements must be done
-    in steps. Its frame stays until the last of them.
+    `frame` is the receive buffer's: it may be read until the handler returns. A large request is one of very
+    many elements or bytes. What is done for each of its elements must be done in steps. Its frame stays until
+    the last of them.
     """
 
-    __slots__ = ("client_id", "connection", "correlation_id", "frame", "is_large", "message", "version")
+    __slots__ = ("client_id", "connection", "frame", "is_large", "message", "reply", "version")
 
     def __init__(
         self,
@@ -78,18 +80,18 @@ class Request(Generic[MessageT]):
         version: int,
         client_id: str | None,
         connection: ConnectionHandle,
+        reply: Reply,
         frame: memoryview = _NO_FRAME,
-        correlation_id: int = 0,
         *,
         is_large: bool = False,
     ) -> None:
         self.frame = frame
-        self.correlation_id = correlation_id
         self.is_large = is_large
         self.message = message
         self.version = version
         self.client_id = client_id
         self.connection = connection
+        self.reply = reply
 
     @property
     def client_host(self) -> str:
@@ -105,6 +107,13 @@ class NoResponse:
 
 
 NO_RESPONSE = NoResponse()
+
+
+class Later:
+    """The type of `LATER`."""
+
+
+LATER = Later()
 
 
 class CloseConnection(Exception):

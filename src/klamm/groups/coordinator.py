@@ -205,8 +205,11 @@ class GroupCoordinator:
 
     # Members
 
-    def join(self, request: JoinRequest) -> asyncio.Future[JoinResult]:
-        """Raises KafkaError when the request is refused before it reaches a group."""
+    def join(self, request: JoinRequest, answer: Callable[[JoinResult], None]) -> None:
+        """`answer` gets the result when the group has one, perhaps before this returns.
+
+        Raises KafkaError when the request is refused before it reaches a group.
+        """
         shard = self._named_shard(request.group_id)
         limits = self._settings
         if not limits.min_session_timeout_ms <= request.session_timeout_ms <= limits.max_session_timeout_ms:
@@ -216,7 +219,7 @@ class GroupCoordinator:
         else:
             group = _known(shard.find(request.group_id), ErrorCode.UNKNOWN_MEMBER_ID)
         rebalance_timeout_ms = request.rebalance_timeout_ms
-        token, future = shard.park_join()
+        token = shard.park_join(answer)
         join = Join(
             member_id=request.member_id,
             instance_id=request.instance_id,
@@ -235,18 +238,16 @@ class GroupCoordinator:
         )
         group.join(join, token, self._timers.now_ms())
         shard.perform(group)
-        return future
 
     def _new_member_id(self, name: str) -> str:
         return f"{name[:_MAX_NAME_LENGTH]}-{self._new_unique_id()}"
 
-    def sync(self, group_id: str, request: Sync) -> asyncio.Future[SyncResult]:
+    def sync(self, group_id: str, request: Sync, answer: Callable[[SyncResult], None]) -> None:
         shard = self._named_shard(group_id)
         group = _known(shard.find(group_id), ErrorCode.UNKNOWN_MEMBER_ID)
-        token, future = shard.park_sync()
+        token = shard.park_sync(answer)
         group.sync(request, token, self._timers.now_ms())
         shard.perform(group)
-        return future
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
         group = _known(self._named_shard(group_id).find(group_id), ErrorCode.UNKNOWN_MEMBER_ID)

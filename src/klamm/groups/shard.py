@@ -74,7 +74,8 @@ class Shard:
         self._on_lost = on_lost
         self._groups: dict[str, Group] = {}
         self._group_timers: dict[str, _Timer] = {}
-        self._parked: dict[Token, asyncio.Future[Any]] = {}
+        self._parked: dict[Token, Callable[[Any], None]] = {}
+        """The joins and syncs that wait, each with what takes its result."""
         self._next_token = 0
         self._deletions: set[asyncio.Task[ErrorCode]] = set()
         """They end when the writer is closed."""
@@ -201,18 +202,17 @@ class Shard:
 
     # Effects
 
-    def park_join(self) -> tuple[Token, asyncio.Future[JoinResult]]:
-        future: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
-        return self._park(future), future
+    def park_join(self, answer: Callable[[JoinResult], None]) -> Token:
+        """A token for a join: `answer` gets the result when the group has one."""
+        return self._park(answer)
 
-    def park_sync(self) -> tuple[Token, asyncio.Future[SyncResult]]:
-        future: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
-        return self._park(future), future
+    def park_sync(self, answer: Callable[[SyncResult], None]) -> Token:
+        return self._park(answer)
 
-    def _park(self, future: asyncio.Future[Any]) -> Token:
+    def _park(self, answer: Callable[[Any], None]) -> Token:
         self._next_token += 1
         token = Token(self._next_token)
-        self._parked[token] = future
+        self._parked[token] = answer
         return token
 
     def perform(self, group: Group) -> asyncio.Future[ErrorCode] | None:
@@ -220,9 +220,7 @@ class Shard:
         last_write = None
         for effect in group.take_effects():
             if isinstance(effect, Answered):
-                future = self._parked.pop(effect.token)
-                if not future.done():  # a connection that closed has cancelled its requests
-                    future.set_result(effect.result)
+                self._parked.pop(effect.token)(effect.result)
             else:
                 last_write = self._persist(group, effect)
         if group.is_untouched and self.table.get(group.group_id) is None:

@@ -104,7 +104,7 @@ class Housekeeping:
         for partition in self._online():
             if partition.log.config.flush_ms < _NEVER_MS and partition.log.needs_flush(now_ms):
                 with _one_failure_is_not_all(partition):
-                    await self._partitions.flusher.flush(partition.log)
+                    await self._partitions.flusher.flushed(partition.log)
 
     async def write_checkpoints(self) -> None:
         """Note down where recovery would begin, where logs start, and the high watermarks."""

@@ -69,7 +69,7 @@ class OffsetsLog:
         self, led: Partition, leader_epoch: int, end_offset: int, *, must_flush: bool
     ) -> None:
         if must_flush:
-            await self._partitions.flusher.flush(led.log)
+            await self._partitions.flusher.flushed(led.log)
         if led.high_watermark < end_offset:
             progress = _Progress()
             led.watch(progress)

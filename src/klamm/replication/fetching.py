@@ -13,9 +13,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from itertools import islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.reply import Reply
 from klamm.replication.fetch_sessions import FetchTarget, TargetSet
 from klamm.replication.partition import Partition
 from klamm.storage.log import FileSlice, WouldBlock
@@ -168,46 +169,48 @@ def _may_read_more(target: FetchTarget, partition: Partition) -> bool:
     return target.position.fetch_offset < partition.high_watermark
 
 
-ResponseT = TypeVar("ResponseT")
-
-
-class ParkedFetch(Generic[ResponseT]):
-    """A fetch whose answer is too small yet. `future` is done with the response, or cancelled by the
-    connection that goes away."""
+class ParkedFetch:
+    """A fetch whose answer is too small yet. It completes its reply, or ends with the reply's connection."""
 
     __slots__ = (
         "_attempt",
         "_attempt_from_disk",
         "_fetch",
+        "_is_over",
         "_is_scheduled",
         "_loop",
         "_min_bytes",
+        "_on_end",
+        "_reply",
         "_timer",
         "_woken_bytes",
-        "future",
     )
 
     def __init__(
         self,
         fetch: TargetSet,
-        attempt: Callable[[bool], ResponseT | None],
-        attempt_from_disk: Callable[[], Coroutine[Any, Any, ResponseT]],
+        reply: Reply,
+        attempt: Callable[[bool], Any],
+        attempt_from_disk: Callable[[], Coroutine[Any, Any, Any]],
         *,
         min_bytes: int,
         bytes_so_far: int,
         max_wait_ms: int,
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         """`attempt(is_last)` makes the response or returns None when it is still too small; where it would
-        block, `attempt_from_disk` makes it in a thread."""
+        block, `attempt_from_disk` makes it in a thread. `on_end` is called when the fetch is over."""
         self._fetch = fetch
         self._attempt = attempt
         self._attempt_from_disk = attempt_from_disk
         self._min_bytes = min_bytes
         self._woken_bytes = bytes_so_far
         self._is_scheduled = False
+        self._is_over = False
         self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[ResponseT] = self._loop.create_future()
-        self.future.add_done_callback(self._end)
+        self._reply = reply
+        self._on_end = on_end
+        reply.on_drop = self._end
         self._timer = self._loop.call_later(max_wait_ms / 1000, self._look, True)
         fetch.wake = self._wake
         fetch.watch()
@@ -221,7 +224,7 @@ class ParkedFetch(Generic[ResponseT]):
 
     def _look(self, is_last: bool) -> None:
         self._is_scheduled = False
-        if self.future.done():
+        if not self._reply.is_open:
             return
         try:
             response = self._attempt(is_last)
@@ -230,25 +233,31 @@ class ParkedFetch(Generic[ResponseT]):
             self._loop.create_task(self._look_on_disk())
             return
         except Exception as error:
-            self.future.set_exception(error)
+            self._end()
+            self._reply.fail(error)
             return
         if response is not None:
-            self.future.set_result(response)
+            self._end()
+            self._reply.complete(response)
 
     async def _look_on_disk(self) -> None:
         try:
             response = await self._attempt_from_disk()
         except Exception as error:
-            if not self.future.done():
-                self.future.set_exception(error)
+            self._end()
+            self._reply.fail(error)
             return
-        if not self.future.done():
-            self.future.set_result(response)
+        self._end()
+        self._reply.complete(response)
 
     def _stop_listening(self) -> None:
         self._timer.cancel()
         self._fetch.wake = None
 
-    def _end(self, _: asyncio.Future[ResponseT]) -> None:
-        self._stop_listening()
-        self._fetch.on_request_done()
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._stop_listening()
+            self._fetch.on_request_done()
+            if self._on_end is not None:
+                self._on_end()

@@ -2,11 +2,12 @@
 
 The socket is non-blocking and read straight from the loop's readiness callback; docs/adr/0001 says why this
 and not a transport. All frames of one read are handled in one go. Their answers leave together, at the latest
-after every eight requests (SEND_EVERY_REQUESTS), unless an earlier request is still being answered.
+after every eight requests (SEND_EVERY_REQUESTS), unless an earlier request is still being answered. Replies
+that are completed later (`replies.py`) are sent once per iteration of the loop, however many they are.
 
-Nothing is read from a connection while a coroutine or the steps of one of its requests are at work, while
-too many of its requests wait for their second stage, while its client does not take its answers, and while
-it waits for its turn because its requests took long (`turns.py`).
+Nothing is read from a connection while one of its replies holds it, while too many of its replies are not
+complete, while its client does not take its answers, and while it waits for its turn because its requests
+took long (`turns.py`).
 """
 
 from __future__ import annotations
@@ -18,27 +19,25 @@ import mmap
 import socket
 import time
 from collections.abc import Callable, Coroutine
-from types import CoroutineType, GeneratorType
 from typing import Any, Protocol
 
-from klamm.apis.registry import NO_RESPONSE, CloseConnection, Shortcut
-from klamm.apis.steps import Steps
+from klamm.apis.registry import CloseConnection, Shortcut
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
-from klamm.server.dispatch import Dispatcher, LargeRequest, frame_or_close
+from klamm.server.dispatch import Dispatcher, LargeRequest
 from klamm.server.receiving import LARGE_FRAME_BYTES, LargeBuffers, ReceiveMemoryExceeded, holds_frame
-from klamm.server.responses import PendingResponse, ResponseLine
+from klamm.server.replies import ReplyLine
 from klamm.server.sending import ColdRange, PeerGone, SendQueue
 from klamm.server.turns import LONG_S, Turns
-from klamm.server.unsent import AnswerBytes, ReservedFiles, UnsentAnswers
-from klamm.server.work import Job, WorkQueue
+from klamm.server.unsent import UnsentAnswers
+from klamm.server.work import WorkQueue
 from klamm.storage.log import FileSlice
 from klamm.storage.segments.page_cache import warm
 
 logger = logging.getLogger("klamm.server")
 
 MAX_REQUESTS_IN_FLIGHT = 1000
-"""Requests of one connection that wait for their second stage; librdkafka pipelines up to 1,000."""
+"""Replies of one connection that are not complete; librdkafka pipelines up to 1,000."""
 
 SEND_EVERY_REQUESTS = 8
 """Pipelined requests handled before their answers are sent, if more are waiting: the client works on the
@@ -80,26 +79,25 @@ class Connection:
     __slots__ = (
         "_carried",
         "_close_callbacks",
+        "_fault",
         "_has_sent",
-        "_is_alone",
         "_is_handling",
         "_is_noted_as_unsent",
         "_is_reading",
+        "_is_sending_soon",
         "_is_waiting_to_send",
         "_is_yielding",
-        "_job",
         "_large",
         "_large_filled",
         "_large_view",
         "_last_progress_s",
+        "_line",
         "_loop",
         "_on_its_way",
         "_send_queue",
-        "_serial_task",
         "_server",
         "_socket",
         "_started_s",
-        "_waiting",
         "_warming",
         "client_host",
         "is_closed",
@@ -118,16 +116,14 @@ class Connection:
         self.listener_name = listener_name
         self._loop = asyncio.get_running_loop()
         self._send_queue = SendQueue(sock)
-        self._waiting = ResponseLine(ReservedFiles(server.unsent))
+        self._line = ReplyLine(self, self._send_queue, server.work, server.unsent)
         self._has_sent = False
         self._carried: bytes = b""
         self._large: mmap.mmap | None = None
         self._large_view: memoryview | None = None
         self._large_filled = 0
-        self._serial_task: asyncio.Task[None] | None = None
-        self._job: Job | None = None
-        self._is_alone = False
-        """A large request is parked: no other request of this connection is handled meanwhile."""
+        self._fault: str | None = None
+        """Why the connection is closed as soon as the answers before the fault are sent."""
         self._is_yielding = False
         """The connection waits for its turn; `_carried` may hold whole frames."""
         self._warming: asyncio.Task[None] | None = None
@@ -137,6 +133,7 @@ class Connection:
         """When the handling of these frames began; 0 if they are short and only the produce shortcut handled
         them."""
         self._is_handling = False
+        self._is_sending_soon = False
         self._is_waiting_to_send = False
         self._is_noted_as_unsent = False
         self.is_closed = False
@@ -156,20 +153,13 @@ class Connection:
             self._note_unsent()  # answers to earlier requests of this read are not counted yet
         return self._server.unsent.files_left
 
-    def reserve_files(self, correlation_id: int, wanted: int) -> int:
-        return 0 if self.is_closed else self._waiting.reserved.reserve(correlation_id, wanted)
-
     @property
     def is_busy(self) -> bool:
         """A request is still being answered, so the client is not idle."""
-        return bool(self._waiting)
+        return bool(self._line)
 
-    def close(self, reason: str = "") -> None:
-        """Close the connection. Parked requests are abandoned: effects stand, answers are dropped.
-
-        A coroutine runs to its end: cancelled halfway, it could leave half an effect. Steps that are left are
-        not done: each step has a whole effect or none.
-        """
+    def close(self, reason: str = "", *, is_stopping: bool = False) -> None:
+        """Close the connection. Replies that are not complete are dropped: effects stand."""
         if self.is_closed:
             return
         self.is_closed = True
@@ -181,13 +171,10 @@ class Connection:
         if self._is_waiting_to_send:
             self._loop.remove_writer(descriptor)
         self._socket.close()
-        if self._job is not None:
-            self._job.cancel()
-            self._job = None
         if self._is_noted_as_unsent:
             self._server.unsent.note(self, 0, 0)
+        self._line.abandon(is_stopping=is_stopping)
         self._release_large()
-        self._waiting.abandon()
         for callback in self._close_callbacks:
             callback()
         self._close_callbacks.clear()
@@ -195,10 +182,9 @@ class Connection:
 
     def abandon(self) -> None:
         """Close the connection because the broker stops: no task may write once the logs are closed."""
-        self.close()
-        for task in (self._serial_task, self._warming):
-            if task is not None:
-                task.cancel()
+        self.close(is_stopping=True)
+        if self._warming is not None:
+            self._warming.cancel()
 
     # ---- receiving
 
@@ -255,8 +241,12 @@ class Connection:
         if self._large_filled == len(view):
             self._large_view = None
             self._handle_frames(view, len(view))
-            if self._job is None:  # else its steps read the buffer
-                self._release_large()
+            self._release_large_if_unused()
+
+    def _release_large_if_unused(self) -> None:
+        """The buffer is in use while a frame is received into it, and while steps may read it."""
+        if self._large_view is None and not self._line.job_count:
+            self._release_large()
 
     def _release_large(self) -> None:
         self._large_view = None
@@ -284,7 +274,7 @@ class Connection:
                 handled += 1
                 if position < end and (handled % SEND_EVERY_REQUESTS == 0 or len(frame) > SHORT_FRAME_BYTES):
                     self._yield_after(CONNECTION_TURN_LIMIT_S)
-                    if handled % SEND_EVERY_REQUESTS == 0 and not self._waiting:
+                    if handled % SEND_EVERY_REQUESTS == 0 and not self._line:
                         self._send_early()
             if position < end:
                 self._keep_rest(buffer[position:end])
@@ -293,10 +283,7 @@ class Connection:
             if self._started_s:
                 self._yield_after(LONG_S)
         except (MalformedMessage, CloseConnection, ReceiveMemoryExceeded) as error:
-            with contextlib.suppress(PeerGone, ColdRange):
-                self._send_queue.send()  # what was answered before the fault
-            self.close(str(error))
-            return
+            self._fault = str(error)
         finally:
             self._is_handling = False
         self._send_ready()
@@ -316,18 +303,15 @@ class Connection:
         self._carried = bytes(rest) if rest else b""
 
     def _must_wait(self) -> bool:
-        unsent_bytes = self._send_queue.pending_bytes + self._waiting.byte_count
+        line = self._line
+        unsent_bytes = self._send_queue.pending_bytes + line.byte_count
         if unsent_bytes and (unsent_bytes > MAX_UNSENT_BYTES or self._server.unsent.is_crowded):
             return True
-        if not self._waiting:  # nor is a coroutine or a job at work, which would be among them
-            return self._is_yielding or self.is_closed
         return (
-            self._serial_task is not None
-            or self._job is not None
-            or self._is_alone
-            or self._is_yielding
-            or len(self._waiting) >= MAX_REQUESTS_IN_FLIGHT
+            self._is_yielding
             or self.is_closed
+            or self._fault is not None
+            or (bool(line) and (line.hold_count > 0 or len(line) >= MAX_REQUESTS_IN_FLIGHT))
         )
 
     def _yield_after(self, long_s: float) -> None:
@@ -351,157 +335,60 @@ class Connection:
 
     def _handle(self, frame: memoryview) -> None:
         try:
-            if self.shortcut is not None and not self._waiting:
+            if self.shortcut is not None and not self._line:
                 answer = self.shortcut.take(frame)
                 if answer is not None:
                     self._send_queue.put(answer)
                     return
             if not self._started_s:
                 self._started_s = time.monotonic()
-            route, correlation_id, result = self._server.dispatcher.start(frame, self)
+            self._server.dispatcher.start(frame, self, self._line)
         except LargeRequest:
-            self._handle_in_steps(frame)
-            return
+            if self._large is None:  # the frame is in the buffer that all connections share
+                frame = memoryview(bytearray(frame))
+            self._server.dispatcher.start_in_steps(frame, self, self._line)
         except (MalformedMessage, CloseConnection):
             raise
         except Exception:
             logger.exception("a handler failed; its client %s is disconnected", self.client_host)
             raise CloseConnection("internal error") from None
-        if isinstance(result, asyncio.Future | CoroutineType | GeneratorType):
-            self._go_on(self._waiting.add(route, correlation_id), result)
-        elif result is not NO_RESPONSE:
-            if self._waiting:
-                chunks = frame_or_close(route, correlation_id, result)
-                self._waiting.finish(self._waiting.add(route, correlation_id), chunks)
-            else:
-                self._put(frame_or_close(route, correlation_id, result))
 
-    def _handle_in_steps(self, frame: memoryview) -> None:
-        """Handle a large request in steps: decoding, the work of its handler, and encoding the answer."""
-        if self._large is None:  # the frame is in the buffer that all connections share
-            frame = memoryview(bytearray(frame))
-        route, correlation_id, steps = self._server.dispatcher.start_in_steps(frame, self)
-        self._start_job(self._waiting.add(route, correlation_id), steps, is_large=True)
+    def on_answered(self) -> None:
+        """A reply was completed, holds the connection no longer, or its steps are over: see what can go on.
 
-    def _go_on(self, pending: PendingResponse, result: Any) -> None:
-        """Go on with what a handler, or a part of one, returned."""
-        if isinstance(result, asyncio.Future):
-            self._park(pending, result)
-        elif isinstance(result, CoroutineType):
-            self._serial_task = self._loop.create_task(self._run_serial(pending, result))
-            # A broker that stops may cancel the task before its first step: then nobody awaits the handler.
-            self._serial_task.add_done_callback(lambda _: result.close())
-        elif isinstance(result, GeneratorType):
-            self._start_job(pending, result, is_large=False)
-        else:
-            self._complete(pending, frame_or_close(pending.route, pending.correlation_id, result))
-
-    def _start_job(self, pending: PendingResponse, steps: Steps[Any], *, is_large: bool) -> None:
-        """Do `steps`, whose result is the answer or what a handler may return instead of it.
-
-        The first run of a small request is done at once: nearly always it is the last one as well.
+        Not at once: whoever completed the reply may be in the middle of something, and complete many more.
         """
+        if not self._is_handling and not self._is_sending_soon:
+            self._is_sending_soon = True
+            self._loop.call_soon(self._send_answered)
 
-        def answer() -> Steps[tuple[bool, Any]]:
-            result = yield from steps
-            if result is NO_RESPONSE or isinstance(result, asyncio.Future | CoroutineType | GeneratorType):
-                return False, result
-            return True, (yield from pending.route.frame_in_steps(pending.correlation_id, result, made.add))
+    def on_failed(self, reason: str) -> None:
+        """A reply will never be completed."""
+        self._fault = reason
+        self.on_answered()
 
-        def done(result: Any, error: Exception | None) -> None:
-            self._job = None
-            if is_large:
-                self._release_large()
-            if error is not None:
-                self._fail(error)
-                return
-            is_encoded, value = result
-            if is_encoded:
-                self._complete(pending, value)
-                return
-            self._is_alone = is_large and isinstance(value, asyncio.Future)
-            self._try_to_go_on(pending, value)
-            if not self._is_handling:
-                self._send_ready()
-
-        made = AnswerBytes(self._server.unsent)
-        self._job = job = Job(answer(), done, made)
-        if not is_large:
-            job.advance()
-        if not job.is_over:
-            self._server.work.add(job)
-
-    def _park(self, pending: PendingResponse, future: asyncio.Future[Any]) -> None:
-        pending.future = future
-
-        def finished(done: asyncio.Future[Any]) -> None:
-            if self.is_closed or done.cancelled():
-                return
-            self._is_alone = False
-            error = done.exception()
-            if error is not None:
-                self._fail(error)
-            else:
-                self._try_to_go_on(pending, done.result())
-
-        future.add_done_callback(finished)
-
-    async def _run_serial(self, pending: PendingResponse, work: Coroutine[Any, Any, Any]) -> None:
-        try:
-            response = await work
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            self._serial_task = None
-            self._fail(error)
-            return
-        self._serial_task = None
-        self._try_to_go_on(pending, response)
-
-    def _try_to_go_on(self, pending: PendingResponse, result: Any) -> None:
-        """`_go_on` from a callback of the loop, where nobody else closes the connection on a fault."""
-        if self.is_closed:
-            if isinstance(result, CoroutineType | GeneratorType):
-                result.close()
-            return
-        try:
-            self._go_on(pending, result)
-        except CloseConnection as error:
-            self.close(str(error))
-
-    def _fail(self, error: BaseException) -> None:
-        if isinstance(error, CloseConnection | MalformedMessage):
-            self.close(str(error))
-        else:
-            logger.error("a handler failed; its client is disconnected", exc_info=error)
-            self.close("internal error")
-
-    def _complete(self, pending: PendingResponse, chunks: list[Any]) -> None:
-        if self.is_closed:
-            return
-        self._waiting.finish(pending, chunks)
-        if not self._is_handling:
-            self._send_ready()
+    def _send_answered(self) -> None:
+        self._is_sending_soon = False
+        self._release_large_if_unused()
+        self._send_ready()
 
     # ---- sending
 
-    def _put(self, chunks: list[Any]) -> None:
-        for chunk in chunks:
-            self._send_queue.put(chunk)
-
     def _send_ready(self) -> None:
-        """Send every response that is next in order, then go on with what back-pressure held up."""
+        """Send every answer that is next in order, then go on with what back-pressure held up."""
         if self.is_closed:
             return
-        waiting = self._waiting
-        if waiting:
-            for chunks in waiting.take_ready():
-                self._put(chunks)
+        if self._fault is not None:
+            with contextlib.suppress(PeerGone, ColdRange):
+                self._send_queue.send()  # what was answered before the fault
+            self.close(self._fault)
+            return
+        line = self._line
         if self._send_queue.pending_bytes and not self._is_waiting_to_send and self._warming is None:
             self._send()
-        if waiting.byte_count or self._send_queue.pending_bytes or self._is_noted_as_unsent:
+        if line.byte_count or self._send_queue.pending_bytes or self._is_noted_as_unsent:
             self._note_unsent()
-        if waiting or self._send_queue.pending_bytes or self._carried or not self._is_reading:
+        if line or self._send_queue.pending_bytes or self._carried or not self._is_reading:
             self._regulate_reading()
 
     def _send(self, *, is_warm: bool = False) -> None:
@@ -527,8 +414,8 @@ class Connection:
         if self.is_closed:
             return
         byte_count, file_count = self._send_queue.held()
-        byte_count += self._waiting.memory_bytes
-        file_count += self._waiting.file_count
+        byte_count += self._line.memory_bytes
+        file_count += self._line.file_count
         self._is_noted_as_unsent = byte_count > 0 or file_count > 0
         self._server.unsent.note(self, byte_count, file_count)
 

@@ -1,14 +1,13 @@
-"""Decodes a frame, finds the handler of its API key and version, and encodes what the handler answers."""
+"""Decodes a frame, finds the handler of its API key and version, and has it answered."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from types import GeneratorType
 from typing import Any, NamedTuple
 
 from klamm.apis.broker import Broker
-from klamm.apis.registry import NO_RESPONSE, CloseConnection, ConnectionHandle, Handler, Request
+from klamm.apis.registry import CloseConnection, ConnectionHandle, Handler, Request
 from klamm.apis.steps import Steps
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import API_VERSIONS, ApiKey
@@ -21,8 +20,7 @@ from klamm.protocol.headers import (
 )
 from klamm.protocol.messages.k18_api_versions import ApiVersion, ApiVersionsResponse
 from klamm.protocol.schema import Message
-
-logger = logging.getLogger("klamm.server")
+from klamm.server.replies import ReplyLine
 
 MAX_ELEMENTS_AT_ONCE = 1_000
 """Elements of a request that are decoded without a pause: about two milliseconds. Few clients have more."""
@@ -55,17 +53,6 @@ class Route(NamedTuple):
         return encode_response_frame_in_steps(self.key, self.version, correlation_id, response, count_bytes)
 
 
-def frame_or_close(route: Route, correlation_id: int, response: Any) -> list[Any]:
-    """The chunks of one response frame; none for NO_RESPONSE. Raises CloseConnection."""
-    if response is NO_RESPONSE:
-        return []
-    try:
-        return route.frame(correlation_id, response)
-    except Exception:
-        logger.exception("the answer of API key %d version %d cannot be written", route.key, route.version)
-        raise CloseConnection("internal error") from None
-
-
 class Dispatcher:
     """Finds the route of each frame and starts its handler."""
 
@@ -74,18 +61,20 @@ class Dispatcher:
         self._handlers = handlers
         self._routes: dict[tuple[int, int], Route] = {}
 
-    def start(self, frame: memoryview, connection: ConnectionHandle) -> tuple[Route, int, Any]:
-        """Decode one request and run its handler's first stage: (route, correlation id, what it returned).
+    def start(self, frame: memoryview, connection: ConnectionHandle, line: ReplyLine) -> None:
+        """Decode one request, open its reply in `line`, and run its handler.
 
-        Raises MalformedMessage or CloseConnection when the peer cannot be answered, and LargeRequest when
-        the request should be started in steps.
+        Raises MalformedMessage or CloseConnection when the peer cannot be answered, and LargeRequest, with
+        nothing done, when the request should be started in steps.
         """
         api_key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
         route = self._routes.get((api_key, version))
         if route is None:
             if api_key == ApiKey.API_VERSIONS and version not in API_VERSIONS[ApiKey.API_VERSIONS].accepted:
                 # A newer client asks what we speak: version 0 is the one answer that it surely reads.
-                return self._add_route(ApiKey.API_VERSIONS, 0), correlation_id, _unsupported_version()
+                route = self._add_route(ApiKey.API_VERSIONS, 0)
+                line.open(route, correlation_id).complete(_unsupported_version())
+                return
             route = self._find_route(api_key, version, client_id)
         if len(frame) > MAX_BYTES_AT_ONCE:
             raise LargeRequest
@@ -93,25 +82,26 @@ class Dispatcher:
             message, _ = decode(route.request_class, version, frame, body_offset, MAX_ELEMENTS_AT_ONCE)
         except TooManyElements:
             raise LargeRequest from None
-        request = Request(message, version, client_id, connection, frame, correlation_id)
-        return route, correlation_id, route.handler(self._broker, request)
+        reply = line.open(route, correlation_id)
+        reply.complete(
+            route.handler(self._broker, Request(message, version, client_id, connection, reply, frame))
+        )
 
-    def start_in_steps(
-        self, frame: memoryview, connection: ConnectionHandle
-    ) -> tuple[Route, int, Steps[Any]]:
+    def start_in_steps(self, frame: memoryview, connection: ConnectionHandle, line: ReplyLine) -> None:
         """As `start`, for a request that `start` refused as large. `frame` must stay as it is meanwhile."""
         api_key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
         route = self._routes[api_key, version]
+        reply = line.open(route, correlation_id)
 
         def steps() -> Steps[Any]:
             message, _ = yield from decode_in_steps(route.request_class, version, frame, body_offset)
-            request = Request(message, version, client_id, connection, frame, correlation_id, is_large=True)
+            request = Request(message, version, client_id, connection, reply, frame, is_large=True)
             result = route.handler(self._broker, request)
             if isinstance(result, GeneratorType):
                 result = yield from result
             return result
 
-        return route, correlation_id, steps()
+        reply.do_steps(steps(), is_large=True)
 
     def _find_route(self, api_key: int, version: int, client_id: str | None) -> Route:
         if api_key not in self._handlers:

@@ -71,6 +71,16 @@ class UnsentAnswers:
     def files_left(self) -> int:
         return max(0, self._max_files - self.file_count - self.reserved_files)
 
+    def reserve_files(self, wanted: int) -> int:
+        """Keep up to `wanted` files for an answer that is being made; returns how many."""
+        reserved = max(0, min(wanted, self.files_left))
+        self.reserved_files += reserved
+        return reserved
+
+    def release_files(self, count: int) -> None:
+        """An answer that had files reserved is finished, or will not be."""
+        self.reserved_files -= count
+
     @property
     def is_crowded_with_bytes(self) -> bool:
         return 2 * (self.byte_count + self.bytes_being_made) > self._max_bytes
@@ -134,38 +144,6 @@ class AnswerBytes:
         if self.byte_count:
             self._unsent.count_being_made(-self.byte_count)
             self.byte_count = 0
-
-
-class ReservedFiles:
-    """The files that are reserved for those answers of one connection that are still being made.
-
-    They are known by the correlation ids of their requests.
-    """
-
-    __slots__ = ("_counts", "_unsent")
-
-    def __init__(self, unsent: UnsentAnswers) -> None:
-        self._unsent = unsent
-        self._counts: dict[int, int] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._counts)
-
-    def reserve(self, correlation_id: int, wanted: int) -> int:
-        """Reserve up to `wanted` files for an answer, in all; return how many it has."""
-        before = self._counts.get(correlation_id, 0)
-        more = max(0, min(wanted - before, self._unsent.files_left))
-        if more:
-            self._counts[correlation_id] = before + more
-            self._unsent.reserved_files += more
-        return before + more
-
-    def release(self, correlation_id: int) -> None:
-        self._unsent.reserved_files -= self._counts.pop(correlation_id, 0)
-
-    def release_all(self) -> None:
-        self._unsent.reserved_files -= sum(self._counts.values())
-        self._counts.clear()
 
 
 def _most_files() -> int:
