@@ -48,7 +48,7 @@ class FakeDispatcher:
     e echoes, f answers with `file_slice`, p parks, s is serial, n answers nothing, z answers as many bytes as
     the number that follows, m is malformed, c closes, x fails, u has an answer that cannot be encoded, g
     answers in steps and d parks after steps. L is a large request, which echoes after `step_count` steps, and
-    P is one that parks after them.
+    P is one that parks after them. C is a large request whose steps complete its reply themselves.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class FakeDispatcher:
     def start(self, frame: memoryview, connection: ConnectionHandle, line: ReplyLine) -> None:
         (correlation_id,) = struct.unpack_from(">i", frame)
         letter, rest = bytes(frame[4:5]), bytes(frame[5:])
-        if letter in (b"L", b"P"):
+        if letter in (b"L", b"P", b"C"):
             raise LargeRequest
         self.handled.append(letter + rest[:20])
         reply = line.open(FakeRoute(), correlation_id)
@@ -79,8 +79,11 @@ class FakeDispatcher:
             for _ in range(self.step_count):
                 yield
             self.handled.append(bytes(frame[4:24]))
-            is_echo = frame[4:5] == b"L"
-            return bytes(frame[5:]) if is_echo else self._park(correlation_id, reply)
+            if frame[4:5] == b"C":
+                reply.complete(bytes(frame[5:]))
+                yield
+                return LATER
+            return bytes(frame[5:]) if frame[4:5] == b"L" else self._park(correlation_id, reply)
 
         reply.do_steps(steps(), is_large=True)
 

@@ -105,6 +105,18 @@ async def test_a_large_request_holds_its_connection_until_it_is_answered(
         assert [await server.receive() for _ in range(2)] == [(1, b"large"), (2, b"next")]
 
 
+async def test_steps_may_have_their_reply_completed_before_they_are_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work_module, "LONGEST_RUN_S", 0.0)
+    async with fake_server() as server:
+        await server.send(frame(1, "C", bytes(2_000_000)) + frame(2, "e", b"next"))
+        assert len((await server.receive())[1]) == 2_000_000
+        assert await server.receive() == (2, b"next")
+        await eventually(lambda: server.connection._large is None)
+        assert (server.connection._line.hold_count, server.connection._line.job_count) == (0, 0)
+
+
 async def test_a_frame_in_a_large_buffer_is_given_back_after_the_steps_of_a_small_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

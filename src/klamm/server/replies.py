@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import CoroutineType, GeneratorType
 from typing import Any, Protocol
 
@@ -154,7 +155,8 @@ class ReplyInLine:
         self._set_holding(line, True)
         made = AnswerBytes(line.unsent)
         line.job_count += 1
-        self._work = job = Job(self._answer_in_steps(steps, made), self._on_steps_done, made)
+        done = partial(self._on_steps_done, line)
+        self._work = job = Job(self._answer_in_steps(steps, made), done, made)
         if not is_large:
             job.advance()
         if not job.is_over:
@@ -168,9 +170,8 @@ class ReplyInLine:
         assert self._format is not None
         return True, (yield from self._format.frame_in_steps(self.correlation_id, result, made.add))
 
-    def _on_steps_done(self, result: Any, error: Exception | None) -> None:
-        line = self._line
-        assert line is not None, "the job of a dropped reply is cancelled"
+    def _on_steps_done(self, line: ReplyLine, result: Any, error: Exception | None) -> None:
+        """Also called if the steps themselves had the reply completed, by a group for example."""
         self._work = None
         line.job_count -= 1
         if error is not None:
@@ -181,7 +182,7 @@ class ReplyInLine:
             self.complete_encoded(value)
         else:
             self.complete(value)
-            line.owner.on_answered()  # the frame of the request is not read any longer
+        line.owner.on_answered()  # the frame of the request is not read any longer
 
     def _run(self, line: ReplyLine, coroutine: CoroutineType[Any, Any, Any]) -> None:
         """Let a coroutine run to its end, also if the client leaves: cancelled, it might do half its work."""
