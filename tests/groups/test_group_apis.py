@@ -23,7 +23,17 @@ from klamm.apis import (
 )
 from klamm.apis.registry import Request
 from klamm.apis.steps import run
-from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, Endpoint, PartitionImage, TopicImage
+from klamm.cluster.image import (
+    OFFSETS_TOPIC,
+    BrokerDelta,
+    BrokerImage,
+    Endpoint,
+    ImageDelta,
+    PartitionImage,
+    TopicImage,
+    image_of_topics,
+    topic_delta,
+)
 from klamm.groups import loading
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import ZERO_TOPIC_ID, TopicId
@@ -64,12 +74,18 @@ class FakeBroker:
         self.partitions = SimpleNamespace(is_offline=lambda topic, index: False)
         node = BrokerImage(1, {"PLAINTEXT": Endpoint("example.org", 9092)})
         known = topic("t", TOPIC_ID, 2)
-        image = ClusterImage("c", 1, {1: node}, {"t": known}, {TOPIC_ID: "t"}, {}, {}, {})
+        brokers = {1: BrokerDelta(None, node)}
+        image = image_of_topics("c", 1, {"t": known}).with_delta(ImageDelta(brokers=brokers))
         self.cluster = SimpleNamespace(image=image, ensure_offsets_topic=self._ensure_offsets_topic)
 
     async def _ensure_offsets_topic(self) -> None:
         count = self.coordination.log.partition_count
-        self.cluster.image = self.cluster.image.with_topic(topic(OFFSETS_TOPIC, OTHER_ID, count))
+        self.change_topic(OFFSETS_TOPIC, topic(OFFSETS_TOPIC, OTHER_ID, count))
+
+    def change_topic(self, name: str, after: TopicImage | None) -> None:
+        image = self.cluster.image
+        delta = topic_delta(image.topics.get(name), after)
+        self.cluster.image = image.with_delta(ImageDelta(topics={name: delta}))
 
     async def start(self) -> FakeBroker:
         await self.coordination.start()
@@ -161,7 +177,7 @@ async def test_no_coordinator_without_the_topic_of_offsets() -> None:
     assert broker.groups.partition_for("h") > 0
     asked = asyncio.ensure_future(coordinator_code(broker, "h"))
     await settle()
-    broker.cluster.image = broker.cluster.image.with_topic(topic(OFFSETS_TOPIC, OTHER_ID, 1))
+    broker.change_topic(OFFSETS_TOPIC, topic(OFFSETS_TOPIC, OTHER_ID, 1))
     await broker.coordination.time.advance(loading.LOAD_WAIT_MS)
     assert await asked == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
@@ -355,8 +371,7 @@ async def test_fetch(version: int) -> None:
 async def test_an_offset_of_an_earlier_topic_of_the_name_is_not_shown(version: int) -> None:
     broker = await FakeBroker().start()
     assert await broker.commit(version, 0, 5, topic_id=TOPIC_ID if version >= 10 else ZERO_TOPIC_ID) == [0]
-    image = broker.cluster.image
-    broker.cluster.image = image.without_topic("t").with_topic(topic("t", OTHER_ID, 2))
+    broker.change_topic("t", topic("t", OTHER_ID, 2))
     wanted = m09.OffsetFetchRequestTopics(topic_id=OTHER_ID, partition_indexes=[0])
     request = m09.OffsetFetchRequest(groups=[m09.OffsetFetchRequestGroup(group_id="g", topics=[wanted])])
     response = await broker.ask(k09_offset_fetch, request, 10)
@@ -369,7 +384,7 @@ async def test_an_offset_of_a_deleted_topic_is_not_shown(everything: bool) -> No
     """It is deleted in the background, after the topic."""
     broker = await FakeBroker().start()
     assert await broker.commit(9, 0, 5) == [0]
-    broker.cluster.image = broker.cluster.image.without_topic("t")
+    broker.change_topic("t", None)
     wanted = m09.OffsetFetchRequestTopics(name="t", partition_indexes=[0])
     group = m09.OffsetFetchRequestGroup(group_id="g", topics=None if everything else [wanted])
     (found,) = (await broker.ask(k09_offset_fetch, m09.OffsetFetchRequest(groups=[group]), 9)).groups

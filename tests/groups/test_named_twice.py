@@ -109,7 +109,7 @@ async def test_many_offsets_are_committed_and_deleted_in_pieces() -> None:
         monkeypatch.setattr(k08_offset_commit, "MOST_AT_ONCE", 2)
         monkeypatch.setattr(k47_offset_delete, "MOST_AT_ONCE", 2)
         broker = await FakeBroker().start()
-        broker.cluster.image = broker.cluster.image.with_topic(topic("t", TOPIC_ID, 5))
+        broker.change_topic("t", topic("t", TOPIC_ID, 5))
         committed = Pieces(monkeypatch, broker, "commit")
         deleted = Pieces(monkeypatch, broker, "delete_offsets")
         partitions = [
