@@ -27,6 +27,7 @@ from klamm.records.builder import build_batch
 from klamm.records.reader import StoredRecord
 from klamm.testing import Broker
 from klamm.testing.wire import WireConnection
+from tests.faulty_disk import replace_below
 
 NOW_MS = 1_700_000_000_000
 VERSIONS = (3, 5, 7, 8, 9, 11, 12, 13)
@@ -187,7 +188,7 @@ def test_a_full_disk_is_told_as_such(broker: Broker, monkeypatch: pytest.MonkeyP
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         with monkeypatch.context() as disk:
-            disk.setattr(os, "pwrite", full)
+            replace_below(broker.data_dir, disk, "pwrite", full)
             assert (
                 outcome(connection.call(topic.request(9, batch_of()), 9))[0] == ErrorCode.KAFKA_STORAGE_ERROR
             )

@@ -16,6 +16,7 @@ from klamm.pipelines.sinks.exchange import ExchangeImpossible, exchange, why_imp
 from klamm.pipelines.sinks.layout import BatchFolder
 from klamm.pipelines.sinks.parquet import ParquetWriter
 from klamm.pipelines.sinks.tables import LocalTable, open_table, table_location
+from tests.faulty_disk import replace_below
 
 
 def stage(table: LocalTable, text: str, *below: str) -> str:
@@ -167,14 +168,16 @@ def test_the_disk_has_what_a_batch_reads_before_it_is_published(
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "offsets/0").write_text('v1\n{}\n{"orders":{"0":1}}\n')
     steps: list[str] = []
-    monkeypatch.setattr(os, "fsync", lambda number: steps.append(os.readlink(f"/proc/self/fd/{number}")))
+    replace_below(
+        tmp_path, monkeypatch, "fsync", lambda number: steps.append(os.readlink(f"/proc/self/fd/{number}"))
+    )
     rename = os.rename
 
     def noted(old: str, new: Path) -> None:
         steps.append("published")
         rename(old, new)
 
-    monkeypatch.setattr(os, "rename", noted)
+    replace_below(tmp_path, monkeypatch, "rename", noted)
     writer = OneFile(
         ParquetSink("orders"),
         LocalTable(tmp_path / "orders"),

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.faulty_disk import replace_below
 
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.storage.checkpoints import (
@@ -46,7 +47,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def broken(fd: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(os, "fsync", broken)
+    replace_below(tmp_path, monkeypatch, "fsync", broken)
     with pytest.raises(OSError, match="Input/output"):
         write_offsets(path, {TopicPartition("a", 0): 2})
     monkeypatch.undo()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faulty_disk import replace_below
 from tests.storage.compaction_logs import (
     T0,
     Content,
@@ -35,7 +36,7 @@ class Crash(BaseException):
 
 
 @pytest.fixture
-def crash_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], None]]:
+def crash_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], None]]:
     """Let so many file operations happen, then no more; None lets all happen."""
     left: int | None = None
 
@@ -55,7 +56,7 @@ def crash_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | No
         left = operations
 
     for name in OPERATIONS:
-        monkeypatch.setattr(os, name, guarded(getattr(os, name)))
+        replace_below(tmp_path, monkeypatch, name, guarded(getattr(os, name)))
     yield allow
     allow(None)
 

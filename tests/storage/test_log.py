@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.descriptors import open_below
+from tests.faulty_disk import replace_below
 from tests.storage.logs import NOW_MS, Harness, all_batches, all_records, append, read, split_batches
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -241,7 +242,7 @@ class TestFailingDisk:
             raise OSError(28, "No space left on device")
 
         before = (read(harness.log, 0), harness.log.log_end_offset, dict(harness.log.producers.entries))
-        monkeypatch.setattr(os, "pwrite", full_disk)
+        replace_below(tmp_path, monkeypatch, "pwrite", full_disk)
         with pytest.raises(KafkaError, match="No space left on device") as caught:
             harness.append(3, base_sequence=2, epoch=1, **producer)
         assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -263,7 +264,7 @@ class TestFailingDisk:
                 raise OSError(28, "No space left on device")
             return real_open(path, flags, mode)
 
-        monkeypatch.setattr(os, "open", no_new_files)
+        replace_below(tmp_path, monkeypatch, "open", no_new_files)
         for _ in range(2):
             with pytest.raises(KafkaError, match="No space left"):
                 harness.append()
@@ -283,7 +284,7 @@ class TestFailingDisk:
                 raise OSError(28, "No space left on device")
             return real_open(path, flags, mode)
 
-        monkeypatch.setattr(os, "open", no_index_files)
+        replace_below(tmp_path, monkeypatch, "open", no_index_files)
         for number in range(2000):
             harness.append(timestamp=NOW_MS + number)
         assert read(harness.log, 1000, 10)
@@ -314,7 +315,7 @@ class TestFailingDisk:
         def broken(fd: int) -> None:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(os, "fsync", broken)
+        replace_below(tmp_path, monkeypatch, "fsync", broken)
         with pytest.raises(LogDirFailure, match="Input/output error"):
             harness.log.flush()
         monkeypatch.undo()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.descriptors import open_below
+from tests.faulty_disk import replace_below
 from tests.storage.logs import NOW_MS, all_records, append
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
-from klamm.storage import directory_names
 from klamm.storage.checkpoints import LOG_START_FILE, read_offsets
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
@@ -178,7 +178,7 @@ def test_a_log_made_anew_inherits_no_records(tmp_path: Path, monkeypatch: pytest
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as failing_disk:
-        failing_disk.setattr(directory_names.os, "rename", broken)
+        replace_below(tmp_path, failing_disk, "rename", broken)
         put_away = host.dirs.put_away_for_deletion([old.topic_partition])
         assert put_away.directories == [] and "Input/output" in str(put_away.failures[place])
         with pytest.raises(KafkaError) as caught:

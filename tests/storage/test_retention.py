@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faulty_disk import is_below, replace_below
 from tests.storage.logs import NOW_MS, Harness, all_records, read
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.storage import log as log_module
 from klamm.storage.log import Log
 from klamm.storage.retention import count_expired
-from klamm.storage.segments import exchange, time_index
+from klamm.storage.segments import time_index
 from klamm.storage.verify import verify_log_directory
 
 
@@ -111,7 +112,8 @@ def test_appends_go_on_while_files_are_looked_at_and_renamed(
             offsets.append(loop.submit(harness.append).result(timeout=5).base_offset)
 
         def slow_read_at(path: str, position: int, length: int) -> bytes:
-            append_meanwhile()
+            if is_below(tmp_path, path):
+                append_meanwhile()
             return read_at(path, position, length)
 
         def slow_rename(source: str, target: str) -> None:
@@ -119,7 +121,7 @@ def test_appends_go_on_while_files_are_looked_at_and_renamed(
             rename(source, target)
 
         monkeypatch.setattr(time_index, "read_at", slow_read_at)
-        monkeypatch.setattr(exchange.os, "rename", slow_rename)
+        replace_below(tmp_path, monkeypatch, "rename", slow_rename)
         assert harness.log.delete_expired(NOW_MS + 12_001) == 3
     monkeypatch.undo()
     assert offsets == list(range(5, 5 + len(offsets))) and len(offsets) >= 3 * 3
