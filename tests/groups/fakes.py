@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import count
 
 from klamm.config.broker_config import BrokerConfig
 from klamm.groups.coordinator import GroupCoordinator, JoinRequest
@@ -158,6 +159,10 @@ async def turns_until(condition: Callable[[], object]) -> None:
     raise AssertionError("a thousand turns of the loop, and the condition does not hold")
 
 
+_UNIQUE_IDS = count()
+"""One count for all brokers: a member that moves must not meet another one of its name."""
+
+
 class Coordination:
     """A coordinator on fakes, and short ways to talk to it."""
 
@@ -170,7 +175,7 @@ class Coordination:
         self.coordinator = self._new()
 
     def _new(self) -> GroupCoordinator:
-        return GroupCoordinator(self.log, self.time, self.config, self.time)
+        return GroupCoordinator(self.log, self.time, self.config, self.time, _UNIQUE_IDS.__next__)
 
     async def start(self) -> None:
         self.coordinator.start()

@@ -195,10 +195,19 @@ async def test_requests_notice_a_new_epoch_that_nobody_has_told_of() -> None:
     assert it.coordinator.list_groups() == []
 
 
+class _LogThatTellsOfEveryCommit(FakeLog):
+    """A batch may be committed just before the epoch ends, and who waits for it may be woken after that."""
+
+    async def _committed(self, partition: int, leader_epoch: int, end_offset: int) -> None:
+        await self.gate.wait()
+        self.replicas.high_watermarks[partition] = end_offset
+
+
 @run_async
 async def test_a_commit_that_is_committed_after_the_epoch_is_not_confirmed() -> None:
     """Another leader may have accepted commits since."""
-    it = await started()
+    it = Coordination(_LogThatTellsOfEveryCommit())
+    await it.start()
     it.log.gate.clear()
     under_way = asyncio.ensure_future(commit(it, T0, 1))
     await settle()
@@ -256,8 +265,16 @@ async def test_the_offsets_of_a_deleted_topic_are_deleted_across_a_new_epoch() -
 
 @run_async
 async def test_a_stopped_coordinator_loads_nothing() -> None:
+    tasks_before = asyncio.all_tasks()
     it = await started()
+    it.log.gate.clear()
+    under_way = asyncio.ensure_future(commit(it, T0, 1))
+    await settle()
     it.coordinator.stop()
+    with pytest.raises(KafkaError):
+        await under_way
+    await settle()
+    assert asyncio.all_tasks() == tasks_before
     attempts = it.log.load_attempts
     with pytest.raises(KafkaError):
         it.join()
