@@ -6,8 +6,8 @@
 The Makefile runs this script with the machine's Python, so it imports only the standard library. Each step
 saves a stamp, a hash of its input files, and is skipped while the stamp matches. So a second run takes no
 time. If the virtual environment cannot be created, the script fails. If a peer of the tests (kcat, kafkajs,
-Apache Kafka, Spark's Kafka connector) cannot be installed, the script prints one line, and the tests that
-need it say so again.
+Apache Kafka, ZooKeeper, Spark's Kafka connector) cannot be installed, the script prints one line, and the
+tests that need it say so again.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ DEBIAN_PACKAGES = {
     "node": "nodejs",
     "npm": "npm",
 }
+# ZooKeeper is started from its jars, and its package brings no command.
+ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
 COMMAND_TIMEOUT_SECONDS = 1_200
 
 
@@ -133,7 +135,7 @@ def install_klamm() -> None:
     if stamp.stands():
         return
     say("installing klamm and its dependencies into .venv (Spark among them: 430 MB)")
-    pip_install("-c", constraints, "-e", ".[spark]")
+    pip_install("-c", constraints, "-e", ".[spark,zookeeper]")
     stamp.set()
 
 
@@ -170,16 +172,20 @@ def install_debian_packages(packages: list[str]) -> str | None:
     return None
 
 
-def missing_commands() -> dict[str, str]:
-    return {command: package for command, package in DEBIAN_PACKAGES.items() if shutil.which(command) is None}
+def missing_programs() -> dict[str, str]:
+    """What the tests run and is not there, with the Debian package that brings it."""
+    missing = {
+        command: package for command, package in DEBIAN_PACKAGES.items() if shutil.which(command) is None
+    }
+    return missing if ZOOKEEPER_JAR.is_file() else missing | {"zookeeper": "zookeeper"}
 
 
-def provide_commands() -> None:
-    wanted = missing_commands()
+def provide_programs() -> None:
+    wanted = missing_programs()
     if not wanted:
         return
     problem = install_debian_packages(sorted(set(wanted.values())))
-    if missing := missing_commands():
+    if missing := missing_programs():
         packages = " ".join(sorted(set(missing.values())))
         say(f"missing: {', '.join(missing)} ({problem}); as root: apt-get install {packages}")
 
@@ -242,7 +248,7 @@ def provide_jars() -> None:
 
 
 def provide_peers() -> None:
-    provide_commands()
+    provide_programs()
     with ThreadPoolExecutor() as pool:
         for step in [pool.submit(provide_kafkajs), pool.submit(provide_jars)]:
             step.result()

@@ -20,7 +20,7 @@ def setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name in ("KAFKA_JARS", "CONNECTOR_JARS", "KAFKAJS"):
+    for name in ("KAFKA_JARS", "CONNECTOR_JARS", "KAFKAJS", "ZOOKEEPER_JAR"):
         monkeypatch.setattr(module, name, tmp_path / name)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("KAFKA_JARS", raising=False)
@@ -53,10 +53,10 @@ def test_missing_programs_are_named_in_one_line(
 ) -> None:
     program(tmp_path, "apt-get", "exit 0")
     program(tmp_path, "java", "exit 0")
-    setup.provide_commands()
+    setup.provide_programs()
     assert capsys.readouterr().out == (
-        "setup: missing: kcat, mvn, node, npm (only root can install packages); "
-        "as root: apt-get install kcat maven nodejs npm\n"
+        "setup: missing: kcat, mvn, node, npm, zookeeper (only root can install packages); "
+        "as root: apt-get install kcat maven nodejs npm zookeeper\n"
     )
 
 
@@ -83,7 +83,8 @@ def test_root_installs_what_is_missing(
     )
     for name in ("java", "mvn", "node", "npm"):
         program(tmp_path, name, "exit 0")
-    setup.provide_commands()
+    setup.ZOOKEEPER_JAR.touch()
+    setup.provide_programs()
     calls = (tmp_path / "calls").read_text().splitlines()
     install = "install --yes --quiet --no-install-recommends kcat"
     assert calls == [install, "update --quiet", install]

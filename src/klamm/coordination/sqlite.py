@@ -2,7 +2,14 @@
 
 Everything about the file happens in one thread of our own, in the order of the calls; the event loop never
 waits for the disk. The thread takes all calls that are waiting and answers them together, so a thousand
-reads cost two switches of threads and not two thousand.
+reads cost two switches of threads and not two thousand. It sleeps until a call comes, a peer has changed the
+file or a peer has died (`sessions.py`); with peers it also wakes up six times in a session timeout, to stamp
+its live file and to look at theirs. A store without peers never wakes up by itself.
+
+The session begins with the first transaction or watch, in the same commit. Every transaction, in its own
+commit, makes sure that its session has not ended. The embedded engine has no SUSPENDED state: a session is
+CONNECTED until it is EXPIRED. A process that is paused in the middle of a commit holds the lock on the file,
+and nobody can write until it goes on or dies.
 
 Two facts about SQLite shape the rest. Several writers that are left to its own locking stall one another for
 seconds, and a checkpoint that meets a writer has corrupted files in past versions. So SQLite never
@@ -26,19 +33,24 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from klamm.coordination import tree
-from klamm.coordination.store import Node, Operation, StoreError, Unavailable, check_path, is_under
+from klamm.coordination.callers import DEFAULT_TIMEOUT_S, Callers, PrefixWatch, ignore_failure
+from klamm.coordination.sessions import OwnSession, Peers, WakeUps, is_dead, remove_files
+from klamm.coordination.store import (
+    DEFAULT_SESSION_TIMEOUT_S,
+    Node,
+    Operation,
+    SessionExpired,
+    State,
+    StoreError,
+    Unavailable,
+    check_operations,
+    check_path,
+)
 
-# A call that has waited this long is given up. Writes take milliseconds; the rest is room for a slow disk.
-DEFAULT_TIMEOUT_S = 15.0
-# How soon a change by another process fires our watches. Looking costs microseconds.
-POLL_INTERVAL_S = 0.01
 # The write-ahead log is folded into the database when it has grown to this, which keeps opening fast.
 CHECKPOINT_WAL_BYTES = 1 << 20
 # Answers are handed to the loop after so many calls, so that a long queue does not delay its first answers.
 MAX_BATCH_CALLS = 256
-# The most calls that may wait; more are a bug of the caller.
-MAX_WAITING_CALLS = 200_000
-
 _LOCK_RETRY_S = 0.001
 
 ResultT = TypeVar("ResultT")
@@ -57,61 +69,65 @@ class _Outcome(NamedTuple):
     error: BaseException | None
 
 
-class SqliteWatch:
-    """A callback for a prefix; alive until cancelled."""
-
-    def __init__(self, store: SqliteStore, prefix: str, callback: Callable[[], None]) -> None:
-        self._store = store
-        self.prefix = prefix
-        self.callback = callback
-
-    def cancel(self) -> None:
-        self._store._watches.discard(self)
-
-
 class SqliteStore:
     """The store in the file `path`; `path` with `.lock` added is the lock."""
 
-    def __init__(self, path: Path, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        session_timeout_s: float = DEFAULT_SESSION_TIMEOUT_S,
+    ) -> None:
         self._path = path
         self._timeout_s = timeout_s
+        self._callers = Callers(str(path), timeout_s)
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-        self._watches: set[SqliteWatch] = set()
+        self._wake_ups = WakeUps()
+        self._session = OwnSession(str(path), session_timeout_s, self._wake_ups)
+        self._peers = Peers(str(path), self._session, self._wake_ups, time.monotonic)
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
 
+    @property
+    def session_id(self) -> int:
+        return self._session.id
+
+    @property
+    def state(self) -> State:
+        return self._callers.state
+
+    def on_state(self, callback: Callable[[State], None]) -> None:
+        self._callers.on_state(callback)
+
     async def open(self) -> None:
-        assert self._thread is None, "a store is opened once"
-        loop = asyncio.get_running_loop()
-        opened: asyncio.Future[None] = loop.create_future()
-        self._loop = loop
+        self._callers.begin()
+        opened: asyncio.Future[None] = self._callers.loop.create_future()
+        self._wake_ups.open()
         self._thread = threading.Thread(target=self._run, args=(opened,), name="klamm-store", daemon=True)
         self._thread.start()
         try:
             await asyncio.wait_for(opened, self._timeout_s)
         except TimeoutError:
             raise Unavailable(f"{self._path} could not be opened in {self._timeout_s:g} s") from None
+        except StoreError:
+            await self.close()
+            raise
+        self._callers.state = State.CONNECTED
 
     async def close(self) -> None:
         if self._thread is None or self._closing:
             return
         self._closing = True
+        self._callers.refuse(lambda: Unavailable(f"{self._path} is closed"))
         self._calls.put(None)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._thread.join, self._timeout_s)
+        self._wake_ups.wake()
+        await asyncio.get_running_loop().run_in_executor(None, self._thread.join, self._timeout_s)
+        if not self._thread.is_alive():
+            self._wake_ups.close()
         # The thread's last answers are on their way to the loop; let them arrive.
         await asyncio.sleep(0)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for _, future in self._waiting:
-            if not future.done():
-                future.set_exception(Unavailable(f"{self._path} was closed"))
-        self._waiting.clear()
-        self._watches.clear()
+        self._callers.end()
 
     def get(self, path: str) -> asyncio.Future[Node]:
         check_path(path)
@@ -122,16 +138,13 @@ class SqliteStore:
         return self._submit(lambda connection: tree.children(connection, path))
 
     def txn(self, operations: Sequence[Operation]) -> asyncio.Future[int]:
-        operations = tuple(operations)
-        for operation in operations:
-            check_path(operation.path)
-        changed = tree.changed_paths(operations)
-        return self._submit(lambda connection: self._write(connection, operations), changed)
+        checked = check_operations(operations)
+        return self._submit(lambda connection: self._write(connection, checked), tree.changed_paths(checked))
 
-    def watch(self, prefix: str, callback: Callable[[], None]) -> SqliteWatch:
-        watch = SqliteWatch(self, check_path(prefix), callback)
-        self._watches.add(watch)
-        self._submit(lambda connection: None)  # wakes the thread, which now has a reason to look for changes
+    def watch(self, prefix: str, callback: Callable[[], None]) -> PrefixWatch:
+        watch = self._callers.watch(prefix, callback)
+        # Peers wake those whose session they know. If this fails, the next transaction registers.
+        self._submit(self._register).add_done_callback(ignore_failure)
         return watch
 
     def sync(self) -> asyncio.Future[None]:
@@ -141,33 +154,15 @@ class SqliteStore:
     def _submit(
         self, work: Callable[[sqlite3.Connection], ResultT], changed_paths: Sequence[str] = ()
     ) -> asyncio.Future[ResultT]:
-        assert self._loop is not None, "the store is not open"
-        future: asyncio.Future[ResultT] = self._loop.create_future()
-        if self._closing or len(self._waiting) >= MAX_WAITING_CALLS:
-            reason = "is closed" if self._closing else f"has {MAX_WAITING_CALLS} calls waiting"
-            future.set_exception(Unavailable(f"{self._path} {reason}"))
-            return future
-        self._waiting.append((self._loop.time() + self._timeout_s, future))
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._timeout_s, self._expire)
-        self._calls.put(_Call(work, future, changed_paths))
+        future = self._callers.new_call()
+        if not future.done():
+            self._calls.put(_Call(work, future, changed_paths))
+            self._wake_ups.wake()
         return future
 
-    def _expire(self) -> None:
-        """Give up calls that have waited too long, and come back when the next one will have."""
-        assert self._loop is not None
-        self._timer = None
-        now = self._loop.time()
-        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= now):
-            _, future = self._waiting.popleft()
-            if not future.done():
-                future.set_exception(Unavailable(f"{self._path} did not answer in {self._timeout_s:g} s"))
-        if self._waiting:
-            self._timer = self._loop.call_at(self._waiting[0][0], self._expire)
-
-    def _deliver(self, outcomes: Sequence[_Outcome], foreign_change: bool) -> None:
-        """Answer calls, then fire the watches of the paths that they changed. Runs on the loop."""
-        changed: list[str] = []
+    def _deliver(self, outcomes: Sequence[_Outcome], reaped: Sequence[str], foreign_change: bool) -> None:
+        """Answer calls, then fire the watches of the paths that changed. Runs on the loop."""
+        changed = list(reaped)
         for call, result, error in outcomes:
             if error is None:
                 changed.extend(call.changed_paths)
@@ -177,11 +172,19 @@ class SqliteStore:
                 call.future.set_result(result)
             else:
                 call.future.set_exception(error)
-        while self._waiting and self._waiting[0][1].done():
-            self._waiting.popleft()
-        for watch in tuple(self._watches):
-            if foreign_change or any(is_under(watch.prefix, path) for path in changed):
-                watch.callback()
+        self._callers.forget_answered()
+        if foreign_change:
+            self._callers.fire_all()
+        else:
+            self._callers.fire(changed)
+
+    def _lose_session(self) -> None:
+        if not self._closing:
+            self._callers.refuse(self._expired)
+        self._callers.change_state(State.EXPIRED)
+
+    def _expired(self) -> SessionExpired:
+        return SessionExpired(f"the session of this process has ended in {self._path}: open the store again")
 
     # What follows runs in the thread.
 
@@ -196,6 +199,11 @@ class SqliteStore:
         try:
             self._serve(connection)
         finally:
+            # What cannot be done here is done by a peer, or by whoever opens the file next.
+            with suppress(sqlite3.Error, OSError, StoreError):
+                self._end_session(connection)
+            self._peers.close()
+            self._session.release_files()
             with self._write_lock():
                 connection.close()
 
@@ -203,29 +211,83 @@ class SqliteStore:
         seen_version = _data_version(connection)
         open_ = True
         while open_:
-            calls: list[_Call] = []
-            try:
-                # Without a watch nobody asks what others change, and an idle store costs nothing.
-                call = self._calls.get(timeout=POLL_INTERVAL_S if self._watches else None)
-                while call is not None:
-                    calls.append(call)
-                    if len(calls) == MAX_BATCH_CALLS:
-                        break
-                    call = self._calls.get_nowait()
-                open_ = call is not None
-            except queue.Empty:
-                pass
-            outcomes = [_perform(connection, call) for call in calls]
+            timeout_s = self._peers.seconds_to_tick() if self._calls.empty() else 0
+            self._peers.on_dead_pipes(self._wake_ups.sleep(timeout_s))
+            calls, open_ = self._take_calls()
+            outcomes = [self._perform(connection, call) for call in calls]
+            reaped = self._reap(connection)
             version = _data_version(connection)
-            if outcomes or version != seen_version:
-                self._on_loop(self._deliver, outcomes, version != seen_version)
+            if version != seen_version:
+                self._follow_sessions(connection)
+            if outcomes or reaped or version != seen_version:
+                self._on_loop(self._deliver, outcomes, reaped, version != seen_version)
             seen_version = version
 
+    def _take_calls(self) -> tuple[Sequence[_Call], bool]:
+        """The calls that wait, as many as are answered together; False if the last was to close."""
+        calls: deque[_Call] = deque()
+        with suppress(queue.Empty):
+            while len(calls) < MAX_BATCH_CALLS:
+                call = self._calls.get_nowait()
+                if call is None:
+                    return calls, False
+                calls.append(call)
+        return calls, True
+
+    def _perform(self, connection: sqlite3.Connection, call: _Call) -> _Outcome:
+        if self._session.has_ended:
+            return _Outcome(call, None, self._expired())
+        try:
+            return _Outcome(call, call.work(connection), None)
+        except (sqlite3.Error, OSError) as error:
+            return _Outcome(call, None, Unavailable(f"the store failed: {error}"))
+        except Exception as error:
+            # The caller gets the exception; the thread goes on serving others.
+            return _Outcome(call, None, error)
+
+    def _reap(self, connection: sqlite3.Connection) -> Sequence[str]:
+        """End the sessions of peers that are dead or paused; returns the paths that went with them."""
+
+        def end() -> tuple[Sequence[int], Sequence[str]]:
+            # Looked at again under the lock, which a peer may have held while it could not stamp.
+            over = self._peers.over()
+            return over, tree.end_sessions(connection, over)
+
+        try:
+            if self._session.has_ended or not self._peers.tick():
+                return ()
+            over, paths = self._commit(connection, end)
+            for session_id in over:
+                remove_files(str(self._path), session_id)
+            self._peers.follow(tree.sessions(connection))
+            return paths
+        except (sqlite3.Error, OSError, StoreError):
+            return ()  # the next tick tries again
+
+    def _follow_sessions(self, connection: sqlite3.Connection) -> None:
+        """Another process has changed the file: there may be a new peer, or our session has been ended."""
+        if not self._session.is_registered or self._session.has_ended:
+            return
+        alive = tree.sessions(connection)
+        if self._session.id in alive:
+            self._peers.follow(alive)
+        else:
+            self._notice_end()
+
+    def _notice_end(self) -> None:
+        self._session.has_ended = True
+        self._peers.close()
+        self._session.release_files()
+        self._on_loop(self._lose_session)
+
+    def _end_session(self, connection: sqlite3.Connection) -> None:
+        if self._session.is_registered and not self._session.has_ended:
+            self._commit(connection, lambda: tree.end_sessions(connection, [self._session.id]))
+
     def _on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
-        assert self._loop is not None
         # A closed loop raises: then no caller is left to be answered.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(callback, *arguments)
+            self._callers.loop.call_soon_threadsafe(callback, *arguments)
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._path, timeout=self._timeout_s, isolation_level=None)
@@ -235,24 +297,62 @@ class SqliteStore:
                 connection.execute("PRAGMA wal_autocheckpoint=0")
                 connection.execute("PRAGMA synchronous=FULL")
                 tree.prepare(connection, str(self._path))
+                self._end_dead_sessions(connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
+    def _end_dead_sessions(self, connection: sqlite3.Connection) -> None:
+        """Of those that died when nobody else had the file open."""
+        dead = [each for each in tree.sessions(connection) if is_dead(str(self._path), each)]
+        if dead:
+            connection.execute("BEGIN IMMEDIATE")
+            tree.end_sessions(connection, dead)
+            connection.execute("COMMIT")
+            for session_id in dead:
+                remove_files(str(self._path), session_id)
+
+    def _register(self, connection: sqlite3.Connection) -> None:
+        if not self._session.is_registered:
+            self._commit(connection, lambda: None)
+
     def _write(self, connection: sqlite3.Connection, operations: Iterable[Operation]) -> int:
+        return self._commit(connection, lambda: tree.apply(connection, operations, self._session.id))
+
+    def _commit(self, connection: sqlite3.Connection, change: Callable[[], ResultT]) -> ResultT:
+        """Make a change as our session, in one transaction, and tell the peers."""
+        was_registered = self._session.is_registered
         with self._write_lock():
             connection.execute("BEGIN IMMEDIATE")
             try:
-                revision = tree.apply(connection, operations)
+                self._check_session(connection)
+                result = change()
+                # A commit without an answer may have registered us: then we must not do it a second time.
+                self._session.is_registered = True
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
+                    self._session.is_registered = was_registered
                 raise
             if _size_of(f"{self._path}-wal") > CHECKPOINT_WAL_BYTES:
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        return revision
+            # Before the lock is free: whoever waits for it must not think that we were paused.
+            self._peers.stamp()
+        self._peers.wake()
+        return result
+
+    def _check_session(self, connection: sqlite3.Connection) -> None:
+        """Register our session if this is its first transaction; SessionExpired if it has been ended."""
+        alive = tree.sessions(connection)
+        if not self._session.is_registered:
+            self._session.hold_files()
+            tree.add_session(connection, self._session.id, int(self._session.timeout_s * 1000))
+        elif self._session.id not in alive:
+            self._notice_end()
+            raise self._expired()
+        self._peers.follow(alive)
 
     @contextmanager
     def _write_lock(self) -> Iterator[None]:
@@ -269,20 +369,11 @@ class SqliteStore:
                         raise Unavailable(
                             f"another process holds {self._path}.lock for more than {self._timeout_s:g} s"
                         ) from None
+                    self._peers.stamp()
                     time.sleep(_LOCK_RETRY_S)
             yield
         finally:
             os.close(descriptor)
-
-
-def _perform(connection: sqlite3.Connection, call: _Call) -> _Outcome:
-    try:
-        return _Outcome(call, call.work(connection), None)
-    except (sqlite3.Error, OSError) as error:
-        return _Outcome(call, None, Unavailable(f"the store failed: {error}"))
-    except Exception as error:
-        # The caller gets the exception; the thread goes on serving others.
-        return _Outcome(call, None, error)
 
 
 def _data_version(connection: sqlite3.Connection) -> int:
