@@ -11,6 +11,7 @@ from tests.clients.remote import JavaClient, KafkaJsClient
 from tests.conftest import cannot_run
 from tests.peers.apache_kafka import ApacheKafka
 from tests.peers.kafka_jars import PeerMissing
+from tests.peers.zookeeper import find_zookeeper_jar
 
 
 @pytest.fixture
@@ -34,6 +35,12 @@ def test_missing_jars_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PeerMissing, match=r"Apache Kafka 4\.3\.0 is missing"):
         ApacheKafka(tmp_path)
+
+
+def test_a_missing_zookeeper_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOOKEEPER_JAR", str(tmp_path / "zookeeper.jar"))
+    with pytest.raises(PeerMissing, match=r"ZooKeeper is missing: no .*zookeeper\.jar; install zookeeper"):
+        find_zookeeper_jar()
 
 
 def test_a_test_without_its_tool_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ JAR = Path("/usr/share/java/zookeeper.jar")
 TICK_MS = 200
 START_TIMEOUT_SECONDS = 60.0
 STOP_TIMEOUT_SECONDS = 20.0
+ANSWER_TIMEOUT_SECONDS = 0.5
 START_ATTEMPTS = 3  # a free port may be taken by someone else between the look and the bind
 LOG_TAIL_BYTES = 6_000
 
@@ -130,11 +131,8 @@ class ZooKeeper:
         self._processes[number].send_signal(signal.SIGCONT)
 
     def leader(self) -> int:
-        """The number of the server that leads the ensemble now."""
-        modes = {number: mode(self.ports[number]) for number in self._processes}
-        leaders = [number for number, each in modes.items() if each in ("leader", "standalone")]
-        assert len(leaders) == 1, f"no single leader: {modes}"
-        return leaders[0]
+        """The number of the server that leads the ensemble, once there is one."""
+        return wait_until(self._leaders, "the ensemble has a leader", START_TIMEOUT_SECONDS)[0]
 
     def stop(self) -> None:
         """Stop all servers and remove their folder."""
@@ -153,6 +151,18 @@ class ZooKeeper:
     def log_tail(self, number: int) -> str:
         log = self.directory / str(number) / "server.log"
         return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def _leaders(self) -> list[int]:
+        return [number for number in self._processes if mode(self.ports[number]) in ("leader", "standalone")]
+
+    def restore(self) -> None:
+        """Have all servers run and serve, whatever was done to them."""
+        for number in range(self._count):
+            if number in self._processes:
+                self.resume(number)
+            else:
+                self.launch(number)
+        self.wait_until_serving()
 
     def _serves(self, number: int) -> bool:
         process = self._processes[number]
@@ -189,14 +199,14 @@ class ZooKeeper:
 
 def mode(port: int) -> str:
     """What a server says it is, "leader", "follower" or "standalone"; nothing while it does not serve."""
+    answer = b""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_TIMEOUT_SECONDS) as connection:
             connection.sendall(b"srvr")
-            answer = b""
             while chunk := connection.recv(4096):
                 answer += chunk
     except OSError:
-        return ""
+        pass  # a server that is not quite up answers, and then fails to hang up
     for line in answer.decode(errors="replace").splitlines():
         if line.startswith("Mode: "):
             return line.removeprefix("Mode: ").strip()
