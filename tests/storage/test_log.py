@@ -14,7 +14,7 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import compute_crc, parse_header
 from klamm.records.compression import Codec
 from klamm.records.reader import iter_records
-from klamm.storage import log as log_module
+from klamm.storage import durability
 from klamm.storage.files import LogDirFailure
 from klamm.storage.log import WouldBlock
 from klamm.storage.segments.open_files import OpenFiles
@@ -300,7 +300,7 @@ class TestFailingDisk:
         log = harness.close_and_open()
         assert harness.files(".snapshot") == [f"{1:020d}.snapshot"], "none is due when the log rolls here"
         synced: list[str] = []
-        monkeypatch.setattr(log_module, "sync_directory", synced.append)
+        monkeypatch.setattr(durability, "sync_directory", synced.append)
         harness.append()
         assert len(log.segments) == 2
         log.flush()

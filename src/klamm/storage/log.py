@@ -1,13 +1,12 @@
-"""One replica of a partition: a list of segments, the last of which is written to.
+"""One replica of a partition: its end, where batches are appended, and what is known of all of it.
+
+The parts lie beside it: the list of segments and the rules of working on it from several threads
+(segments/segment_list), finding what is read (reading, time_lookup), what of it is on the disk (durability),
+what may be deleted (retention).
 
 `append`, `maybe_roll` and warm reads run on the event loop; whatever may block (cold reads, look-ups by time,
-flush, retention, close) runs in threads, at the same time. These rules make that safe:
-- the segment list is replaced, never changed; a reader works on the list it took;
-- `_lock` guards the end of the log (append, roll) and replacing the list; it is held for memory work, one
-  write, or making or exchanging a segment's files, never for an fsync nor for reading;
-- retention first takes segments out of the list and then renames their files: when a reader misses a file,
-  the list is new already;
-- bytes below a segment's `size` never change, and files that are deleted stay open for those who read them.
+flush, retention, close) runs in threads, at the same time. Bytes below a segment's `size` never change, and
+files that are deleted stay open for those who read them.
 
 Order of an append: bytes to the kernel, then indexes and producers, then `log_end_offset`. A failed write
 leaves everything as it was, and later ones work when the disk does.
@@ -16,10 +15,7 @@ leaves everything as it was, and later ones work when the disk does.
 from __future__ import annotations
 
 import os
-import threading
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,23 +28,23 @@ from klamm.storage.checkpoints import (
     read_partition_metadata,
     write_partition_metadata,
 )
-from klamm.storage.directory_names import DELETE_SUFFIX, STRAY_SUFFIX, put_away
+from klamm.storage.directory_names import DELETE_SUFFIX, STRAY_SUFFIX
+from klamm.storage.durability import Durability
 from klamm.storage.files import LogDirFailure as LogDirFailure
-from klamm.storage.files import remove_if_there, sync_directory, sync_file
+from klamm.storage.files import remove_if_there
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_loading import LoadedLog, LogLoader
 from klamm.storage.producers.snapshots import Snapshots
+from klamm.storage.reading import find_slice
 from klamm.storage.retention import count_expired
 from klamm.storage.rolling import choose_jitter_ms, has_room, is_old
-from klamm.storage.segments.exchange import DeletedFiles, put_in_place, stage, unstage
 from klamm.storage.segments.open_files import OpenFiles
 from klamm.storage.segments.page_cache import WouldBlock as WouldBlock
 from klamm.storage.segments.scanning import BrokenChain
 from klamm.storage.segments.segment import SEGMENT_SUFFIXES, Segment, segment_file
 from klamm.storage.segments.segment import FileSlice as FileSlice
+from klamm.storage.segments.segment_list import SegmentList
 from klamm.storage.time_lookup import TimestampOffset, find_first_at_or_after, find_max_timestamp
-
-_BASE_OFFSET = attrgetter("base_offset")
 
 
 class AppendResult(NamedTuple):
@@ -62,20 +58,11 @@ class AppendResult(NamedTuple):
 
 class Log:
     __slots__ = (
-        "_active",
-        "_deleted_files",
-        "_files_made",
-        "_files_synced",
-        "_flush_lock",
-        "_is_new",
+        "_disk",
         "_last_append_ms",
-        "_last_flush_ms",
         "_lock",
-        "_names_lock",
-        "_path",
         "_roll_jitter_ms",
         "_segments",
-        "_snapshots",
         "_topic_id",
         "config",
         "epochs",
@@ -85,7 +72,6 @@ class Log:
         "on_roll",
         "open_files",
         "producers",
-        "recovery_point",
         "topic_partition",
     )
 
@@ -98,35 +84,30 @@ class Log:
         loaded: LoadedLog,
         now_ms: int,
     ) -> None:
-        self._path = directory
         self.topic_partition = topic_partition
         self.config = config
         self.open_files = open_files
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
-        self.recovery_point = loaded.recovery_point
         self.producers = loaded.producers
         self.epochs = loaded.epochs
         self.on_roll: Callable[[Log], None] | None = None
         """Called, inside `append`, when a segment is full, so that the segment is flushed soon."""
         self.failure: str | None = None
         """Why nothing can be written any more: the log directory has failed."""
-        self._segments: Sequence[Segment] = loaded.segments
-        self._active: Segment = loaded.segments[-1]
-        self._snapshots = Snapshots(directory, loaded.snapshots)
-        self._deleted_files = DeletedFiles()
+        self._segments = SegmentList(directory, loaded.segments)
+        self._lock = self._segments.lock
+        self._disk = Durability(
+            self._segments,
+            loaded.epochs,
+            Snapshots(directory, loaded.snapshots),
+            loaded.recovery_point,
+            has_new_files=loaded.has_new_files,
+            now_ms=now_ms,
+        )
         self._last_append_ms = now_ms
         self._topic_id: TopicId | None = None
-        self._is_new = False
-        self._files_made = int(loaded.has_new_files)
-        """How often files were added to the directory; `_files_synced` is this number at its last fsync."""
-        self._files_synced = 0
-        self._last_flush_ms = now_ms
-        self._lock = threading.Lock()
-        self._flush_lock = threading.Lock()
-        self._names_lock = threading.Lock()
-        """Held while files or the directory are renamed: another log may take the old name afterwards."""
-        self._roll_jitter_ms = choose_jitter_ms(self.config, self._path, self.log_end_offset)
+        self._roll_jitter_ms = choose_jitter_ms(config, directory, self.log_end_offset)
 
     @classmethod
     def open(
@@ -153,30 +134,38 @@ class Log:
 
     @property
     def directory(self) -> Path:
-        return Path(self._path)
+        return Path(self._segments.directory)
 
     @property
     def segments(self) -> Sequence[Segment]:
         """Oldest first; the last is the active one."""
-        return self._segments
+        return self._segments.current
 
     @property
     def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._segments)
+        return self._segments.size_bytes
+
+    @property
+    def recovery_point(self) -> int:
+        """All below it is on the disk; recovery after an unclean stop begins there."""
+        return self._disk.recovery_point
 
     @property
     def topic_id(self) -> TopicId | None:
         if self._topic_id is None:
-            self._topic_id = read_partition_metadata(f"{self._path}/{PARTITION_METADATA_FILE}")
+            self._topic_id = read_partition_metadata(self._file(PARTITION_METADATA_FILE))
         return self._topic_id
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
         """Write down whose log this is; blocks."""
-        write_partition_metadata(f"{self._path}/{PARTITION_METADATA_FILE}", topic_id)
+        write_partition_metadata(self._file(PARTITION_METADATA_FILE), topic_id)
         self._topic_id = topic_id
-        self._is_new = True
+        self._disk.is_new_log = True
         with self._lock:
-            self._files_made += 1
+            self._disk.files_made += 1
+
+    def _file(self, name: str) -> str:
+        return f"{self._segments.directory}/{name}"
 
     # Writing.
 
@@ -216,7 +205,7 @@ class Log:
             if self.failure is not None:
                 raise self._storage_error(self.failure)
             try:
-                segment = self._active
+                segment = self._segments.active
                 if not has_room(
                     segment, config, self._roll_jitter_ms, len(batch), last_offset, max_timestamp
                 ):
@@ -233,16 +222,17 @@ class Log:
         return AppendResult(base_offset, last_offset, log_append_time_ms, self.log_start_offset, False)
 
     def _storage_error(self, reason: str) -> KafkaError:
+        log_dir = os.path.dirname(self._segments.directory)
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
-            f"cannot write to {self.topic_partition} in {os.path.dirname(self._path)}: {reason}; "
+            f"cannot write to {self.topic_partition} in {log_dir}: {reason}; "
             "free space or repair the disk, then send again",
         )
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll the active segment if it is older than segment.ms, also when nothing is written to it."""
         with self._lock:
-            if not is_old(self._active, self.config, self._roll_jitter_ms, now_ms):
+            if not is_old(self._segments.active, self.config, self._roll_jitter_ms, now_ms):
                 return False
             self._roll(now_ms)
             return True
@@ -250,11 +240,12 @@ class Log:
     def _roll(self, now_ms: int) -> Segment:
         """Seal the active segment and start a new one at the log's end. Called with the lock held."""
         base_offset = self.log_end_offset
-        self._active.seal()
+        directory = self._segments.directory
+        self._segments.active.seal()
         preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
         try:
             segment = Segment.create(
-                self._path,
+                directory,
                 base_offset,
                 self.open_files,
                 created_ms=now_ms,
@@ -262,13 +253,12 @@ class Log:
             )
         except OSError:
             for suffix in SEGMENT_SUFFIXES:
-                remove_if_there(segment_file(self._path, base_offset, suffix))
+                remove_if_there(segment_file(directory, base_offset, suffix))
             raise
-        self._files_made += 1
-        self._snapshots.take(base_offset, self.producers)
-        self._segments = [*self._segments, segment]
-        self._active = segment
-        self._roll_jitter_ms = choose_jitter_ms(self.config, self._path, self.log_end_offset)
+        self._disk.files_made += 1
+        self._disk.snapshots.take(base_offset, self.producers)
+        self._segments.add(segment)
+        self._roll_jitter_ms = choose_jitter_ms(self.config, directory, base_offset)
         if self.on_roll is not None:
             self.on_roll(self)
         return segment
@@ -295,55 +285,25 @@ class Log:
             )
         if offset >= end_offset:
             return None
-        segments = self._segments
+        with self._lock:  # so that size and log end belong together
+            segments = self._segments.current
+            active_size = self._segments.active.size
+            log_end_offset = self.log_end_offset
         try:
-            return self._read(segments, offset, max_bytes, end_offset, must_return_one, may_block)
+            return find_slice(
+                segments,
+                active_size,
+                log_end_offset,
+                offset,
+                max_bytes,
+                end_offset,
+                must_return_one,
+                may_block,
+            )
         except FileNotFoundError:
-            with self._lock:  # if another thread was replacing the list, it has finished now
-                if segments is self._segments:
-                    raise
+            if self._segments.is_current(segments):
+                raise
         return self.read(offset, max_bytes, end_offset, must_return_one=must_return_one, may_block=may_block)
-
-    def _read(
-        self,
-        segments: Sequence[Segment],
-        offset: int,
-        max_bytes: int,
-        end_offset: int,
-        must_return_one: bool,
-        may_block: bool,
-    ) -> FileSlice | None:
-        place = len(segments) - 1
-        if offset < segments[place].base_offset:
-            place = bisect_right(segments, offset, key=_BASE_OFFSET) - 1
-        while place < len(segments):
-            segment = segments[place]
-            start = segment.locate(offset, may_block)
-            if start is not None:
-                break
-            place += 1  # compaction may leave nothing between the offset and the segment's end
-        else:
-            return None
-        if place + 1 < len(segments):
-            stop, next_offset = segment.size, segments[place + 1].base_offset
-        else:
-            with self._lock:  # so that size and log end belong together
-                stop, next_offset = segment.size, self.log_end_offset
-        if end_offset < next_offset:
-            next_offset = end_offset
-            end = segment.locate(end_offset, may_block)
-            stop = stop if end is None else end
-        if stop - start > max_bytes:
-            stop, next_offset = segment.cut(start, start + max_bytes, may_block)
-            if stop == start and must_return_one:
-                stop = start + segment.batch_size_at(start, may_block)
-                next_offset = -1
-        if stop <= start:
-            return None
-        file_slice = segment.slice(start, stop - start, may_block)
-        if next_offset >= 0:
-            segment.note_cursor(next_offset, stop)
-        return file_slice
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record not before `timestamp`; blocks."""
@@ -357,15 +317,14 @@ class Log:
 
     def _look_up(self, find: Callable[[Sequence[Segment]], TimestampOffset | None]) -> TimestampOffset | None:
         while True:
-            segments = self._segments
+            segments = self._segments.current
             try:
                 found = find(segments)
                 if not any(segment.is_deleted for segment in segments):
                     return found
             except FileNotFoundError as error:
-                with self._lock:
-                    if segments is self._segments:
-                        raise self._cannot_read(error) from error
+                if self._segments.is_current(segments):
+                    raise self._cannot_read(error) from error
             except (OSError, BrokenChain) as error:
                 raise self._cannot_read(error) from error
 
@@ -381,31 +340,33 @@ class Log:
     def needs_flush(self, now_ms: int) -> bool:
         """True if flush.messages or flush.ms ask for an fsync before the last append is acknowledged."""
         config = self.config
-        unflushed = self.log_end_offset - self.recovery_point
+        disk = self._disk
+        unflushed = self.log_end_offset - disk.recovery_point
         return unflushed >= config.flush_messages or (
-            now_ms - self._last_flush_ms >= config.flush_ms and unflushed > 0
+            now_ms - disk.last_flush_ms >= config.flush_ms and unflushed > 0
         )
 
     @property
     def has_unflushed_segment(self) -> bool:
         """True if a full segment has not been flushed yet."""
-        return self.recovery_point < self._active.base_offset
+        return self._disk.recovery_point < self._segments.active.base_offset
 
     def flush(self, upto: int | None = None) -> None:
         """Bring the log below `upto` (all of it if None) to the disk; then the recovery point moves.
 
         What has rolled is flushed in the background with `upto` = the active segment's base offset.
         """
-        with self._flush_lock:
+        disk = self._disk
+        with disk.lock:
             with self._lock:
                 end = self.log_end_offset if upto is None else min(upto, self.log_end_offset)
-                segments = self._segments
+                segments = self._segments.current
                 last_append_ms = self._last_append_ms
-                files_made = self._files_made
-            if end <= self.recovery_point and not self._snapshots.has_pending and not self.epochs.is_dirty:
+                files_made = disk.files_made
+            if disk.covers(end):
                 return
             try:
-                self._sync(segments, end, files_made)
+                disk.sync(segments, end, files_made)
             except LogDirFailure as error:
                 self.failure = str(error)
                 raise
@@ -413,32 +374,8 @@ class Log:
                 raise KafkaError(
                     ErrorCode.KAFKA_STORAGE_ERROR, f"cannot flush {self.topic_partition}: {error}"
                 ) from error
-            self.recovery_point = max(self.recovery_point, end)
-            self._last_flush_ms = last_append_ms
-
-    def _sync(self, segments: Sequence[Segment], end: int, files_made: int) -> None:
-        if self._is_new:
-            sync_file(f"{self._path}/{PARTITION_METADATA_FILE}")
-            sync_directory(os.path.dirname(self._path))
-            self._is_new = False
-        self.epochs.save()
-        for place, segment in enumerate(segments):
-            is_last = place + 1 == len(segments)
-            is_flushed = not is_last and segments[place + 1].base_offset <= self.recovery_point
-            if is_flushed or segment.base_offset >= end:
-                continue
-            try:
-                segment.sync()
-            except FileNotFoundError:
-                if segment in self._segments:
-                    raise
-        has_written_snapshots = self._snapshots.has_pending
-        self._snapshots.write_pending()
-        if has_written_snapshots or files_made != self._files_synced:
-            sync_directory(self._path)
-            self._files_synced = files_made
-        if has_written_snapshots:
-            self._snapshots.prune(segment.base_offset for segment in self._segments)
+            disk.recovery_point = max(disk.recovery_point, end)
+            disk.last_flush_ms = last_append_ms
 
     def delete_records_before(self, offset: int) -> int:
         """Records below `offset` are no longer served; returns the log start offset."""
@@ -459,7 +396,7 @@ class Log:
         removed by `remove_deleted_files` when file.delete.delay.ms has passed.
         """
         while True:
-            segments, log_end_offset = self._segments, self.log_end_offset
+            segments, log_end_offset = self._segments.current, self.log_end_offset
             try:
                 count = count_expired(
                     segments,
@@ -470,20 +407,17 @@ class Log:
                     deletable_before=log_end_offset if deletable_before is None else deletable_before,
                 )
             except FileNotFoundError:
-                with self._lock:
-                    if segments is self._segments:
-                        raise
+                if self._segments.is_current(segments):
+                    raise
                 continue  # compaction has replaced what was looked at
             expired = self._take_out(segments, count, log_end_offset, now_ms)
             if expired is not None:
                 break
         if not expired:
             return 0
-        with self._names_lock:
-            if expired[0].directory == self._path:
-                self._deleted_files.take_over(expired, now_ms + self.config.file_delete_delay_ms)
+        self._segments.rename_deleted(expired, now_ms + self.config.file_delete_delay_ms)
         self.epochs.truncate_from_start(self.log_start_offset)
-        self._snapshots.prune(segment.base_offset for segment in self._segments)
+        self._disk.snapshots.prune(self._segments.base_offsets())
         return len(expired)
 
     def _take_out(
@@ -499,21 +433,21 @@ class Log:
             expired = segments[:count]
             if not expired:
                 return expired
-            if self._segments[:count] != expired:
+            if self.segments[:count] != expired:
                 return None
-            if count == len(self._segments):
+            if count == len(self.segments):
                 self._roll(now_ms)
-            self._segments = self._segments[count:]
-            self.log_start_offset = max(self.log_start_offset, self._segments[0].base_offset)
+            self._segments.drop_first(count)
+            self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
             return expired
 
     @property
     def has_deleted_files(self) -> bool:
-        return bool(self._deleted_files)
+        return bool(self._segments.deleted_files)
 
     def remove_deleted_files(self, now_ms: int) -> int | None:
         """Remove files of deleted segments that are due; returns when the next ones are, if any are left."""
-        return self._deleted_files.remove_due(now_ms)
+        return self._segments.deleted_files.remove_due(now_ms)
 
     def replace_segments(self, cleaned: Segment, replaced: Sequence[Segment], now_ms: int) -> bool:
         """Put a compacted segment, whose `.cleaned` files are on the disk, in the place of others.
@@ -521,38 +455,28 @@ class Log:
         A crash at any moment leaves the old segments or the new one. False, and nothing has changed, if
         retention has taken one of the old ones meanwhile, or the log was put away.
         """
-        stage(cleaned)
-        with self._names_lock, self._lock:
-            if cleaned.directory != self._path:
-                return False
-            gone = set(replaced)
-            kept = [segment for segment in self._segments if segment not in gone]
-            if len(kept) + len(replaced) != len(self._segments):
-                unstage(cleaned)
-                return False
-            self._deleted_files.take_over(replaced, now_ms + self.config.file_delete_delay_ms)
-            put_in_place(cleaned)
-            self._segments = sorted([*kept, cleaned.in_place()], key=_BASE_OFFSET)
-        sync_directory(self._path)
-        self._snapshots.prune(segment.base_offset for segment in self._segments)
-        return True
+        is_replaced = self._segments.replace(cleaned, replaced, now_ms + self.config.file_delete_delay_ms)
+        if is_replaced:
+            self._disk.snapshots.prune(self._segments.base_offsets())
+        return is_replaced
 
     def close(self, *, clean: bool = True) -> None:
         """Close the files; if `clean`, flush first, so that opening the log again needs no recovery."""
         try:
             if clean and self.failure is None:
                 with self._lock:
-                    active, was_sealed = self._active, self._active.is_sealed
+                    active = self._segments.active
+                    was_sealed = active.is_sealed
                     if not was_sealed:
                         active.seal()
-                        self._files_made += 1
+                        self._disk.files_made += 1
                     if self.producers or self.size_bytes:
-                        self._snapshots.take(self.log_end_offset, self.producers)
+                        self._disk.snapshots.take(self.log_end_offset, self.producers)
                 if not was_sealed:
                     active.sync()
                 self.flush()
         finally:
-            for segment in self._segments:
+            for segment in self.segments:
                 self.open_files.forget(segment)
 
     def rename_for_delete(self) -> None:
@@ -565,5 +489,4 @@ class Log:
 
     def _put_away(self, suffix: str, failure: str) -> None:
         self.failure = failure
-        with self._names_lock:
-            self._path = put_away(self._path, suffix)
+        self._segments.put_away(suffix)

@@ -1,0 +1,89 @@
+"""The segments of one log, oldest first, and the names of their files.
+
+Loop and threads work on the list at the same time. These rules make that safe:
+- the list is replaced, never changed; a reader works on the list that it took;
+- `lock` guards the end of the log (append, roll) and replacing the list; it is held for memory work, one
+  write, or making or exchanging a segment's files, never for an fsync nor for reading;
+- segments leave the list before their files are renamed: when a reader misses a file, the list is new
+  already.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from operator import attrgetter
+
+from klamm.storage.directory_names import put_away
+from klamm.storage.files import sync_directory
+from klamm.storage.segments.exchange import DeletedFiles, put_in_place, stage, unstage
+from klamm.storage.segments.segment import Segment
+
+BASE_OFFSET = attrgetter("base_offset")
+
+
+class SegmentList:
+    __slots__ = ("_names_lock", "active", "current", "deleted_files", "directory", "lock")
+
+    def __init__(self, directory: str, segments: Sequence[Segment]) -> None:
+        self.directory = directory
+        self.current: Sequence[Segment] = segments
+        self.active: Segment = segments[-1]
+        self.deleted_files = DeletedFiles()
+        self.lock = threading.Lock()
+        self._names_lock = threading.Lock()
+        """Held while files or the directory are renamed: another log may take the old name afterwards."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self.current)
+
+    def base_offsets(self) -> list[int]:
+        return [segment.base_offset for segment in self.current]
+
+    def is_current(self, segments: Sequence[Segment]) -> bool:
+        """False if `segments` has been replaced. If a thread is replacing it, waits until it has."""
+        with self.lock:
+            return segments is self.current
+
+    def add(self, segment: Segment) -> None:
+        """`segment` goes to the end and is written to from now on. Called with the lock held."""
+        self.current = [*self.current, segment]
+        self.active = segment
+
+    def drop_first(self, count: int) -> None:
+        """Take the first `count` out; one must be left. Called with the lock held."""
+        self.current = self.current[count:]
+
+    def rename_deleted(self, segments: Sequence[Segment], due_ms: int) -> None:
+        """Give the files of segments that were taken out their `.deleted` names, unless the log was put
+        away meanwhile. They may be removed at `due_ms`."""
+        with self._names_lock:
+            if segments[0].directory == self.directory:
+                self.deleted_files.take_over(segments, due_ms)
+
+    def replace(self, cleaned: Segment, replaced: Sequence[Segment], due_ms: int) -> bool:
+        """Put a compacted segment, whose `.cleaned` files are on the disk, in the place of others.
+
+        A crash at any moment leaves the old segments or the new one. False, and nothing has changed, if
+        one of the old ones is gone meanwhile, or the log was put away.
+        """
+        stage(cleaned)
+        with self._names_lock, self.lock:
+            if cleaned.directory != self.directory:
+                return False
+            gone = set(replaced)
+            kept = [segment for segment in self.current if segment not in gone]
+            if len(kept) + len(replaced) != len(self.current):
+                unstage(cleaned)
+                return False
+            self.deleted_files.take_over(replaced, due_ms)
+            put_in_place(cleaned)
+            self.current = sorted([*kept, cleaned.in_place()], key=BASE_OFFSET)
+        sync_directory(self.directory)
+        return True
+
+    def put_away(self, suffix: str) -> None:
+        """Rename the directory."""
+        with self._names_lock:
+            self.directory = put_away(self.directory, suffix)
