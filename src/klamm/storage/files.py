@@ -64,11 +64,16 @@ def write_at(path: str, data: bytes, position: int) -> None:
     """Write all of `data` into the file, making it if need be."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        done = 0
-        while done < len(data):
-            done += os.pwrite(fd, data[done:] if done else data, position + done)
+        write_all(fd, memoryview(data), position)
     finally:
         os.close(fd)
+
+
+def write_all(fd: int, data: memoryview, position: int) -> None:
+    while data:
+        written = os.pwrite(fd, data, position)
+        data = data[written:]
+        position += written
 
 
 def truncate_file(path: str, size: int) -> None:

@@ -1,113 +1,55 @@
-"""One replica of a partition: its end, where batches are appended, and what is known of all of it.
+"""One replica of a partition: all that can be done with it besides appending, which is `LogEnd`'s part.
 
-The parts lie beside it: the list of segments and the rules of working on it from several threads
+Its other parts lie beside it: the list of segments and the rules of working on it from several threads
 (segments/segment_list), finding what is read (reading, time_lookup), what of it is on the disk (durability),
-what may be deleted (retention).
+what may be deleted (retention), and where it is cut (truncation).
 
 `append`, `maybe_roll` and warm reads run on the event loop; whatever may block (cold reads, look-ups by time,
-flush, retention, close) runs in threads, at the same time. Bytes below a segment's `size` never change, and
-files that are deleted stay open for those who read them.
-
-Order of an append: bytes to the kernel, then indexes and producers, then `log_end_offset`. A failed write
-leaves everything as it was, and later ones work when the disk does.
+flush, retention, truncation, close) runs in threads, at the same time. Files that are deleted stay open for
+those who read them. Bytes below a segment's `size` never change; truncation takes them away, and then nothing
+is written in their place.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
-from klamm.records.batch import BatchHeader, patch_log_append_time, patch_offset_and_epoch
-from klamm.records.validation import check_timestamps
+from klamm.records.batch import Buffer
 from klamm.storage.checkpoints import (
     PARTITION_METADATA_FILE,
     read_partition_metadata,
     write_partition_metadata,
 )
 from klamm.storage.directory_names import DELETE_SUFFIX, STRAY_SUFFIX
-from klamm.storage.durability import Durability
 from klamm.storage.files import LogDirFailure as LogDirFailure
-from klamm.storage.files import remove_if_there
+from klamm.storage.files import sync_directory
 from klamm.storage.log_config import LogConfig
-from klamm.storage.log_loading import LoadedLog, LogLoader
-from klamm.storage.producers.snapshots import Snapshots
+from klamm.storage.log_end import AppendResult as AppendResult
+from klamm.storage.log_end import LogEnd
+from klamm.storage.log_loading import LogLoader
+from klamm.storage.producers.state import ProducerStates
+from klamm.storage.producers.windows import LATELY_MS, fill_windows
 from klamm.storage.reading import find_slice
+from klamm.storage.recovery import bring_producers_up_to_date
+from klamm.storage.replicated import ReplicatedAppend as ReplicatedAppend
+from klamm.storage.replicated import check_batches
 from klamm.storage.retention import count_expired
-from klamm.storage.rolling import choose_jitter_ms, has_room, is_old
 from klamm.storage.segments.open_files import OpenFiles
 from klamm.storage.segments.page_cache import WouldBlock as WouldBlock
 from klamm.storage.segments.scanning import BrokenChain
-from klamm.storage.segments.segment import SEGMENT_SUFFIXES, Segment, segment_file
+from klamm.storage.segments.segment import CorruptSegment, Segment
 from klamm.storage.segments.segment import FileSlice as FileSlice
-from klamm.storage.segments.segment_list import SegmentList
 from klamm.storage.time_lookup import TimestampOffset, find_first_at_or_after, find_max_timestamp
+from klamm.storage.truncation import cut_files, find_cut, shorten
 
 
-class AppendResult(NamedTuple):
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    """-1 unless the topic has message.timestamp.type=LogAppendTime."""
-    log_start_offset: int
-    is_duplicate: bool
-
-
-class Log:
-    __slots__ = (
-        "_disk",
-        "_last_append_ms",
-        "_lock",
-        "_roll_jitter_ms",
-        "_segments",
-        "_topic_id",
-        "config",
-        "epochs",
-        "failure",
-        "log_end_offset",
-        "log_start_offset",
-        "on_roll",
-        "open_files",
-        "producers",
-        "topic_partition",
-    )
-
-    def __init__(
-        self,
-        directory: str,
-        topic_partition: TopicPartition,
-        config: LogConfig,
-        open_files: OpenFiles,
-        loaded: LoadedLog,
-        now_ms: int,
-    ) -> None:
-        self.topic_partition = topic_partition
-        self.config = config
-        self.open_files = open_files
-        self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = loaded.log_end_offset
-        self.producers = loaded.producers
-        self.epochs = loaded.epochs
-        self.on_roll: Callable[[Log], None] | None = None
-        """Called, inside `append`, when a segment is full, so that the segment is flushed soon."""
-        self.failure: str | None = None
-        """Why nothing can be written any more: the log directory has failed."""
-        self._segments = SegmentList(directory, loaded.segments)
-        self._lock = self._segments.lock
-        self._disk = Durability(
-            self._segments,
-            loaded.epochs,
-            Snapshots(directory, loaded.snapshots),
-            loaded.recovery_point,
-            has_new_files=loaded.has_new_files,
-            now_ms=now_ms,
-        )
-        self._last_append_ms = now_ms
-        self._topic_id: TopicId | None = None
-        self._roll_jitter_ms = choose_jitter_ms(config, directory, self.log_end_offset)
+class Log(LogEnd):
+    __slots__ = ()
 
     @classmethod
     def open(
@@ -167,105 +109,23 @@ class Log:
     def _file(self, name: str) -> str:
         return f"{self._segments.directory}/{name}"
 
-    # Writing.
+    def append_replicated(self, data: Buffer, now_ms: int) -> ReplicatedAppend | None:
+        """Append batches as a follower: whole ones as fetched from the leader, with its offsets and epochs.
 
-    def append(self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int) -> AppendResult:
-        """Append one validated batch as the leader of `leader_epoch`.
-
-        `batch` must be writable: it gets its offset and epoch in place. A batch that its producer sent
-        before is answered with where it lies, and not appended again.
+        Gaps between offsets are allowed: a leader's compaction leaves some. A last batch that is not whole is
+        left out; None if there is no other. Raises CorruptBatch, and OFFSET_OUT_OF_RANGE for batches that
+        begin below the log's end. After any error the log is as it was. May block.
         """
-        with self._lock:
-            if header.producer_id >= 0:
-                repeated = self.producers.check(header)
-                if repeated is not None:
-                    return AppendResult(
-                        repeated.last_offset - repeated.offset_delta,
-                        repeated.last_offset,
-                        repeated.timestamp if self.config.uses_log_append_time else -1,
-                        self.log_start_offset,
-                        True,
-                    )
-            config = self.config
-            base_offset = self.log_end_offset
-            last_offset = base_offset + header.last_offset_delta
-            max_timestamp = header.max_timestamp
-            log_append_time_ms = -1
-            if config.uses_log_append_time:
-                patch_log_append_time(batch, header.attributes, now_ms)
-                log_append_time_ms = max_timestamp = now_ms
-            else:
-                check_timestamps(
-                    header,
-                    now_ms,
-                    config.message_timestamp_before_max_ms,
-                    config.message_timestamp_after_max_ms,
-                )
-            patch_offset_and_epoch(batch, base_offset, leader_epoch)
-            if self.failure is not None:
-                raise self._storage_error(self.failure)
-            try:
-                segment = self._segments.active
-                if not has_room(
-                    segment, config, self._roll_jitter_ms, len(batch), last_offset, max_timestamp
-                ):
-                    segment = self._roll(now_ms)
-                segment.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
-            except OSError as error:
-                raise self._storage_error(str(error.strerror)) from error
-            if leader_epoch > self.epochs.latest:
-                self.epochs.assign(leader_epoch, base_offset)
-            if header.producer_id >= 0:
-                self.producers.record(header, last_offset, now_ms)
-            self._last_append_ms = now_ms
-            self.log_end_offset = last_offset + 1
-        return AppendResult(base_offset, last_offset, log_append_time_ms, self.log_start_offset, False)
-
-    def _storage_error(self, reason: str) -> KafkaError:
-        log_dir = os.path.dirname(self._segments.directory)
-        return KafkaError(
-            ErrorCode.KAFKA_STORAGE_ERROR,
-            f"cannot write to {self.topic_partition} in {log_dir}: {reason}; "
-            "free space or repair the disk, then send again",
-        )
-
-    def maybe_roll(self, now_ms: int) -> bool:
-        """Roll the active segment if it is older than segment.ms, also when nothing is written to it."""
-        with self._lock:
-            if not is_old(self._segments.active, self.config, self._roll_jitter_ms, now_ms):
-                return False
-            self._roll(now_ms)
-            return True
-
-    def _roll(self, now_ms: int) -> Segment:
-        """Seal the active segment and start a new one at the log's end. Called with the lock held."""
-        base_offset = self.log_end_offset
-        directory = self._segments.directory
-        self._segments.active.seal()
-        preallocate_bytes = self.config.segment_bytes if self.config.preallocate else 0
-        try:
-            segment = Segment.create(
-                directory,
-                base_offset,
-                self.open_files,
-                created_ms=now_ms,
-                preallocate_bytes=preallocate_bytes,
-            )
-        except OSError:
-            for suffix in SEGMENT_SUFFIXES:
-                remove_if_there(segment_file(directory, base_offset, suffix))
-            raise
-        self._disk.files_made += 1
-        self._disk.snapshots.take(base_offset, self.producers)
-        self._segments.add(segment)
-        self._roll_jitter_ms = choose_jitter_ms(self.config, directory, base_offset)
-        if self.on_roll is not None:
-            self.on_roll(self)
-        return segment
-
-    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        with self._lock:
-            return self.producers.remove_expired(now_ms, expiration_ms)
+        view = memoryview(data)
+        headers = check_batches(view)
+        if not headers:
+            return None
+        first = headers[0]
+        if self.size_bytes == 0 and first.base_offset < self.log_end_offset <= first.last_offset:
+            # Records of this batch were deleted, and the leader's log starts inside of it.
+            with self._moving_back():
+                self._begin_anew(first.base_offset, self.log_start_offset, now_ms)
+        return self._append_whole(view, headers, now_ms)
 
     # Reading.
 
@@ -300,7 +160,7 @@ class Log:
                 must_return_one,
                 may_block,
             )
-        except FileNotFoundError:
+        except (FileNotFoundError, CorruptSegment):
             if self._segments.is_current(segments):
                 raise
         return self.read(offset, max_bytes, end_offset, must_return_one=must_return_one, may_block=may_block)
@@ -322,11 +182,9 @@ class Log:
                 found = find(segments)
                 if not any(segment.is_deleted for segment in segments):
                     return found
-            except FileNotFoundError as error:
+            except (OSError, BrokenChain, CorruptSegment) as error:
                 if self._segments.is_current(segments):
                     raise self._cannot_read(error) from error
-            except (OSError, BrokenChain) as error:
-                raise self._cannot_read(error) from error
 
     def _cannot_read(self, error: Exception) -> KafkaError:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} cannot be read: {error}")
@@ -410,12 +268,14 @@ class Log:
                 if self._segments.is_current(segments):
                     raise
                 continue  # compaction has replaced what was looked at
-            expired = self._take_out(segments, count, log_end_offset, now_ms)
+            with self._disk.lock:  # truncation must not make files of the same names meanwhile
+                expired = self._take_out(segments, count, log_end_offset, now_ms)
+                if expired:
+                    self._segments.rename_deleted(expired, now_ms + self.config.file_delete_delay_ms)
             if expired is not None:
                 break
         if not expired:
             return 0
-        self._segments.rename_deleted(expired, now_ms + self.config.file_delete_delay_ms)
         self.epochs.truncate_from_start(self.log_start_offset)
         self._disk.snapshots.prune(self._segments.base_offsets())
         return len(expired)
@@ -459,6 +319,112 @@ class Log:
         if is_replaced:
             self._disk.snapshots.prune(self._segments.base_offsets())
         return is_replaced
+
+    # Moving its end back, as a follower; these block, and are on the disk when they return.
+
+    def truncate_to(self, offset: int, now_ms: int) -> int:
+        """Cut everything at or above `offset`; returns the new log end offset.
+
+        A batch that spans `offset` goes as a whole, so the log may end below it. The caller writes the
+        recovery point to its checkpoint before it appends again. A crash at any moment leaves a log that was
+        cut not at all, in part or as wanted. After an OSError nothing can be written until the next start.
+        """
+        with self._moving_back():
+            while offset < self.log_end_offset and not self._cut(offset, now_ms):
+                pass  # compaction has replaced a segment meanwhile
+        return self.log_end_offset
+
+    def start_at(self, offset: int, now_ms: int) -> None:
+        """Drop all and begin empty at `offset`. For the caller and after a crash as with `truncate_to`."""
+        with self._moving_back():
+            self._begin_anew(offset, offset, now_ms)
+
+    @contextmanager
+    def _moving_back(self) -> Iterator[None]:
+        """No appends, rolls, flushes nor retention meanwhile."""
+        with self._disk.lock:
+            with self._lock:
+                self._check_writable()
+                self._is_truncating = True
+            try:
+                yield
+            except OSError as error:
+                self.failure = str(error)
+                if isinstance(error, LogDirFailure):
+                    raise
+                raise self._storage_error(str(error)) from error
+            finally:
+                with self._lock:
+                    self._is_truncating = False
+
+    def _cut(self, offset: int, now_ms: int) -> bool:
+        """False, and nothing has changed, if a segment was replaced meanwhile."""
+        segments = self._segments.current
+        try:
+            cut = find_cut(segments, max(offset, segments[0].base_offset))
+            is_all = cut.first_dropped <= segments[0].base_offset or cut.end_offset < self.log_start_offset
+            if is_all or offset <= self.log_start_offset:
+                offset = min(offset, max(cut.end_offset, self.log_start_offset))
+                self._begin_anew(offset, offset, now_ms)
+                return True
+            left = None
+            if cut.segment is not None:
+                if not cut.segment.is_sealed:
+                    with self._lock:
+                        cut.segment.seal()
+                left = shorten(cut.segment, cut.position, self.config)
+        except FileNotFoundError:
+            if self._segments.is_current(segments):
+                raise
+            return False
+        due_ms = now_ms + self.config.file_delete_delay_ms
+        with self._segments.names_lock, self._lock:
+            if not self._segments.cut(cut.first_dropped, cut.segment, left, due_ms):
+                return False
+            self.log_end_offset = cut.end_offset
+            self._disk.recovery_point = min(self._disk.recovery_point, cut.end_offset)
+        self._complete_cut(left, now_ms)
+        return True
+
+    def _complete_cut(self, left: Segment | None, now_ms: int) -> None:
+        """Bring the files in line with the list of segments, and go on in a new one.
+
+        In this order: dropped segments, then the one that lost its end, then the new one. Else a loss of
+        power could leave two segments with the same offsets.
+        """
+        directory, end_offset = self._segments.directory, self.log_end_offset
+        snapshots = self._disk.snapshots
+        sync_directory(directory)
+        if left is not None:
+            cut_files(left)
+        self.epochs.truncate_from_end(end_offset)
+        self.epochs.save()
+        snapshots.drop_above(end_offset)
+        segments = list(self._segments.current)
+        producers, _ = bring_producers_up_to_date(
+            directory, snapshots.offsets, segments, end_offset, lambda _: None
+        )
+        fill_windows(producers, segments, now_ms - LATELY_MS)
+        with self._lock:
+            self.producers = producers
+            self._begin(self._make_segment(end_offset, now_ms))
+        sync_directory(directory)
+
+    def _begin_anew(self, base_offset: int, log_start_offset: int, now_ms: int) -> None:
+        """Drop all; the next batch has `base_offset` or a higher one."""
+        directory = self._segments.directory
+        with self._segments.names_lock, self._lock:
+            self._segments.drop_all(now_ms + self.config.file_delete_delay_ms)
+            self._segments.restart(self._make_segment(base_offset, now_ms))
+            self._disk.files_made += 1
+            self._disk.recovery_point = base_offset
+            self.producers = ProducerStates()
+            self.log_start_offset = log_start_offset
+            self.log_end_offset = base_offset
+        self._disk.snapshots.drop_above(-1)
+        self.epochs.truncate_from_end(0)
+        self.epochs.save()
+        sync_directory(directory)
 
     def close(self, *, clean: bool = True) -> None:
         """Close the files; if `clean`, flush first, so that opening the log again needs no recovery."""

@@ -205,7 +205,7 @@ def complete_segment(segment: Segment, config: LogConfig, on_batch: OnBatch | No
         if lacks_times or not _points_at_batch(segment, *last):
             return rebuild_indexes(segment, config, on_batch)
     last_time = segment.time_index.last_entry()
-    result = _walk_from(segment, config, last, on_batch=on_batch)
+    result = walk_from(segment, config, last, on_batch=on_batch)
     if last_time is not None and not _covers(segment, last_time, last, result):
         return rebuild_indexes(segment, config, on_batch)
     return result
@@ -214,7 +214,7 @@ def complete_segment(segment: Segment, config: LogConfig, on_batch: OnBatch | No
 def rebuild_indexes(segment: Segment, config: LogConfig, on_batch: OnBatch | None = None) -> WalkResult:
     segment.offset_index.truncate(0)
     segment.time_index.truncate(0)
-    return _walk_from(segment, config, None, on_batch=on_batch)
+    return walk_from(segment, config, None, on_batch=on_batch)
 
 
 def recover_segment(
@@ -235,7 +235,7 @@ def recover_segment(
     keep_times = sum(1 for _ in takewhile(lambda time: time[1] <= limit, times))
     segment.offset_index.truncate(len(entries))
     segment.time_index.truncate(keep_times)
-    return _walk_from(segment, config, last, crc_from=recovery_point, on_batch=on_batch)
+    return walk_from(segment, config, last, crc_from=recovery_point, on_batch=on_batch)
 
 
 def _ascending(entries: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -248,7 +248,7 @@ def _ascending(entries: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return entries
 
 
-def _walk_from(
+def walk_from(
     segment: Segment,
     config: LogConfig,
     entry: tuple[int, int] | None,

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.crc import crc32c
 from klamm.storage.log_config import LogConfig
 from klamm.storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 
 
+class Filled(Protocol):
+    """What of a segment decides whether another batch may go into it."""
+
+    base_offset: int
+    size: int
+    first_timestamp: int
+    bytes_since_index: int
+
+    def has_index_room(self, limit_bytes: int) -> bool:
+        """True if both indexes have room for another entry."""
+
+
 def has_room(
-    active: Segment, config: LogConfig, jitter_ms: int, size: int, last_offset: int, max_timestamp: int
+    active: Filled, config: LogConfig, jitter_ms: int, size: int, last_offset: int, max_timestamp: int
 ) -> bool:
     """True if a batch of `size` bytes may go into the active segment.
 

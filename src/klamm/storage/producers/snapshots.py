@@ -46,6 +46,15 @@ class Snapshots:
                 self.offsets = sorted({*self.offsets, offset})
                 del self._pending[0]
 
+    def drop_above(self, offset: int) -> None:
+        """The log was cut at `offset`: those of later offsets are wrong. The caller syncs the directory."""
+        with self._lock:
+            stale = [known for known in self.offsets if known > offset]
+            self.offsets = [known for known in self.offsets if known <= offset]
+            self._pending = [entry for entry in self._pending if entry[0] <= offset]
+        for known in stale:
+            remove_if_there(segment_file(self.directory, known, SNAPSHOT_SUFFIX))
+
     def prune(self, base_offsets: Iterable[int]) -> None:
         """Keep those that a segment starts with, and the newest."""
         with self._lock:

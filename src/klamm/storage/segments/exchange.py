@@ -41,8 +41,7 @@ class DeletedFiles:
     def take_over(self, segments: Sequence[Segment], due_ms: int) -> None:
         """Rename the files of `segments`; they may be removed at `due_ms`."""
         for segment in segments:
-            segment.is_deleted = True  # first: afterwards its names may be those of another file
-            segment.open_files.forget(segment)
+            segment.retire()  # before its files are renamed
             for suffix in SEGMENT_SUFFIXES:
                 path = segment.path(suffix)
                 with contextlib.suppress(FileNotFoundError):

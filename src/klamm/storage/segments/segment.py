@@ -12,10 +12,11 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Sequence
 
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.records.batch import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, parse_header
-from klamm.storage.files import remove_if_there, sync_fd
+from klamm.records.batch import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader, parse_header
+from klamm.storage.files import remove_if_there, sync_fd, write_all
 from klamm.storage.segments import offset_index, time_index
 from klamm.storage.segments.offset_index import OffsetIndex
 from klamm.storage.segments.open_files import FileHandle, OpenFiles
@@ -68,9 +69,13 @@ class FileSlice:
         return self.length
 
     def read(self) -> bytes | bytearray:
+        """All bytes; an OSError if the log was cut meanwhile."""
         if self._data is not None:
             return self._data
-        return read_blocking(self.file.fd, self.position, self.length)
+        data = read_blocking(self.file.fd, self.position, self.length)
+        if len(data) != self.length:
+            raise OSError(errno.ENODATA, "the log was truncated while this was sent", self.file.path)
+        return data
 
 
 def segment_file(directory: str, base_offset: int, suffix: str) -> str:
@@ -119,7 +124,7 @@ class Segment:
         self.handle: FileHandle | None = None
         self.recently_used = False
         self.is_deleted = False
-        """True once it is no longer part of the log; its file names may then be those of its successor."""
+        """True once it is no longer part of the log, see `retire`."""
         self.is_sealed = True
         """True if the index files are complete."""
         self.offset_index = OffsetIndex(self.path(INDEX_SUFFIX + suffix), index_entries)
@@ -152,6 +157,17 @@ class Segment:
         segment.handle = handle
         open_files.admit(segment)
         return segment
+
+    def retire(self) -> None:
+        """It is no longer part of the log: from now on its file names may be those of another segment."""
+        self.is_deleted = True
+        self.open_files.forget(self)
+
+    def remove(self) -> None:
+        """Remove the files of a segment that never became part of the log."""
+        self.open_files.forget(self)
+        for suffix in SEGMENT_SUFFIXES:
+            remove_if_there(self.path(suffix))
 
     def in_place(self) -> Segment:
         """The same segment after its files have lost their suffix."""
@@ -191,6 +207,29 @@ class Segment:
         self.note_batch(position, size, last_offset, max_timestamp, index_interval_bytes)
         self.size = position + size
 
+    def write_ahead(self, batches: memoryview) -> None:
+        """Write batches behind the end, where nobody reads. `take_in` makes them part of the segment, and
+        `drop_ahead` removes them, also after an OSError."""
+        handle = self.handle or self.open_handle()
+        self.recently_used = True
+        write_all(handle.fd, batches, self.size)
+
+    def drop_ahead(self) -> None:
+        handle = self.handle or self.open_handle()
+        os.ftruncate(handle.fd, self.size)
+
+    def take_in(self, headers: Sequence[BatchHeader], index_interval_bytes: int) -> None:
+        """Batches with these headers were written ahead; now they are part of the segment."""
+        position = self.size
+        if position == 0:
+            self.first_timestamp = headers[0].max_timestamp
+        self.is_sealed = False
+        for header in headers:
+            size = header.size
+            self.note_batch(position, size, header.last_offset, header.max_timestamp, index_interval_bytes)
+            position += size
+        self.size = position
+
     def note_batch(
         self, position: int, size: int, last_offset: int, max_timestamp: int, index_interval_bytes: int
     ) -> None:
@@ -212,16 +251,19 @@ class Segment:
         )
 
     def seal(self) -> None:
-        """Complete the index files and cut the log file to its size, as far as the kernel; does not sync."""
+        """Cut the log file to its size and complete the index files, as far as the kernel; does not sync.
+
+        After an OSError the entries are still in memory, and `sync` writes them.
+        """
+        handle = self.handle or self.open_handle()
+        if os.fstat(handle.fd).st_size != self.size:
+            os.ftruncate(handle.fd, self.size)
         if self.max_timestamp != NO_TIMESTAMP:
             self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         self.offset_index.flush()
         self.time_index.flush()
         for path in (self.offset_index.path, self.time_index.path):
             FileHandle(path, os.O_RDWR | os.O_CREAT)  # the file exists also when it has no entries
-        handle = self.handle or self.open_handle()
-        if os.fstat(handle.fd).st_size != self.size:
-            os.ftruncate(handle.fd, self.size)
         self.is_sealed = True
 
     def sync(self) -> None:

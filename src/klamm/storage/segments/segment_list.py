@@ -23,7 +23,7 @@ BASE_OFFSET = attrgetter("base_offset")
 
 
 class SegmentList:
-    __slots__ = ("_names_lock", "active", "current", "deleted_files", "directory", "lock")
+    __slots__ = ("active", "current", "deleted_files", "directory", "lock", "names_lock")
 
     def __init__(self, directory: str, segments: Sequence[Segment]) -> None:
         self.directory = directory
@@ -31,7 +31,7 @@ class SegmentList:
         self.active: Segment = segments[-1]
         self.deleted_files = DeletedFiles()
         self.lock = threading.Lock()
-        self._names_lock = threading.Lock()
+        self.names_lock = threading.Lock()
         """Held while files or the directory are renamed: another log may take the old name afterwards."""
 
     @property
@@ -55,10 +55,37 @@ class SegmentList:
         """Take the first `count` out; one must be left. Called with the lock held."""
         self.current = self.current[count:]
 
+    def cut(self, first_dropped: int, old: Segment | None, left: Segment | None, due_ms: int) -> bool:
+        """Take out the segments whose base offset is `first_dropped` or higher, the newest first, so that a
+        crash leaves no hole. `left` takes the place of `old`, the one before them. Called with both locks.
+
+        False, and nothing has changed, if `old` is no longer there, or nothing would be left.
+        """
+        kept = [segment for segment in self.current if segment.base_offset < first_dropped]
+        dropped = self.current[len(kept) :]
+        if not kept or (old is not None and kept[-1] is not old):
+            return False
+        if old is not None and left is not None:
+            old.retire()
+            kept[-1] = left
+        self.current = kept
+        self.active = kept[-1]
+        self.deleted_files.take_over(dropped[::-1], due_ms)
+        return True
+
+    def drop_all(self, due_ms: int) -> None:
+        """Rename the files of all, the newest first. `restart` must follow; called with both locks held."""
+        self.deleted_files.take_over(self.current[::-1], due_ms)
+
+    def restart(self, segment: Segment) -> None:
+        """The log consists of `segment` alone. Called with the lock held."""
+        self.current = [segment]
+        self.active = segment
+
     def rename_deleted(self, segments: Sequence[Segment], due_ms: int) -> None:
         """Give the files of segments that were taken out their `.deleted` names, unless the log was put
         away meanwhile. They may be removed at `due_ms`."""
-        with self._names_lock:
+        with self.names_lock:
             if segments[0].directory == self.directory:
                 self.deleted_files.take_over(segments, due_ms)
 
@@ -69,7 +96,7 @@ class SegmentList:
         one of the old ones is gone meanwhile, or the log was put away.
         """
         stage(cleaned)
-        with self._names_lock, self.lock:
+        with self.names_lock, self.lock:
             if cleaned.directory != self.directory:
                 return False
             gone = set(replaced)
@@ -85,5 +112,5 @@ class SegmentList:
 
     def put_away(self, suffix: str) -> None:
         """Rename the directory."""
-        with self._names_lock:
+        with self.names_lock:
             self.directory = put_away(self.directory, suffix)
