@@ -27,6 +27,22 @@ def test_a_damaged_log_does_not_keep_the_others_from_retention() -> None:
         assert [log.log_start_offset for log in logs[1:]] == [1, 1]
 
 
+def test_retention_and_compaction_stop_at_the_high_watermark() -> None:
+    with Broker() as broker, WireConnection(broker.bootstrap) as wire:
+        create(wire, "t", 1)
+        for _ in range(3):
+            produce(wire, "t", 0)  # records of long ago
+        assert broker.node is not None
+        partition = broker.node.partitions.get("t", 0)
+        partition.high_watermark = 2
+        broker.run(broker.node._housekeeping.delete_expired())
+        assert partition.log.log_start_offset == 0
+        assert broker.node._high_watermark_of(partition.log) == 2
+        partition.high_watermark = 3
+        broker.run(broker.node._housekeeping.delete_expired())
+        assert partition.log.log_start_offset == 3
+
+
 @pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EBADF])
 def test_what_fails_is_told_and_tried_again(
     trouble: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -114,6 +114,7 @@ class Cleaning:
 
     logs: list[Log]
     now_ms: int = T0
+    high_watermark: int = 2**62
     settings: CleanerSettings = field(default_factory=CleanerSettings)
     said: list[str] = field(default_factory=list)
     failed_directories: list[str] = field(default_factory=list)
@@ -125,6 +126,7 @@ class Cleaning:
             now_ms=lambda: self.now_ms,
             report=self.said.append,
             on_directory_failure=lambda directory, error: self.failed_directories.append(directory),
+            stable_offset=lambda log: min(self.high_watermark, log.log_end_offset),
         )
 
     async def __aenter__(self) -> Cleaning:

@@ -157,3 +157,21 @@ async def test_a_checkpoint_of_a_log_that_is_gone_is_forgotten(tmp_path: Path) -
 def test_settings_come_from_the_broker_configuration() -> None:
     config = BrokerConfig({"log.cleaner.enable": "false", "log.cleaner.backoff.ms": "7"})
     assert CleanerSettings.from_config(config) == CleanerSettings(False, 7, 134_217_728)
+
+
+async def test_nothing_at_or_above_the_high_watermark_is_compacted(tmp_path: Path) -> None:
+    log = sealed(open_log(tmp_path, compacted(min_cleanable_dirty_ratio=0.0)), *[10] * 6)
+    async with Cleaning([log], high_watermark=3) as cleaning:
+        await cleaning.cleaner.clean_now(log)
+        assert [offset for offset, *_ in contents(log)] == [2, 3, 4, 5]
+        cleaning.high_watermark = 4
+        await cleaning.cleaner.clean_now(log)
+        assert [offset for offset, *_ in contents(log)] == [3, 4, 5]
+
+
+async def test_retention_of_a_compacted_log_stops_at_the_high_watermark(tmp_path: Path) -> None:
+    settings = compacted(cleanup_delete=True, retention_ms=1)
+    log = sealed(open_log(tmp_path, settings), *[10] * 4)
+    async with Cleaning([log], now_ms=NOW, high_watermark=2) as cleaning:
+        await cleaning.cleaner.clean_dirtiest()
+        assert log.log_start_offset == 2

@@ -14,7 +14,7 @@ from tests.storage.logs import NOW_MS, all_records, append
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
-from klamm.storage.checkpoints import LOG_START_FILE, read_offsets
+from klamm.storage.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirError, LogDirs
@@ -73,7 +73,7 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     assert [log.log_end_offset for _, log in sorted(logs.items())] == [1, 2, 3, 4]
     assert [log.topic_id for _, log in sorted(logs.items())] == ids
     assert logs[TopicPartition("with-dash", 3)].log_start_offset == 2
-    assert host.dirs.high_watermarks == {TopicPartition("with-dash", 1): 2}
+    assert host.dirs.high_watermark_of(TopicPartition("with-dash", 1)) == 2
     assert host.dirs.directories[0].broker_epoch == 17
     assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
 
@@ -232,3 +232,65 @@ def test_idle_logs_hold_no_files(tmp_path: Path) -> None:
     dirs = host.start()
     assert len(dirs.logs) == 100 and len(dirs.open_files) == 0
     assert open_below(tmp_path) == 1, "only the lock"
+
+
+def test_high_watermarks_come_back_within_the_log(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    places = [TopicPartition("t", number) for number in range(4)]
+    for place in places:
+        append(host.dirs.create_log(place, new_topic_id(), CONFIG), 10)
+    assert [host.dirs.high_watermark_of(place) for place in places] == [0] * 4, "none is known"
+    host.dirs.write_high_watermarks({places[0]: 4, places[1]: 99, places[2]: 3})
+    for place in places[2:]:
+        host.dirs.logs[place].delete_records_before(5)
+    host.dirs.close()
+    host.start()
+    assert [host.dirs.high_watermark_of(place) for place in places] == [4, 10, 5, 5]
+    with pytest.raises(KafkaError):
+        host.dirs.high_watermark_of(TopicPartition("t", 9))
+    topic_id = new_topic_id()
+    host.dirs.put_away_for_deletion(places[:1])
+    append(host.dirs.create_log(places[0], topic_id, CONFIG), 10)
+    assert host.dirs.high_watermark_of(places[0]) == 0, "that was of another log"
+
+
+def test_truncation_lowers_the_recovery_points_on_the_disk(tmp_path: Path) -> None:
+    """What is appended afterwards is checked by recovery."""
+    host = Host(tmp_path)
+    places = [TopicPartition("t", number) for number in range(3)]
+    for place in places:
+        log = host.dirs.create_log(place, new_topic_id(), CONFIG)
+        for _ in range(10):
+            append(log)
+        log.flush()
+    host.dirs.write_checkpoints()
+    done = host.dirs.truncate({places[0]: 4, places[1]: 20, TopicPartition("t", 9): 3})
+    assert done == ({places[0]: 4, places[1]: 10}, {})
+    assert host.dirs.start_at({places[2]: 70}) == ({places[2]: 70}, {})
+    assert read_offsets(str(tmp_path / RECOVERY_POINT_FILE)) == {places[0]: 4, places[1]: 10, places[2]: 70}
+    log = host.dirs.logs[places[0]]
+    append(log, value=b"good", epoch=1)
+    append(log, value=b"bad", epoch=1)
+    segment = log.segments[-1]
+    with open(segment.path(".log"), "r+b") as file:
+        file.seek(segment.size - 5)
+        file.write(b"?")
+    host.crash()
+    host.start()
+    assert [record.value for record in all_records(host.dirs.logs[places[0]])] == [b"value"] * 4 + [b"good"]
+    assert host.dirs.logs[places[2]].log_start_offset == 70
+
+
+def test_one_log_that_cannot_be_cut_keeps_none_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(tmp_path)
+    places = [TopicPartition("t", number) for number in range(2)]
+    for place in places:
+        log = host.dirs.create_log(place, new_topic_id(), CONFIG)
+        append(log)
+        append(log)
+    (tmp_path / "t-0" / "00000000000000000000.log").unlink()
+    host.dirs.logs[places[0]].segments[0].release()
+    done = host.dirs.truncate({place: 1 for place in places})
+    assert done.log_end_offsets == {places[1]: 1} and list(done.failures) == [places[0]]

@@ -29,6 +29,7 @@ from klamm.replication.partitions import Partitions, TopicSettings
 from klamm.server.dispatch import Dispatcher
 from klamm.server.listener import CannotListen, Server
 from klamm.storage.compaction.cleaner import CleanerSettings, LogCleaner
+from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirError, LogDirs
 from klamm.storage.segments.open_files import OpenFiles
@@ -159,7 +160,12 @@ class BrokerNode:
             now_ms=self.clock.now_ms,
             report=logger.info,
             on_directory_failure=lambda path, error: self.partitions.take_directory_offline(str(path), error),
+            stable_offset=self._high_watermark_of,
         )
+
+    def _high_watermark_of(self, log: Log) -> int:
+        partition = self.partitions.find(*log.topic_partition)
+        return partition.high_watermark if partition is not None else log.log_start_offset
 
     def request_stop(self) -> None:
         """Have `run_until_stopped` shut down; safe to call from a signal handler of the loop."""

@@ -85,7 +85,8 @@ class Housekeeping:
     # ---- the tasks
 
     async def delete_expired(self) -> None:
-        """Retention by time and size, and segments that lie below the log's start.
+        """Retention by time and size, and segments that lie below the log's start; all below the high
+        watermark only.
 
         The active segment of a log that nobody writes to is rolled first when it is old enough: only then
         can it be deleted or compacted.
@@ -94,7 +95,9 @@ class Housekeeping:
         for partition in self._online():
             with _one_failure_is_not_all(partition):
                 await self._partitions.run_in_thread(partition.log.maybe_roll, now_ms)
-                deleted = await self._partitions.run_in_thread(partition.log.delete_expired, now_ms)
+                deleted = await self._partitions.run_in_thread(
+                    partition.log.delete_expired, now_ms, partition.high_watermark
+                )
                 if deleted:
                     logger.info("retention deleted %d segments of %s", deleted, partition.topic_partition)
 

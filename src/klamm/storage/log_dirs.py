@@ -69,6 +69,14 @@ class PutAway(NamedTuple):
     failures: dict[TopicPartition, OSError]
 
 
+class Truncated(NamedTuple):
+    """The new log end offsets of logs that were cut, and the logs that could not be."""
+
+    log_end_offsets: dict[TopicPartition, int]
+    failures: dict[TopicPartition, OSError | KafkaError]
+    """A LogDirFailure says that the whole log directory is to be taken offline."""
+
+
 class LogDir:
     """One directory."""
 
@@ -178,8 +186,8 @@ class LogDirs:
     ) -> None:
         self.directories = [LogDir(Path(path).absolute()) for path in paths]
         self.open_files = OpenFiles() if open_files is None else open_files  # an empty one counts, too
-        self.high_watermarks: dict[TopicPartition, int] = {}
-        """As they were checkpointed, after `load_logs`."""
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        """As they were checkpointed when the logs were loaded."""
         self._now_ms = now_ms
         self._report = report
         self._lock = threading.Lock()
@@ -239,7 +247,7 @@ class LogDirs:
         directory.take_clean_shutdown_marker()
         recovery_points = self._read_checkpoint(directory, RECOVERY_POINT_FILE)
         log_starts = self._read_checkpoint(directory, LOG_START_FILE)
-        self.high_watermarks |= self._read_checkpoint(directory, HIGH_WATERMARK_FILE)
+        self._high_watermarks |= self._read_checkpoint(directory, HIGH_WATERMARK_FILE)
         directory.checkpointed = frozenset(recovery_points.keys() | log_starts.keys())
         clean = directory.had_clean_shutdown
 
@@ -367,6 +375,8 @@ class LogDirs:
         with self._lock:
             for directory in self.directories:
                 logs = [log for tp, log in directory.logs.items() if tp in wanted]
+                for topic_partition in wanted:
+                    self._high_watermarks.pop(topic_partition, None)
                 directory.logs = {tp: log for tp, log in directory.logs.items() if tp not in wanted}
                 for log in logs:
                     try:
@@ -415,7 +425,44 @@ class LogDirs:
                     affected.append(log)
         return affected
 
+    # A follower's logs, whose end moves back; these block.
+
+    def truncate(self, offsets: Mapping[TopicPartition, int]) -> Truncated:
+        """Cut each log at its offset (`Log.truncate_to`). All of it is on the disk when this returns: with
+        higher recovery points in the checkpoints, recovery would trust what is appended from now on."""
+        return self._move_back(offsets, Log.truncate_to)
+
+    def start_at(self, offsets: Mapping[TopicPartition, int]) -> Truncated:
+        """Drop all of each log and begin empty at its offset (`Log.start_at`), likewise."""
+        return self._move_back(offsets, Log.start_at)
+
+    def _move_back(
+        self, offsets: Mapping[TopicPartition, int], move: Callable[[Log, int, int], object]
+    ) -> Truncated:
+        result = Truncated({}, {})
+        for directory in self.online:
+            logs = [log for tp in offsets if (log := directory.logs.get(tp)) is not None]
+            for log in logs:
+                try:
+                    move(log, offsets[log.topic_partition], self._now_ms())
+                    result.log_end_offsets[log.topic_partition] = log.log_end_offset
+                except (OSError, KafkaError) as error:
+                    result.failures[log.topic_partition] = error
+            if logs:
+                self._write_checkpoints(directory)
+        return result
+
     # Checkpoints; these block.
+
+    def high_watermark_of(self, topic_partition: TopicPartition) -> int:
+        """Where the high watermark was when it was last checkpointed before this start, within the log as it
+        is now. Without a checkpoint it is the log start: all that is known to be committed."""
+        for directory in self.online:
+            log = directory.logs.get(topic_partition)
+            if log is not None:
+                checkpointed = self._high_watermarks.get(topic_partition, 0)
+                return min(max(checkpointed, log.log_start_offset), log.log_end_offset)
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} has no log here")
 
     def write_checkpoints(self) -> None:
         """Recovery points and log start offsets of all logs."""

@@ -76,11 +76,12 @@ class LogCleaner:
         now_ms: Callable[[], int],
         report: Callable[[str], None],
         on_directory_failure: Callable[[str, Exception], None],
-        stable_offset: Callable[[Log], int] = lambda log: log.log_end_offset,
+        stable_offset: Callable[[Log], int],
     ) -> None:
         """`logs` gives those of this broker that are online; called on the loop, as are all callables.
 
-        `on_directory_failure` gets the log directory; `stable_offset` is where a log's records are final.
+        `on_directory_failure` gets the log directory; `stable_offset` gives the high watermark of a
+        log, from which on nothing is compacted nor deleted.
         """
         self._logs = logs
         self._settings = settings
