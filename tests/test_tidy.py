@@ -76,6 +76,7 @@ CORES = (
     "replication/follower.py",
     "cluster/persistent_map.py",
     "cluster/changes.py",
+    "replication/waiting_produces.py",
     "security/",
     "client/network/addresses.py",
     "client/network/backoff.py",

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from klamm.apis import produce_shortcut
 from klamm.model.errors import ErrorCode
 from klamm.protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
@@ -89,10 +90,11 @@ def outcome(response: Any) -> tuple[int, int, int, int]:
     )
 
 
-def shortcuts(broker: Broker) -> list[object]:
-    async def look() -> list[object]:
+def shortcuts(broker: Broker) -> list[Any]:
+    async def look() -> list[Any]:
         assert broker.node is not None
-        return [each.shortcut for each in broker.node._server._connections if each.shortcut is not None]
+        connections = broker.node._server._connections
+        return [each.shortcut for each in connections if each.shortcut is not None and len(each.shortcut)]
 
     return broker.run(look())
 
@@ -145,6 +147,35 @@ def test_a_repeated_request_gets_a_shortcut(broker: Broker, version: int) -> Non
             answered = outcome(connection.call(topic.request(version, batch_of()), version))
             assert answered[:2] == (ErrorCode.NONE, offset)
         assert bool(shortcuts(broker)) == (version >= 5)
+
+
+def test_each_partition_gets_its_own(broker: Broker) -> None:
+    topic, longer = Topic(broker, "several"), Topic(broker, "several-with-a-longer-name")
+    with WireConnection(broker.bootstrap) as connection:
+        for offset in range(6):
+            for each in (topic, longer):
+                for partition in (0, 1):
+                    answered = outcome(connection.call(each.request(9, batch_of(), partition), 9))
+                    assert answered[:2] == (ErrorCode.NONE, offset)
+        (found,) = shortcuts(broker)
+        assert len(found) == 4
+
+
+def test_more_partitions_than_shortcuts_take_the_long_way(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_shortcut, "MAX_SHORTCUTS", 2)
+    topics = [Topic(broker, f"many-{number}") for number in range(3)]
+    with WireConnection(broker.bootstrap) as connection:
+        for offset in range(6):
+            for topic in topics:
+                answered = outcome(connection.call(topic.request(9, batch_of()), 9))
+                assert answered[:2] == (ErrorCode.NONE, offset)
+        assert not shortcuts(broker)
+        for offset in range(6, 10):  # the producer turns to one of them
+            assert outcome(connection.call(topics[0].request(9, batch_of()), 9))[:2] == (0, offset)
+        (found,) = shortcuts(broker)
+        assert len(found) == 1
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def code_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
     return ErrorCode(error.value.code)
 
 
-def test_the_first_answer_names_all_and_later_ones_what_is_new(
+async def test_the_first_answer_names_all_and_later_ones_what_is_new(
     sessions: FetchSessions, partitions: Partitions
 ) -> None:
     session = create(sessions, A, B, C)
@@ -86,7 +86,7 @@ def test_the_first_answer_names_all_and_later_ones_what_is_new(
     assert keys_of(partitions.answer(session)) == [B]
 
 
-def test_only_ready_partitions_are_looked_at(sessions: FetchSessions, partitions: Partitions) -> None:
+async def test_only_ready_partitions_are_looked_at(sessions: FetchSessions, partitions: Partitions) -> None:
     session = create(sessions, A, B, C)
     partitions.answer(session)
     assert not session.ready
@@ -220,7 +220,7 @@ def test_partitions_of_all_sessions_are_counted(
     create(sessions, A, B, C)
 
 
-def test_one_answer_looks_at_a_few_and_the_next_at_the_others(
+async def test_one_answer_looks_at_a_few_and_the_next_at_the_others(
     sessions: FetchSessions, partitions: Partitions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "MAX_COLLECTED", 2)

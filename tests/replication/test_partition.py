@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_acks_all_needs_enough_replicas_in_sync(partition: Partition) -> None:
     partition.check_enough_replicas()
 
 
-def test_watchers_hear_of_appends_but_not_of_duplicates(partition: Partition) -> None:
+async def test_watchers_hear_of_appends_but_not_of_duplicates(partition: Partition) -> None:
     listener = Listener()
     partition.watch(listener)
     options = {"producer_id": 4, "producer_epoch": 0, "base_sequence": 0}
@@ -89,10 +90,40 @@ def test_watchers_hear_of_appends_but_not_of_duplicates(partition: Partition) ->
     assert len(listener.heard) == 1 and listener.heard[0] > 0
     again = append(partition, b"a", **options)
     assert again.is_duplicate and again.base_offset == first.base_offset
+    await asyncio.sleep(0)
     assert len(listener.heard) == 1
     partition.unwatch(listener)
     append(partition, b"b")
     assert len(listener.heard) == 1
+
+
+async def test_watchers_hear_of_many_appends_at_the_end_of_the_iteration(partition: Partition) -> None:
+    listener = Listener()
+    partition.watch(listener)
+    for _ in range(10):
+        append(partition, b"a")
+    assert len(listener.heard) == 1, "of the first one at once"
+    await asyncio.sleep(0)
+    assert listener.heard == [listener.heard[0], 9 * listener.heard[0]]
+    await asyncio.sleep(0)
+    assert len(listener.heard) == 2
+    append(partition, b"a")
+    assert len(listener.heard) == 3
+
+
+async def test_with_replicas_the_high_watermark_waits_for_them(partition: Partition) -> None:
+    listener = Listener()
+    partition.watch(listener)
+    partition.is_only_replica = False
+    for _ in range(3):
+        append(partition, b"a")
+    assert (partition.high_watermark, listener.heard) == (0, [])
+    assert read(partition, 0) is None
+    partition.raise_high_watermark(2)
+    assert partition.high_watermark == 2
+    assert len(listener.heard) == 1 and listener.heard[0] > 0
+    partition.raise_high_watermark(1)
+    assert partition.high_watermark == 2, "it never goes back"
 
 
 def test_an_offline_partition_says_so_and_wakes_those_who_wait(partition: Partition) -> None:

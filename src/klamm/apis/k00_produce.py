@@ -1,10 +1,11 @@
 """Produce (key 0), versions 3 to 13; 0 to 2 are advertised, as Kafka does, and refused.
 
-Each partition gets exactly one batch; one that is named again is refused with INVALID_REQUEST. The first
-stage checks its header and CRC and appends it; nothing is opened except where the topic's settings ask for it
-(replication/opening.py). The answer waits for a second stage only where the topic's flush settings ask for an
-fsync. With one replica, acks=1 and acks=all are the same promise: the record is in the log, and survives the
-death of the process.
+Each partition gets exactly one batch; one that is named again is refused with INVALID_REQUEST. The handler
+checks its header and CRC and appends it; nothing is opened except where the topic's settings ask for it
+(replication/opening.py). The answer waits where the topic's flush settings ask for an fsync, and with
+acks=all until the high watermark has reached the end of every batch, at most for timeout_ms
+(REQUEST_TIMED_OUT). With one replica, acks=1 and acks=all are the same promise: the record is in the log, and
+survives the death of the process.
 
 Version 5 tells the log start offset, in most refusals too; 7 allows zstd; 8 names the records that were
 refused and why; 10 the current leader; 13 names topics by id. Transactional produces are refused until there
@@ -24,7 +25,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from klamm.apis.broker import Broker
-from klamm.apis.produce_shortcut import ACKS_ALL, FIRST_VERSION_WITH_ZSTD, is_for_one_partition, make_shortcut
+from klamm.apis.produce_shortcut import (
+    ACKS_ALL,
+    FIRST_VERSION_WITH_ZSTD,
+    ProduceShortcuts,
+    is_for_one_partition,
+)
 from klamm.apis.registry import LATER, NO_RESPONSE, CloseConnection, Later, NoResponse, Request, api
 from klamm.apis.steps import Steps, in_steps, lazily
 from klamm.cluster.image import INTERNAL_TOPICS
@@ -65,11 +71,7 @@ def handle(broker: Broker, request: Request[ProduceRequest]) -> Outcome | Steps[
     for topic in request.message.topic_data:
         produce.append_topic(topic)
     outcome = produce.finish()
-    if (
-        isinstance(outcome, ProduceResponse)
-        and produce.partition is not None
-        and is_for_one_partition(request.message)
-    ):
+    if produce.partition is not None and not produce.unopened and is_for_one_partition(request.message):
         _offer_shortcut(broker, request, produce.partition)
     return outcome
 
@@ -89,12 +91,12 @@ def _named_again(message: ProduceRequest, *, by_id: bool) -> frozenset[tuple[str
 
 
 def _offer_shortcut(broker: Broker, request: Request[ProduceRequest], partition: Partition) -> None:
-    """After two requests of the same shape in a row, give the connection a shortcut for the next ones."""
-    connection = request.connection
-    shape = (partition.topic_id, partition.index, request.version, request.message.acks)
-    if shape == connection.last_shape:
-        connection.shortcut = make_shortcut(request, partition, broker.clock)
-    connection.last_shape = shape
+    """Let the connection handle requests like this one in a shorter way."""
+    shortcuts = request.connection.shortcut
+    if not isinstance(shortcuts, ProduceShortcuts):
+        shortcuts = ProduceShortcuts(broker.clock, broker.partitions.waiting_produces)
+        request.connection.shortcut = shortcuts
+    shortcuts.offer(request, partition)
 
 
 class _Produce:
@@ -125,7 +127,7 @@ class _Produce:
         self.now_ms = broker.clock.now_ms()
         self.responses: list[TopicProduceResponse] = []
         self.unacknowledged = 1
-        """What the answer waits for: fsyncs, and until the last batch is appended the handler itself."""
+        """What the answer waits for: fsyncs, replicas, and until the last batch is appended the handler."""
         self.unopened: list[tuple[Partition, bytearray, PartitionProduceResponse]] = []
         self.partition: Partition | None = None
         """The last one that was appended to."""
@@ -236,11 +238,14 @@ class _Produce:
         response.base_offset = result.base_offset
         response.log_append_time_ms = result.log_append_time_ms
         response.log_start_offset = result.log_start_offset
+        partitions = self.broker.partitions
         if partition.log.needs_flush(self.now_ms):
             self.unacknowledged += 1
-            self.broker.partitions.flusher.flush(
-                partition.log, lambda error: self.acknowledge(response, error)
-            )
+            partitions.flusher.flush(partition.log, lambda error: self.acknowledge(response, error))
+        if self.acks == ACKS_ALL and result.last_offset >= partition.high_watermark:
+            self.unacknowledged += 1
+            waiting = _WaitingBatch(result.last_offset + 1, self, response)
+            partitions.waiting_produces.add(partition, waiting, self.request.message.timeout_ms)
 
     async def open_then_append(self) -> Answer | Later:
         names_records = self.acks != 0 and self.version >= _FIRST_VERSION_WITH_RECORD_ERRORS
@@ -273,6 +278,25 @@ class _Produce:
                         f"{ErrorCode(response.error_code).name}, {response.error_message}"
                     )
         return NO_RESPONSE
+
+
+class _WaitingBatch:
+    """A batch that other replicas must fetch before it is acknowledged."""
+
+    __slots__ = ("_produce", "_response", "deadline_s", "end_offset")
+
+    def __init__(self, end_offset: int, produce: _Produce, response: PartitionProduceResponse) -> None:
+        self.end_offset = end_offset
+        self.deadline_s = 0.0
+        self._produce = produce
+        self._response = response
+
+    @property
+    def is_open(self) -> bool:
+        return self._produce.request.reply.is_open
+
+    def acknowledge(self, error: KafkaError | None) -> None:
+        self._produce.acknowledge(self._response, error)
 
 
 def _refuse(response: PartitionProduceResponse, error: KafkaError, partition: Partition | None) -> None:

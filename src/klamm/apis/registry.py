@@ -37,11 +37,35 @@ MessageT = TypeVar("MessageT")
 Handler = Callable[[Any, Any], Any]
 
 
-class Shortcut(Protocol):
-    """Answers requests that repeat the one before without decoding them, see produce_shortcut."""
+class NoResponse:
+    """The type of `NO_RESPONSE`."""
 
-    def take(self, frame: memoryview) -> bytes | None:
-        """Handle a request whole and return its response frame, or do nothing and return None."""
+
+NO_RESPONSE = NoResponse()
+
+
+class Later:
+    """The type of `LATER`."""
+
+
+LATER = Later()
+
+
+class Replies(Protocol):
+    """The replies of one connection, in the order of its requests."""
+
+    def open(self, format_: None, correlation_id: int) -> Reply:
+        """The reply to the request that is being handled, to be completed with an encoded answer."""
+
+
+class Shortcut(Protocol):
+    """Answers requests that repeat earlier ones without decoding them, see produce_shortcut."""
+
+    def take(self, frame: memoryview, replies: Replies) -> bytes | Later | None:
+        """Handle a request whole and return its response frame, or do nothing and return None.
+
+        LATER if the request's reply was opened, and is completed later.
+        """
 
 
 class ConnectionHandle(Protocol):
@@ -50,8 +74,6 @@ class ConnectionHandle(Protocol):
     client_host: str
     listener_name: str
     shortcut: Shortcut | None
-    last_shape: object
-    """Partition, version and acks of the last produce request. One more with the same gets a shortcut."""
 
     @property
     def files_left(self) -> int:
@@ -100,20 +122,6 @@ class Request(Generic[MessageT]):
     @property
     def listener_name(self) -> str:
         return self.connection.listener_name
-
-
-class NoResponse:
-    """The type of `NO_RESPONSE`."""
-
-
-NO_RESPONSE = NoResponse()
-
-
-class Later:
-    """The type of `LATER`."""
-
-
-LATER = Later()
 
 
 class CloseConnection(Exception):

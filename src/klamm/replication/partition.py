@@ -1,8 +1,12 @@
 """A partition as the API handlers see it: its log, its leader epoch and its high watermark.
 
 Every produce and fetch passes through here. What differs between one replica and many (who may raise the
-high watermark, who must have a record before it is acknowledged) is decided here and nowhere else. Today a
-partition has one replica, so the high watermark follows the log end at once.
+high watermark, who must have a record before it is acknowledged) is decided here and nowhere else. In a
+partition with one replica the high watermark follows the log end at once; else `raise_high_watermark` raises
+it, and acknowledges the produces that wait for it.
+
+Those who watch a partition hear of the first progress in an iteration of the loop at once, and of all further
+progress together at the end of the iteration, however many appends there were.
 
 Invariants: `high_watermark <= log.log_end_offset`; neither it nor `leader_epoch` ever goes back; consumers
 are given nothing at or above the high watermark.
@@ -10,12 +14,14 @@ are given nothing at or above the high watermark.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from klamm.cluster.image import PartitionImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.records.batch import BatchHeader
+from klamm.replication.waiting_produces import ProduceQueue
 from klamm.storage.log import AppendResult, FileSlice, Log
 
 
@@ -29,10 +35,14 @@ class Watcher(Protocol):
 class Partition:
     __slots__ = (
         "__weakref__",
+        "_has_told",
+        "_progress_bytes",
+        "_uncommitted_bytes",
         "_watchers",
         "high_watermark",
         "index",
         "is_offline",
+        "is_only_replica",
         "isr",
         "leader_epoch",
         "log",
@@ -40,6 +50,7 @@ class Partition:
         "replicas",
         "topic",
         "topic_id",
+        "waiting_produces",
     )
 
     def __init__(self, topic: str, index: int, topic_id: TopicId, log: Log) -> None:
@@ -53,6 +64,16 @@ class Partition:
         self.min_insync_replicas = 1
         self.high_watermark = log.log_end_offset
         self.is_offline = False
+        self.is_only_replica = True
+        """What is in the log is committed."""
+        self.waiting_produces: ProduceQueue | None = None
+        """None until a produce waits for other replicas: most partitions never need it."""
+        self._uncommitted_bytes = 0
+        """Bytes appended since the high watermark was last at the log end."""
+        self._progress_bytes = 0
+        """What the watchers have not been told yet of this iteration of the loop."""
+        self._has_told = False
+        """The watchers have been told something in this iteration of the loop."""
         # A dict and not a set: wake-ups happen in the order of registration.
         self._watchers: dict[Watcher, None] = {}
 
@@ -68,6 +89,7 @@ class Partition:
     def take_over(self, state: PartitionImage) -> None:
         """Follow what the cluster's image says of this partition."""
         self.replicas = state.replicas
+        self.is_only_replica = len(state.replicas) <= 1
         self.isr = state.isr
         if state.leader_epoch > self.leader_epoch:
             self.leader_epoch = state.leader_epoch
@@ -94,12 +116,12 @@ class Partition:
             f"{self.topic}-{self.index} is at leader epoch {self.leader_epoch} and does not know {epoch} yet",
         )
 
-    def check_enough_replicas(self) -> None:
-        """Raise NOT_ENOUGH_REPLICAS unless enough replicas are in sync for an append with acks=all."""
+    def check_enough_replicas(self, code: ErrorCode = ErrorCode.NOT_ENOUGH_REPLICAS) -> None:
+        """Raise `code` unless enough replicas are in sync for an append with acks=all."""
         needed = min(self.min_insync_replicas, len(self.replicas))
         if len(self.isr) < needed:
             raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
+                code,
                 f"{self.topic}-{self.index} has {len(self.isr)} replicas in sync; "
                 f"acks=all needs {needed} (min.insync.replicas)",
             )
@@ -110,12 +132,37 @@ class Partition:
             self.check_online()
         result = self.log.append(batch, header, self.leader_epoch, now_ms)
         if not result.is_duplicate:
-            # With one replica, what is in the log is committed.
-            self.high_watermark = result.last_offset + 1
-            if self._watchers:
-                for watcher in tuple(self._watchers):
-                    watcher.on_progress(len(batch))
+            if self.is_only_replica:
+                self.high_watermark = result.last_offset + 1
+                if self._watchers:
+                    self._tell_watchers(len(batch))
+            else:
+                self._uncommitted_bytes += len(batch)
         return result
+
+    def raise_high_watermark(self, offset: int) -> None:
+        """The records before `offset` are committed: acknowledge their produces, wake those who fetch."""
+        if offset <= self.high_watermark:
+            return
+        assert offset <= self.log.log_end_offset
+        self.high_watermark = offset
+        if self._watchers:
+            # Too many bytes rather than too few: a fetch that is woken for nothing waits on.
+            self._tell_watchers(self._uncommitted_bytes)
+        if offset == self.log.log_end_offset:
+            self._uncommitted_bytes = 0
+        if self.waiting_produces:
+            error = None
+            try:
+                self.check_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            except KafkaError as too_few:
+                error = too_few.as_result()
+            self.waiting_produces.drain(offset, error)
+
+    def refuse_waiting_produces(self, error: KafkaError) -> None:
+        """The produces that wait will not be acknowledged here: leadership is lost, or the partition."""
+        if self.waiting_produces:
+            self.waiting_produces.refuse_all(error)
 
     def read(
         self, offset: int, max_bytes: int, *, must_return_one: bool, may_block: bool
@@ -165,11 +212,31 @@ class Partition:
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
 
+    def _tell_watchers(self, byte_count: int) -> None:
+        if self._has_told:
+            self._progress_bytes += byte_count
+            return
+        self._has_told = True
+        asyncio.get_running_loop().call_soon(self._tell_the_rest)
+        for watcher in tuple(self._watchers):
+            watcher.on_progress(byte_count)
+
+    def _tell_the_rest(self) -> None:
+        self._has_told = False
+        if self._progress_bytes:
+            byte_count, self._progress_bytes = self._progress_bytes, 0
+            for watcher in tuple(self._watchers):
+                watcher.on_progress(byte_count)
+
     def notify_changed(self) -> None:
         """Tell everybody who waits that the partition itself changed: deleted, offline, a new leader."""
         for watcher in tuple(self._watchers):
             watcher.on_progress(0)
 
-    def take_offline(self) -> None:
+    def take_offline(self, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
+        """Nothing more is read or written here; produces that wait are refused with `code`."""
         self.is_offline = True
         self.notify_changed()
+        self.refuse_waiting_produces(
+            KafkaError(code, f"{self.topic}-{self.index} is not available on this broker any longer")
+        )

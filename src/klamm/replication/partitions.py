@@ -22,6 +22,7 @@ from klamm.model.ids import TopicPartition
 from klamm.replication.flusher import Flusher
 from klamm.replication.opening import open_and_rewrite
 from klamm.replication.partition import Partition
+from klamm.replication.waiting_produces import WaitingProduces
 from klamm.storage.files import remove_tree
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
@@ -81,6 +82,7 @@ class Partitions:
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
         self._flush_executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
         self.flusher = Flusher(self._flush_executor, self._on_flush_failure)
+        self.waiting_produces = WaitingProduces(self._loop.time, self._loop.call_later)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(tuple(self._partitions.values()))
@@ -268,7 +270,7 @@ class Partitions:
             self._unmade.pop(place, None)
             partition = self._partitions.pop(place, None)
             if partition is not None:
-                partition.take_offline()
+                partition.take_offline(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return {
             name: KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -326,6 +328,13 @@ class Partitions:
                 partition.log.config = settings.log
                 partition.min_insync_replicas = settings.min_insync_replicas
                 partition.take_over(state)
+                if state.leader != self._node_id:
+                    partition.refuse_waiting_produces(
+                        KafkaError(
+                            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                            f"{topic.name}-{index} is not led by this broker any longer",
+                        )
+                    )
         if not reason:
             return None
         offline = sum((topic.name, index) in self._unmade for index in range(len(topic.partitions)))

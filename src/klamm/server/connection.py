@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from klamm.apis.registry import CloseConnection, Shortcut
+from klamm.apis.registry import LATER, CloseConnection, Shortcut
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
 from klamm.server.dispatch import Dispatcher, LargeRequest
@@ -102,7 +102,6 @@ class Connection:
         "client_host",
         "is_closed",
         "last_active",
-        "last_shape",
         "listener_name",
         "shortcut",
     )
@@ -138,7 +137,6 @@ class Connection:
         self._is_noted_as_unsent = False
         self.is_closed = False
         self.shortcut: Shortcut | None = None
-        self.last_shape: object = None
         self.last_active = self._last_progress_s = self._loop.time()
         self._on_its_way = -1
         self._loop.add_reader(sock.fileno(), self._on_readable)
@@ -335,10 +333,15 @@ class Connection:
 
     def _handle(self, frame: memoryview) -> None:
         try:
-            if self.shortcut is not None and not self._line:
-                answer = self.shortcut.take(frame)
-                if answer is not None:
-                    self._send_queue.put(answer)
+            if self.shortcut is not None:
+                answer = self.shortcut.take(frame, self._line)
+                if isinstance(answer, bytes):
+                    if self._line:
+                        self._line.open(None, 0).complete_encoded([answer])
+                    else:
+                        self._send_queue.put(answer)
+                    return
+                if answer is LATER:
                     return
             if not self._started_s:
                 self._started_s = time.monotonic()
