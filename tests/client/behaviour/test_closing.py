@@ -13,6 +13,7 @@ import klamm
 from tests.client.behaviour.conftest import NewTopic
 from tests.client.behaviour.session_members import SessionMember
 from tests.client.faces import Face
+from tests.client.topics import unique
 from tests.waiting import wait_until
 
 MOMENTS_S = [0.0, 0.002, 0.01, 0.03, 0.15]
@@ -98,8 +99,23 @@ def test_closing_takes_a_time(face: Face, bootstrap: str, new_topic: NewTopic, k
         client.partitions_for(topic)
 
 
-def test_partitions_of_a_topic_that_is_not_there(face: Face, bootstrap: str) -> None:
-    with face.admin(bootstrap) as admin, pytest.raises(klamm.UnknownTopic):
-        admin.partitions_for("there-is-none", timeout=PATIENCE_S)
+@pytest.mark.parametrize("kind", ["consumer", "admin"])
+def test_partitions_of_a_topic_that_is_not_there(face: Face, bootstrap: str, kind: str) -> None:
+    name = unique("there-is-none")
+    with getattr(face, kind)(bootstrap) as client, pytest.raises(klamm.UnknownTopic, match=name):
+        client.partitions_for(name, timeout=PATIENCE_S)
     with face.admin(bootstrap) as admin:
-        assert "there-is-none" not in admin.list_topics(), "asking created it"
+        assert name not in admin.list_topics(), "asking created it"
+
+
+def test_a_consumer_that_asked_for_a_topic_does_not_bring_it_back(
+    face: Face, bootstrap: str, new_topic: NewTopic
+) -> None:
+    topic, other = new_topic(), new_topic()
+    with face.consumer(bootstrap, metadata_max_age_ms=50) as consumer, face.admin(bootstrap) as admin:
+        consumer.assign([(other, 0)])
+        assert consumer.partitions_for(topic) == [0]
+        admin.delete_topic(topic)
+        refreshes = consumer.counters()["metadata_refreshes"]
+        wait_until(lambda: consumer.counters()["metadata_refreshes"] > refreshes + 3, "it refreshed metadata")
+        assert topic not in admin.list_topics()

@@ -372,12 +372,11 @@ class Consumer(AsyncFace):
         return {partition: max(0, ends[partition] - position) for partition, position in positions.items()}
 
     async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
-        """The partitions of a topic, from 0 on. UnknownTopic if there is none."""
+        """The partitions of a topic, from 0 on. UnknownTopic if it does not exist."""
         await self.start()
         name, seconds = as_name(topic, "topic"), as_timeout(timeout)
-        engine = self._engine
-        found = await engine.network.topic(name, engine.timeout_seconds if seconds is None else seconds)
-        return [partition.index for partition in found.partitions]
+        limit = self._engine.timeout_seconds if seconds is None else seconds
+        return await self._engine.partitions_of(name, limit)
 
     async def topics(self) -> set[str]:
         """All topics there are, internal ones left out unless exclude_internal_topics is off."""

@@ -33,7 +33,7 @@ from klamm.client.consumer.position_finder import PositionFinder
 from klamm.client.consumer.positions import Positions
 from klamm.client.consumer.start import parse_start
 from klamm.client.consumer.subscription import Listener, Listeners, Subscription, Topics
-from klamm.client.errors import ClientClosed, ClientError, ClientMisused
+from klamm.client.errors import BrokerError, ClientClosed, ClientError, ClientMisused
 from klamm.client.logs import client_logger
 from klamm.client.network.backoff import Backoff
 from klamm.client.network.metadata import MetadataChange
@@ -41,7 +41,12 @@ from klamm.client.network.network import Network, Versioned
 from klamm.client.results import CommittedOffset, TopicPartition
 from klamm.config.client_config import ClientConfig
 from klamm.model.errors import ErrorCode
-from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataResponse
+from klamm.protocol.messages.k03_metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
 
 CLOSE_SECONDS = 5.0
 """How long `close` may take as a whole, by default. The next owner reads again what is not committed."""
@@ -461,6 +466,30 @@ class ConsumerEngine:
             and not (topic.is_internal and excludes)
         }
 
+    async def partitions_of(self, topic: str, timeout: float) -> list[int]:
+        """The partitions of a topic, asked for now. Creates no topic, and does not wait for one.
+
+        The topic is not added to those of the metadata: later refreshes could bring it back after it was
+        deleted.
+        """
+
+        async def attempt() -> MetadataResponseTopic | None:
+            response: MetadataResponse = await self.network.call_any(
+                Versioned(MetadataRequest, lambda version: _ask_for_topic(topic, version))
+            )
+            found = next((each for each in response.topics if each.name == topic), None)
+            if found is None or found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                return None
+            if found.error_code != ErrorCode.NONE:
+                raise BrokerError.of(found.error_code, what)
+            return found
+
+        what = f"looking for topic {topic!r}"
+        found = await self.network.retrying(what, timeout, attempt)
+        if found is None:
+            raise BrokerError.of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, what)
+        return sorted(partition.partition_index for partition in found.partitions)
+
     async def position(self, partition: TopicPartition) -> int:
         """The next offset to be handed out, waited for if it is still being looked up."""
 
@@ -503,6 +532,11 @@ async def _call_here(listener: Listener, partitions: set[TopicPartition]) -> Non
 def _ask_for_all_topics(version: int) -> MetadataRequest:
     # Version 0 asks for all topics with an empty list, later versions with null.
     return MetadataRequest(topics=None if version else [], allow_auto_topic_creation=version < 4)
+
+
+def _ask_for_topic(name: str, version: int) -> MetadataRequest:
+    # Versions below 4 cannot say that no topic is to be created.
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=version < 4)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
