@@ -108,12 +108,20 @@ def test_state_survives_the_deletion_of_its_records(tmp_path: Path) -> None:
     assert send(harness, 5).base_offset == 5
 
 
+def told(producers: ProducerStates) -> list[tuple[int, ...]]:
+    """What a snapshot tells of each producer: of its batches only the last."""
+    return [
+        (producer_id, entry.producer_epoch, entry.last_sequence, entry.timestamp, entry.first_open_offset)
+        for producer_id, entry in producers.entries.items()
+    ]
+
+
 def test_snapshots(tmp_path: Path, harness: Harness) -> None:
     for producer in range(1, 20):
         send(harness, producer, 3, epoch=producer, producer=producer)
     path = str(tmp_path / "x.snapshot")
     harness.log.producers.write_snapshot(path)
-    assert list(ProducerStates.read_snapshot(path)) == list(harness.log.producers)
+    assert told(ProducerStates.read_snapshot(path)) == told(harness.log.producers)
     data = Path(path).read_bytes()
     for damaged in (b"", data[:-1], data + b"x", data[:20] + b"\xff" + data[21:], b"\x00\x02" + data[2:]):
         Path(path).write_bytes(damaged)

@@ -18,7 +18,7 @@ from klamm.protocol.messages.k61_describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from klamm.storage.producers.state import ProducerSummary
+from klamm.storage.producers.state import ProducerEntry
 
 
 @api(ApiKey.DESCRIBE_PRODUCERS)
@@ -40,18 +40,19 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     response = PartitionResponse(partition_index=index)
     try:
         partition = broker.partitions.get(topic, index)
-        response.active_producers = lazily(list(partition.log.producers), _state)
+        entries = partition.log.producers.copy().entries  # some may expire before they are encoded
+        response.active_producers = lazily(list(entries), lambda each: _state(each, entries[each]))
     except KafkaError as error:
         response.error_code = error.code
         response.error_message = error.message
     return response
 
 
-def _state(producer: ProducerSummary) -> ProducerState:
+def _state(producer_id: int, entry: ProducerEntry) -> ProducerState:
     return ProducerState(
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        last_sequence=producer.last_sequence,
-        last_timestamp=producer.last_timestamp,
+        producer_id=producer_id,
+        producer_epoch=entry.producer_epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.timestamp,
         coordinator_epoch=-1,
     )

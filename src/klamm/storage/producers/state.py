@@ -10,7 +10,6 @@ replays the headers that follow it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -49,16 +48,9 @@ class ProducerEntry(NamedTuple):
     first_open_offset: int = NO_OFFSET
     """Where its open transaction starts."""
 
-
-class ProducerSummary(NamedTuple):
-    """A producer as tools see it."""
-
-    producer_id: int
-    epoch: int
-    last_sequence: int
-    last_timestamp: int
-    coordinator_epoch: int
-    first_open_offset: int
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
 class CorruptSnapshot(ValueError):
@@ -73,17 +65,6 @@ class ProducerStates:
 
     def __len__(self) -> int:
         return len(self.entries)
-
-    def __iter__(self) -> Iterator[ProducerSummary]:
-        for producer_id, entry in tuple(self.entries.items()):
-            yield ProducerSummary(
-                producer_id,
-                entry.producer_epoch,
-                entry.batches[-1].last_sequence if entry.batches else NO_SEQUENCE,
-                entry.timestamp,
-                entry.coordinator_epoch,
-                entry.first_open_offset,
-            )
 
     def check(self, header: BatchHeader) -> ProducedBatch | None:
         """Check a batch's sequence: returns the earlier batch if this one repeats it, raises on a gap."""
