@@ -147,7 +147,8 @@ _ADVICE = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "Choose another name, or delete the topic first",
     ErrorCode.MESSAGE_TOO_LARGE: "Send less at once, or raise max.message.bytes of the topic",
     ErrorCode.RECORD_LIST_TOO_LARGE: "Lower batch_size, or raise segment.bytes of the topic",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "A name has 1 to 249 letters, digits, dots, dashes and underscores",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "A name has 1 to 249 letters, digits, dots, dashes and underscores; "
+    "only brokers write to internal topics",
     ErrorCode.INVALID_RECORD: "A compacted topic takes only records with a key",
     ErrorCode.INVALID_TIMESTAMP: "Send a timestamp nearer to the present, or change the topic's bounds",
     ErrorCode.NOT_ENOUGH_REPLICAS: "Wait until more replicas are in sync, or lower min.insync.replicas",

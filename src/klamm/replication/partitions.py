@@ -36,7 +36,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WORKER_THREADS = 4
-"""Threads for blocking work: cold reads, opening batches, look-ups by time, making and deleting files."""
+"""Threads for blocking work: cold reads, look-ups by time, making and deleting files. Batches are opened in a
+thread of their own."""
 
 TOPICS_BETWEEN_PAUSES = 50
 """Topics that take over changed settings before other work of the loop goes on: a few milliseconds."""

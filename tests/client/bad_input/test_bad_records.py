@@ -167,6 +167,16 @@ def test_a_topic_that_is_not_there(face: Face, bootstrap: str) -> None:
         assert failure is not None and name in str(failure)
 
 
+def test_an_internal_topic(face: Face, bootstrap: str) -> None:
+    with face.consumer(bootstrap, group=unique("group"), **SHORT) as consumer:
+        consumer.committed([("any", 0)])  # makes the topic of committed offsets
+    with face.producer(bootstrap, **SHORT_PRODUCER) as producer:
+        failure = failure_of(lambda: producer.send("__consumer_offsets", b"value", partition=0).result())
+    assert (
+        isinstance(failure, klamm.InvalidTopic) and "only brokers write to internal topics" in failure.advice
+    )
+
+
 def test_a_topic_that_comes_in_time(face: Face, bootstrap: str) -> None:
     name = unique("late")
     with face.producer(bootstrap) as producer:

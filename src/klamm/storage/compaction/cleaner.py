@@ -1,8 +1,8 @@
 """Keeps compacted logs compact: one task beside the broker's others, one log at a time.
 
-Each round looks for the dirtiest log that is due and has it compacted by a child process (`process`); when
-none is due, the process is ended and the task rests for `log.cleaner.backoff.ms`. How far each log
-is clean is remembered over restarts in Kafka's `cleaner-offset-checkpoint`, one per log directory.
+Each round looks for the dirtiest log that is due and has it compacted by a child process (`child_process`);
+when none is due, the process is ended and the task rests for `log.cleaner.backoff.ms`. How far each log is
+clean is remembered over restarts in Kafka's `cleaner-offset-checkpoint`, one per log directory.
 
 A compaction that fails is dropped, logged, and tried again later, each time after a longer rest. If the log
 is deleted or loses segments to retention meanwhile, its compaction is dropped without harm.
