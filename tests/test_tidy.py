@@ -64,6 +64,7 @@ CLIENT_PARTS = {
 CORES = (
     "protocol/",
     "records/",
+    "replication/closest_replica.py",
     "groups/group.py",
     "groups/member.py",
     "groups/offsets.py",

@@ -57,7 +57,7 @@ def outcome_of(
     message = ProduceRequest(
         acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=data)]
     )
-    connection: Any = SimpleNamespace(shortcut=None, last_shape=None)
+    connection: Any = SimpleNamespace(shortcut=None)
 
     async def ask() -> Any:
         assert broker.node is not None

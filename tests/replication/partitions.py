@@ -7,7 +7,7 @@ from pathlib import Path
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.records.batch import parse_header
 from klamm.records.builder import build_batch, number_records
-from klamm.replication.fetch_sessions import FetchPosition, PartitionKey
+from klamm.replication.fetch_sessions import HIGH_WATERMARK_NOT_GIVEN, FetchPosition, PartitionKey
 from klamm.replication.partition import Partition
 from klamm.storage.log import AppendResult, Log
 from klamm.storage.log_config import LogConfig
@@ -51,5 +51,9 @@ def position(
     max_bytes: int = 1_000_000,
     leader_epoch: int = -1,
     last_fetched_epoch: int = -1,
+    log_start_offset: int = -1,
+    high_watermark: int = HIGH_WATERMARK_NOT_GIVEN,
 ) -> FetchPosition:
-    return FetchPosition(key, offset, max_bytes, leader_epoch, last_fetched_epoch)
+    return FetchPosition(
+        key, leader_epoch, offset, last_fetched_epoch, log_start_offset, max_bytes, high_watermark
+    )

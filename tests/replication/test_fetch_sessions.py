@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.replication import fetch_sessions, fetching
+from klamm.replication import fetch_sessions
 from klamm.replication.fetch_sessions import FetchSession, FetchSessions, PartitionKey
-from klamm.replication.fetching import PartitionAnswer, collect, ready_targets, select_for_response
+from klamm.replication.fetching import PartitionAnswer, Reading, settle
 from klamm.replication.partition import Partition
 from tests.replication.partitions import append, open_partition, position
 
@@ -45,9 +45,12 @@ class Partitions:
 
     def answer(self, session: FetchSession, max_bytes: int = 1_000_000) -> list[PartitionAnswer]:
         """What one fetch of the session says."""
-        targets = ready_targets(session)
-        session.resolve(self, targets)
-        return select_for_response(session, collect(targets, max_bytes, 100, may_block=True).answers)
+        ready = session.to_read()
+        for fetched in ready:
+            fetched.find(self)
+        reading = Reading(is_follower=session.is_follower, max_bytes=max_bytes, max_files=100)
+        reading.read_blocking(ready)
+        return settle(session, reading.answers)
 
 
 @pytest.fixture
@@ -61,7 +64,7 @@ def sessions() -> FetchSessions:
 
 
 def keys_of(answers: list[PartitionAnswer]) -> list[PartitionKey]:
-    return [answer.target.position.key for answer in answers]
+    return [answer.fetched.position.key for answer in answers]
 
 
 def create(sessions: FetchSessions, *keys: PartitionKey, owner: Owner | None = None) -> FetchSession:
@@ -91,7 +94,7 @@ async def test_only_ready_partitions_are_looked_at(sessions: FetchSessions, part
     partitions.answer(session)
     assert not session.ready
     append(partitions.by_key[C], b"news")
-    assert [target.position.key for target in session.ready] == [C]
+    assert [fetched.position.key for fetched in session.ready] == [C]
 
 
 def test_a_partition_stays_ready_until_its_client_has_moved_on(
@@ -118,7 +121,7 @@ def test_a_full_answer_does_not_starve_the_others(sessions: FetchSessions, parti
         (told,) = [
             answer for answer in partitions.answer(session, max_bytes=1100) if answer.records is not None
         ]
-        key = told.target.position.key
+        key = told.fetched.position.key
         served.append(key)
         session.continue_with(epoch, [position(key, 1)], [])
     assert served == [A, B, C]
@@ -130,7 +133,7 @@ def test_forgotten_partitions_are_let_go(sessions: FetchSessions, partitions: Pa
     session.continue_with(1, [], [A])
     append(partitions.by_key[A], b"news")
     assert partitions.answer(session) == []
-    assert list(session.targets) == [B]
+    assert list(session.partitions) == [B]
 
 
 def test_a_partition_that_is_made_anew_is_found(sessions: FetchSessions, partitions: Partitions) -> None:
@@ -171,6 +174,33 @@ def test_unknown_sessions_and_mixed_names(sessions: FetchSessions) -> None:
         sessions.get(session.session_id, uses_topic_ids=True)
     assert code_of(mixed) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     assert sessions.get(session.session_id, uses_topic_ids=False) is session
+
+
+def test_a_session_belongs_to_one_replica(sessions: FetchSessions) -> None:
+    session = sessions.create(Owner(), [], uses_topic_ids=True, replica_id=3)
+    assert session is not None and session.is_follower
+    for other in (-1, 4):
+        with pytest.raises(KafkaError) as raised:
+            sessions.get(session.session_id, uses_topic_ids=True, replica_id=other)
+        assert code_of(raised) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert sessions.get(session.session_id, uses_topic_ids=True, replica_id=3) is session
+
+
+def test_a_partition_that_is_ready_is_told_of_nothing(
+    sessions: FetchSessions, partitions: Partitions
+) -> None:
+    """Many appends between two fetches must not cost more than one."""
+    session = create(sessions, A)
+    partitions.answer(session)
+    assert partitions.by_key[A]._watchers
+    append(partitions.by_key[A], b"news")
+    assert not partitions.by_key[A]._watchers
+    append(partitions.by_key[A], b"more")
+    session.continue_with(1, [], [])
+    partitions.answer(session)
+    session.continue_with(2, [position(A, 2)], [])
+    partitions.answer(session)
+    assert partitions.by_key[A]._watchers, "its client has read everything"
 
 
 def test_there_are_only_so_many(sessions: FetchSessions) -> None:
@@ -223,7 +253,7 @@ def test_partitions_of_all_sessions_are_counted(
 async def test_one_answer_looks_at_a_few_and_the_next_at_the_others(
     sessions: FetchSessions, partitions: Partitions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "MAX_COLLECTED", 2)
+    monkeypatch.setattr(fetch_sessions, "MAX_READ", 2)
     session = create(sessions, A, B, C)
     assert keys_of(partitions.answer(session)) == [A, B, C], "the first answer names all"
     for key in (A, B, C):

@@ -1,68 +1,42 @@
 from __future__ import annotations
 
-import asyncio
-import gc
 from pathlib import Path
 
 import pytest
 
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.replication.fetch_sessions import PartitionKey, TargetSet
-from klamm.replication.fetching import FetchResult, ParkedFetch, collect, ready_targets, select_for_response
+from klamm.replication.closest_replica import NO_PREFERENCE
+from klamm.replication.fetch_sessions import FetchPosition, FetchSession, PartitionKey
+from klamm.replication.fetching import Reading, has_nothing_new, report_followers, settle
+from klamm.replication.newest_batches import MAX_ENTRIES, NewestBatches
 from klamm.replication.partition import Partition
-from klamm.storage.log import WouldBlock
-from tests.replication.partitions import append, open_partition, position
-from tests.replies import FakeReply
+from tests.replication.partitions import TOPIC_ID, append, open_log, open_partition, position
 
 KEY: PartitionKey = ("orders", 0)
 OTHER: PartitionKey = ("orders", 1)
+FOLLOWER = 2
 
 
 class Fetcher:
-    """One fetch of two partitions, as the API handler does it."""
+    """Reads two partitions, as a consumer or as a follower."""
 
-    def __init__(self, directory: Path, min_bytes: int = 1) -> None:
+    def __init__(self, directory: Path, replica_id: int = -1) -> None:
         self.partitions = {key: open_partition(directory, "orders", key[1]) for key in (KEY, OTHER)}
-        self.fetch = TargetSet([position(KEY), position(OTHER)])
-        self.min_bytes = min_bytes
-        self.looks = 0
-        self.must_block = False
+        self.session = FetchSession([position(KEY), position(OTHER)], replica_id=replica_id)
+        self.newest = NewestBatches()
 
-    def collect(self, max_bytes: int = 1_000_000, max_files: int = 100) -> FetchResult:
-        targets = ready_targets(self.fetch)
-        self.fetch.resolve(lambda key: self.partitions[key], targets)
-        return collect(targets, max_bytes, max_files, may_block=True)
-
-    def attempt(self, is_last: bool) -> FetchResult | None:
-        self.looks += 1
-        if self.must_block:
-            raise WouldBlock
-        result = self.collect()
-        if is_last or result.must_answer or result.byte_count >= self.min_bytes:
-            select_for_response(self.fetch, result.answers)
-            return result
-        return None
-
-    async def attempt_from_disk(self) -> FetchResult:
-        await asyncio.sleep(0)
-        return self.collect()
-
-    def park(self, max_wait_ms: int = 60_000) -> FakeReply:
-        self.collect()
-        reply = FakeReply()
-        ParkedFetch(
-            self.fetch,
-            reply,
-            self.attempt,
-            self.attempt_from_disk,
-            min_bytes=self.min_bytes,
-            bytes_so_far=0,
-            max_wait_ms=max_wait_ms,
+    def read(self, max_bytes: int = 1_000_000, max_files: int = 100, rack: str = "") -> Reading:
+        ready = self.session.to_read()
+        for fetched in ready:
+            fetched.find(lambda key: self.partitions[key])
+        if self.session.is_follower:
+            report_followers(self.session, ready, broker_epoch=7)
+        reading = Reading(
+            is_follower=self.session.is_follower, max_bytes=max_bytes, max_files=max_files, rack=rack
         )
-        return reply
-
-    def has_watchers(self) -> bool:
-        return any(partition._watchers for partition in self.partitions.values())
+        reading.read_blocking(ready)
+        assert has_nothing_new(self.session) <= (not reading.byte_count and not reading.must_answer)
+        return reading
 
 
 def bytes_in(partition: Partition) -> int:
@@ -74,8 +48,8 @@ def test_the_first_batch_comes_even_if_it_is_too_large(tmp_path: Path) -> None:
     append(fetcher.partitions[KEY], b"x" * 5000)
     append(fetcher.partitions[KEY], b"y" * 5000)
     append(fetcher.partitions[OTHER], b"z" * 5000)
-    first, other = fetcher.collect(max_bytes=100).answers
-    assert first.records is not None and b"yy" not in bytes(first.records.read())
+    first, other = fetcher.read(max_bytes=100).answers
+    assert first.records is not None and len(first.records) < 6000
     assert other.records is None
 
 
@@ -85,8 +59,7 @@ def test_later_partitions_obey_the_limit(tmp_path: Path) -> None:
     append(fetcher.partitions[OTHER], b"y" * 1000)
     append(fetcher.partitions[OTHER], b"z" * 1000)
     limit = bytes_in(fetcher.partitions[KEY]) + bytes_in(fetcher.partitions[OTHER]) // 2
-    result = fetcher.collect(max_bytes=limit)
-    assert result.byte_count == limit
+    assert fetcher.read(max_bytes=limit).byte_count == limit
 
 
 @pytest.mark.parametrize("files", [0, 1])
@@ -94,7 +67,7 @@ def test_an_answer_holds_open_no_more_files_than_it_may(tmp_path: Path, files: i
     fetcher = Fetcher(tmp_path)
     append(fetcher.partitions[KEY], b"x")
     append(fetcher.partitions[OTHER], b"y")
-    first, other = fetcher.collect(max_files=files).answers
+    first, other = fetcher.read(max_files=files).answers
     assert first.records is not None, "one there must be, or its client gets nowhere"
     assert other.records is None
 
@@ -104,19 +77,17 @@ def test_a_limit_of_nothing_still_gives_one_batch(tmp_path: Path, limit: int) ->
     fetcher = Fetcher(tmp_path)
     append(fetcher.partitions[KEY], b"x")
     append(fetcher.partitions[OTHER], b"y")
-    assert [answer.records is not None for answer in fetcher.collect(max_bytes=limit).answers] == [
-        True,
-        False,
-    ]
+    answers = fetcher.read(max_bytes=limit).answers
+    assert [answer.records is not None for answer in answers] == [True, False]
 
 
 def test_an_error_of_one_partition_leaves_the_other_alone(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path)
     append(fetcher.partitions[OTHER], b"fine")
-    fetcher.fetch.update([position(KEY, 77)])
-    result = fetcher.collect()
-    assert result.must_answer
-    broken, fine = result.answers
+    fetcher.session.update([position(KEY, 77)])
+    reading = fetcher.read()
+    assert reading.must_answer
+    broken, fine = reading.answers
     assert broken.error is not None and broken.error.code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert fine.error is None and fine.records is not None
 
@@ -127,12 +98,26 @@ def test_a_log_that_went_another_way(tmp_path: Path) -> None:
     append(partition, b"epoch 0")
     partition.leader_epoch = 2
     append(partition, b"epoch 2")
-    fetcher.fetch.update([position(KEY, 2, last_fetched_epoch=1)])
-    result = fetcher.collect()
-    assert result.must_answer
-    assert result.answers[0].diverging_epoch == (0, 1)
-    fetcher.fetch.update([position(KEY, 2, last_fetched_epoch=2)])
-    assert fetcher.collect().answers[0].diverging_epoch is None
+    fetcher.session.update([position(KEY, 2, last_fetched_epoch=1)])
+    reading = fetcher.read()
+    assert reading.must_answer
+    assert reading.answers[0].diverging_epoch == (0, 1)
+    fetcher.session.update([position(KEY, 2, last_fetched_epoch=2)])
+    assert fetcher.read().answers[0].diverging_epoch is None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)]
+)
+def test_another_leader_epoch_is_refused_at_the_end_of_the_log_too(
+    tmp_path: Path, epoch: int, code: ErrorCode
+) -> None:
+    fetcher = Fetcher(tmp_path)
+    fetcher.partitions[KEY].leader_epoch = 1
+    fetcher.session.update([position(KEY, leader_epoch=epoch)])
+    reading = fetcher.read()
+    assert reading.must_answer
+    assert reading.answers[0].error is not None and reading.answers[0].error.code == code
 
 
 @pytest.mark.parametrize("damage", ["gone", "shorter"])
@@ -148,7 +133,7 @@ def test_a_log_that_cannot_be_read_is_an_error_of_its_partition(tmp_path: Path, 
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:-1])
-    answers = {answer.target.position.key: answer for answer in fetcher.collect().answers}
+    answers = {answer.fetched.position.key: answer for answer in fetcher.read().answers}
     error = answers[KEY].error
     assert error is not None and error.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert answers[OTHER].records is not None
@@ -156,94 +141,160 @@ def test_a_log_that_cannot_be_read_is_an_error_of_its_partition(tmp_path: Path, 
         log.offset_for_timestamp(0)
 
 
-async def test_a_parked_fetch_is_woken_by_an_append(tmp_path: Path) -> None:
+# ---- followers
+
+
+class Led(Partition):
+    """A partition with a follower: what was appended is not committed, and fetches are noted."""
+
+    __slots__ = ("noted",)
+
+    @classmethod
+    def open(cls, directory: Path) -> Led:
+        partition = cls("orders", 0, TOPIC_ID, open_log(directory))
+        partition.replicas = partition.isr = (1, FOLLOWER)
+        partition.noted = []
+        return partition
+
+    def append_uncommitted(self, value: bytes) -> None:
+        before = self.high_watermark
+        append(self, value)
+        self.high_watermark = before
+
+    def on_follower_fetch(
+        self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int
+    ) -> None:
+        super().on_follower_fetch(replica_id, broker_epoch, fetch_offset, log_start_offset)
+        self.noted.append((replica_id, broker_epoch, fetch_offset, log_start_offset))
+
+
+def follow(tmp_path: Path, asked: FetchPosition, replica_id: int = FOLLOWER) -> tuple[Led, Fetcher]:
+    fetcher = Fetcher(tmp_path / "others", replica_id)
+    partition = Led.open(tmp_path)
+    fetcher.partitions[KEY] = partition
+    fetcher.session = FetchSession([asked], replica_id=replica_id)
+    return partition, fetcher
+
+
+def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark(tmp_path: Path) -> None:
+    partition, follower = follow(tmp_path, position(KEY, 0, log_start_offset=0))
+    partition.append_uncommitted(b"not everywhere yet")
+    (answer,) = follower.read().answers
+    assert answer.records is not None and answer.high_watermark == 0
+    follower.session = FetchSession([position(KEY)])
+    (answer,) = follower.read().answers
+    assert answer.records is None and answer.error is None
+
+
+def test_a_followers_progress_is_noted_before_it_is_answered(tmp_path: Path) -> None:
+    partition, follower = follow(tmp_path, position(KEY, 1, log_start_offset=0))
+    partition.append_uncommitted(b"one")
+    follower.read()
+    assert partition.noted == [(FOLLOWER, 7, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        position(KEY, 2, log_start_offset=0),  # beyond the end
+        position(KEY, 1, last_fetched_epoch=1, log_start_offset=0),  # diverges
+        position(KEY, 1, leader_epoch=-2, log_start_offset=0),  # follows another leader epoch
+    ],
+)
+def test_what_a_follower_has_that_we_have_not_is_not_noted(tmp_path: Path, asked: FetchPosition) -> None:
+    partition, follower = follow(tmp_path, asked)
+    partition.append_uncommitted(b"one")
+    assert follower.read().must_answer
+    assert partition.noted == []
+
+
+def test_a_broker_without_a_replica_is_refused(tmp_path: Path) -> None:
+    partition, stranger = follow(tmp_path, position(KEY), replica_id=9)
+    partition.append_uncommitted(b"one")
+    reading = stranger.read()
+    (answer,) = reading.answers
+    assert reading.must_answer and answer.records is None
+    assert answer.error is not None and answer.error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_follower_is_told_at_once_of_a_newer_high_watermark(tmp_path: Path) -> None:
+    partition, follower = follow(tmp_path, position(KEY, 1, log_start_offset=0, high_watermark=0))
+    partition.append_uncommitted(b"one")
+    assert not follower.read().must_answer
+    partition.high_watermark = 1
+    reading = follower.read()
+    assert reading.must_answer
+    settle(follower.session, reading.answers)
+    assert not follower.read().must_answer, "it has been told"
+
+
+class Far(Partition):
+    """A partition with a replica in the rack `west`."""
+
+    __slots__ = ()
+
+    def closest_replica(self, rack: str, fetch_offset: int) -> int:
+        return FOLLOWER if rack == "west" else NO_PREFERENCE
+
+
+def test_a_consumer_is_sent_to_a_closer_replica(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path)
-    reply = fetcher.park()
-    append(fetcher.partitions[OTHER], b"news")
-    result = await asyncio.wait_for(reply.answer, 10)
-    assert result.byte_count == bytes_in(fetcher.partitions[OTHER])
-    await asyncio.sleep(0)
-    assert not fetcher.has_watchers()
+    partition = fetcher.partitions[KEY] = Far("near", 0, TOPIC_ID, open_log(tmp_path, "near"))
+    append(partition, b"one")
+    fetcher.session = FetchSession([position(KEY)])
+    reading = fetcher.read(rack="west")
+    (answer,) = reading.answers
+    assert reading.must_answer and answer.records is None
+    assert (answer.preferred_read_replica, answer.high_watermark) == (FOLLOWER, 1)
+    (answer,) = fetcher.read(rack="east").answers
+    assert answer.records is not None and answer.preferred_read_replica == NO_PREFERENCE
+    fetcher.session = FetchSession([position(KEY)], replica_id=1)
+    partition.replicas = (1,)
+    (answer,) = fetcher.read(rack="west").answers
+    assert answer.records is not None, "a follower copies from its leader, wherever both are"
 
 
-async def test_many_appends_of_one_iteration_are_one_look(tmp_path: Path) -> None:
-    fetcher = Fetcher(tmp_path)
-    reply = fetcher.park()
-    for _ in range(100):
-        append(fetcher.partitions[KEY], b"news")
-    await asyncio.wait_for(reply.answer, 10)
-    assert fetcher.looks == 1
+# ---- the newest batches
 
 
-async def test_too_few_bytes_wake_nobody(tmp_path: Path) -> None:
-    fetcher = Fetcher(tmp_path, min_bytes=10_000)
-    reply = fetcher.park()
-    append(fetcher.partitions[KEY], b"x" * 4000)
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert reply.is_open and fetcher.looks == 0
-    append(fetcher.partitions[KEY], b"x" * 6000)
-    await asyncio.wait_for(reply.answer, 10)
+def read_newest(newest: NewestBatches, partition: Partition, offset: int) -> bytes | None:
+    records = newest.read(partition, offset, 1_000_000, to_log_end=False, must_return_one=True)
+    assert records is None or isinstance(records, bytes | bytearray)
+    return records
 
 
-async def test_every_byte_of_a_batch_counts(tmp_path: Path) -> None:
-    """The bytes that are announced must be the bytes that are read, or a fetch that has enough waits on."""
-    example = open_partition(tmp_path, "example")
-    append(example, b"x" * 1000)
-    fetcher = Fetcher(tmp_path, min_bytes=2 * bytes_in(example))
-    reply = fetcher.park()
-    append(fetcher.partitions[KEY], b"x" * 1000)
-    append(fetcher.partitions[OTHER], b"x" * 1000)
-    result = await asyncio.wait_for(reply.answer, 10)
-    assert result.byte_count == fetcher.min_bytes
+def test_the_newest_batches_are_read_once(tmp_path: Path) -> None:
+    newest, partition = NewestBatches(), open_partition(tmp_path)
+    append(partition, b"one")
+    first = read_newest(newest, partition, 0)
+    assert first is not None and b"one" in first
+    assert read_newest(newest, partition, 0) is first
+    append(partition, b"two")
+    longer = read_newest(newest, partition, 0)
+    assert longer is not None and b"two" in longer
+    assert read_newest(newest, partition, 2) is None
 
 
-async def test_time_is_up(tmp_path: Path) -> None:
-    fetcher = Fetcher(tmp_path)
-    result = await asyncio.wait_for(fetcher.park(max_wait_ms=10).answer, 10)
-    assert result.byte_count == 0
+def test_what_changed_since_it_was_read_is_read_again(tmp_path: Path) -> None:
+    newest, partition = NewestBatches(), open_partition(tmp_path)
+    append(partition, b"one")
+    first = read_newest(newest, partition, 0)
+    partition.leader_epoch += 1  # another leader may have had other records
+    assert read_newest(newest, partition, 0) is not first
+    partition.delete_records_before(1)
+    with pytest.raises(KafkaError):
+        read_newest(newest, partition, 0)
+    append(partition, b"two")
+    assert read_newest(newest, partition, 1) is not None
+    partition.take_offline()
+    with pytest.raises(KafkaError):
+        read_newest(newest, partition, 1)
 
 
-async def test_a_partition_that_goes_offline_is_told_at_once(tmp_path: Path) -> None:
-    fetcher = Fetcher(tmp_path, min_bytes=10_000)
-    reply = fetcher.park()
-    fetcher.partitions[KEY].take_offline()
-    result = await asyncio.wait_for(reply.answer, 10)
-    assert result.answers[0].error is not None
-    assert result.answers[0].error.code == ErrorCode.KAFKA_STORAGE_ERROR
-
-
-async def test_what_is_not_in_memory_is_answered_by_a_thread(tmp_path: Path) -> None:
-    fetcher = Fetcher(tmp_path)
-    reply = fetcher.park()
-    fetcher.must_block = True
-    append(fetcher.partitions[KEY], b"news")
-    result = await asyncio.wait_for(reply.answer, 10)
-    assert result.byte_count > 0
-
-
-async def test_an_abandoned_fetch_leaves_nobody_watching(tmp_path: Path) -> None:
-    fetcher = Fetcher(tmp_path)
-    reply = fetcher.park()
-    assert fetcher.has_watchers()
-    reply.drop()
-    assert not fetcher.has_watchers()
-    append(fetcher.partitions[KEY], b"unheard")
-
-
-async def test_a_fetch_that_is_over_is_freed_without_a_collection(tmp_path: Path) -> None:
-    fetcher = Fetcher(tmp_path)
-    partitions = fetcher.partitions
-    answered = fetcher.park()
-    append(partitions[KEY], b"v")
-    await answered.answer
-    abandoned = TargetSet([position(KEY)])
-    abandoned.resolve(lambda key: partitions[key], ready_targets(abandoned))
-    sets = [id(fetcher.fetch), id(abandoned)]
-    gc.disable()
-    try:
-        del fetcher, answered, abandoned
-        await asyncio.sleep(0)
-        assert not [each for each in gc.get_objects() if isinstance(each, TargetSet) and id(each) in sets]
-    finally:
-        gc.enable()
+def test_only_a_few_ranges_are_kept(tmp_path: Path) -> None:
+    newest, partition = NewestBatches(), open_partition(tmp_path)
+    for _ in range(MAX_ENTRIES + 10):
+        append(partition, b"one")
+    for offset in range(MAX_ENTRIES + 10):
+        read_newest(newest, partition, offset)
+    assert len(newest._entries) == MAX_ENTRIES

@@ -13,6 +13,7 @@ Measured with batches of one record, see docs/adr/0006: less than half the time.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from weakref import ref
 
 from klamm.apis.broker import Clock
@@ -87,7 +88,7 @@ class ProduceShortcuts:
             self._last = None
         self._by_head[head] = None
 
-    def take(self, frame: memoryview, replies: Replies) -> bytes | Later | None:
+    def take(self, frame: memoryview, replies: Replies) -> Sequence[bytes] | Later | None:
         """Append the batch of `frame` and return its answer; None, and nothing done, if no shortcut fits.
 
         LATER if the batch waits for other replicas: then the reply to the request is opened.
@@ -128,7 +129,7 @@ class ProduceShortcuts:
         batch: memoryview,
         partition: Partition,
         replies: Replies,
-    ) -> bytes | Later | None:
+    ) -> Sequence[bytes] | Later | None:
         try:
             header = validate_produced(
                 batch,
@@ -156,7 +157,7 @@ class ProduceShortcuts:
             result.log_start_offset,
         )
         if result.last_offset < partition.high_watermark or not shortcut.is_acks_all:
-            return bytes(answer)
+            return (bytes(answer),)
         (correlation_id,) = _int32.unpack_from(frame, _KEY_AND_VERSION_END)
         reply = replies.open(None, correlation_id)
         waiting = _WaitingAnswer(result.last_offset + 1, reply, bytes(answer), shortcut, correlation_id)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from klamm.model.reply import Reply
@@ -59,10 +59,10 @@ class Replies(Protocol):
 
 
 class Shortcut(Protocol):
-    """Answers requests that repeat earlier ones without decoding them, see produce_shortcut."""
+    """Answers requests that repeat earlier ones without decoding them: produce_shortcut, fetch_shortcut."""
 
-    def take(self, frame: memoryview, replies: Replies) -> bytes | Later | None:
-        """Handle a request whole and return its response frame, or do nothing and return None.
+    def take(self, frame: memoryview, replies: Replies) -> Sequence[Any] | Later | None:
+        """Handle a request whole and return the chunks of its response frame, or do nothing and return None.
 
         LATER if the request's reply was opened, and is completed later.
         """

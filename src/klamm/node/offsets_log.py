@@ -72,9 +72,9 @@ class OffsetsLog:
             await self._partitions.flusher.flushed(led.log)
         if led.high_watermark < end_offset:
             progress = _Progress()
-            led.watch(progress)
             try:
                 while led.high_watermark < end_offset:
+                    led.watch(progress)
                     await progress.next()
                     self._led(led.index, leader_epoch)
             finally:

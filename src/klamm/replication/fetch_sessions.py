@@ -1,7 +1,13 @@
-"""Fetch sessions (KIP-227): what a consumer fetches is remembered, so that each request names only changes.
+"""Fetch sessions (KIP-227): what a client fetches is remembered, so that each request names only changes.
 
-A session also makes many idle partitions cheap for us: it watches its partitions and keeps the few that
-may have something to say in `ready`, so that a fetch looks at those and not at all of them.
+Every fetch request has a session. A request that asks for none gets one that ends with it. Consumers and
+followers (a replica id of a broker) differ in what they read, and in what they wait for: the high
+watermark, or the log end.
+
+A session makes many idle partitions cheap: a partition of a session is `ready`, which means that the next
+look reads it, or it waits to be told of progress by its `Partition`. It is told once, becomes ready, and
+waits again when a look has found nothing more to read. So a look reads the few that are ready and not all
+of them, and an append to a partition costs something only for those who wait for it.
 
 A session lives as long as the connection that made it. A client that comes back on another connection is
 told FETCH_SESSION_ID_NOT_FOUND and makes a new one, as it does after a broker's restart.
@@ -9,10 +15,13 @@ told FETCH_SESSION_ID_NOT_FOUND and makes a new one, as it does after a broker's
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.replication.newest_batches import NewestBatches
 from klamm.replication.partition import Partition
 
 FINAL_EPOCH = -1
@@ -20,149 +29,171 @@ FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 _MAX_EPOCH = 2**31 - 1
 
+CONSUMER = -1
+"""The replica id of a client that is no replica."""
+
+HIGH_WATERMARK_NOT_GIVEN = 2**63 - 1
+
 MAX_PARTITIONS = 250_000
 """Partitions that all sessions together remember, at about a kilobyte each. Beyond it nobody gets a new
 session, and who would make one grow loses it; fetching works without one. As many may be named by parked
 fetches of very many partitions; beyond it such a fetch is answered at once."""
+
+MAX_READ = 1_000
+"""Ready partitions of a session that one answer reads. The others keep their place in line."""
 
 PartitionKey = tuple[str | bytes, int]
 """(topic name or topic id as the request gave it, partition)."""
 
 
 class FetchPosition(NamedTuple):
-    """What a request asks of one partition."""
+    """What a request asks of one partition, in the order of the wire."""
 
     key: PartitionKey
-    fetch_offset: int
-    max_bytes: int
     current_leader_epoch: int
+    fetch_offset: int
     last_fetched_epoch: int
+    log_start_offset: int
+    """A follower's; -1 from a consumer."""
+    max_bytes: int
+    high_watermark: int = HIGH_WATERMARK_NOT_GIVEN
+    """What a follower takes for the high watermark (version 18)."""
 
 
-class FetchTarget:
-    """One partition that a request or a session fetches, and what its client was told last.
+class FetchedPartition:
+    """One partition of a session: where its client reads, and what the client was told last.
 
-    As a watcher it passes a partition's progress on to its owner (a session, or one parked request). It knows
-    its owner only while it watches: else both would be a cycle, and each request left garbage to collect.
+    It knows its session only while it waits: else both would be a cycle, and each request left garbage to
+    collect.
     """
 
     __slots__ = (
         "error",
         "high_watermark_told",
         "log_start_offset_told",
-        "owner",
         "partition",
         "position",
+        "session",
     )
 
     def __init__(self, position: FetchPosition) -> None:
         self.position = position
-        self.owner: TargetSet | None = None
-        """Set while this is a watcher."""
+        self.session: FetchSession | None = None
+        """Set while this waits for progress of its partition."""
         self.partition: Partition | None = None
         self.error: KafkaError | None = None
         """Why there is no partition."""
         self.high_watermark_told = -1
         self.log_start_offset_told = -1
 
-    def point_to(self, partition: Partition | None) -> None:
+    def find(self, find_partition: FindPartition) -> None:
+        """Find the partition again: a topic may have come, gone, or been made anew, a leader have moved."""
+        try:
+            partition: Partition | None = find_partition(self.position.key)
+            self.error = None
+        except KafkaError as error:
+            partition = None
+            self.error = error.as_result()
         if partition is not self.partition:
-            self.unwatch()
+            self.stop_waiting()
             self.partition = partition
 
-    def watch(self, owner: TargetSet) -> None:
-        if self.owner is None and self.partition is not None:
-            self.owner = owner
-            self.partition.watch(self)
+    def refuse(self, error: KafkaError) -> None:
+        """The partition is here, but not for this client: answer `error`."""
+        self.stop_waiting()
+        self.partition = None
+        self.error = error.as_result()
 
-    def unwatch(self) -> None:
-        if self.owner is not None and self.partition is not None:
-            self.owner = None
+    def wait(self, session: FetchSession) -> None:
+        """Be told of the next progress of the partition."""
+        if self.session is None and self.partition is not None:
+            self.session = session
+            self.partition.watch(self, to_log_end=session.is_follower)
+
+    def stop_waiting(self) -> None:
+        if self.session is not None and self.partition is not None:
+            self.session = None
             self.partition.unwatch(self)
 
     def on_progress(self, byte_count: int) -> None:
-        assert self.owner is not None
-        self.owner.on_progress(self, byte_count)
+        session = self.session
+        assert session is not None
+        self.session = None
+        session.ready[self] = None
+        parked = session.parked
+        if parked is not None and not parked.wake(byte_count):
+            self.wait(session)
 
 
 class FindPartition(Protocol):
-    """Finds the partition of a key; raises KafkaError when there is none here."""
+    """Finds the partition of a key; raises KafkaError when it cannot be read here."""
 
     def __call__(self, key: PartitionKey) -> Partition: ...
 
 
-class TargetSet:
-    """The partitions of one fetcher; `ready` holds, in order of turn, those that may have an answer."""
+class ParkedRequest(Protocol):
+    """A fetch request that waits for records."""
 
-    __slots__ = ("ready", "targets", "wake")
+    def wake(self, byte_count: int) -> bool:
+        """More bytes have come, or a partition itself has changed (0). False if that is too little."""
 
-    is_incremental = False
-    session_id = 0
-
-    def __init__(self, positions: Iterable[FetchPosition] = ()) -> None:
-        self.targets: dict[PartitionKey, FetchTarget] = {}
-        self.ready: dict[FetchTarget, None] = {}
-        self.wake: Callable[[int], None] | None = None
-        """Set while a request of this fetcher is parked: called with the bytes that have arrived."""
-        self.update(positions)
-
-    def update(self, positions: Iterable[FetchPosition]) -> None:
-        for position in positions:
-            target = self.targets.get(position.key)
-            if target is None:
-                target = self.targets[position.key] = FetchTarget(position)
-            else:
-                target.position = position
-            self.ready[target] = None
-
-    def resolve(self, find_partition: FindPartition, targets: Iterable[FetchTarget]) -> None:
-        """Find the partitions of `targets`: a topic may have come, gone, or been made anew."""
-        for target in targets:
-            try:
-                target.point_to(find_partition(target.position.key))
-                target.error = None
-            except KafkaError as error:
-                target.point_to(None)
-                target.error = error.as_result()
-
-    def watch(self) -> None:
-        """Be told of the progress of every partition from now on."""
-        for target in self.targets.values():
-            target.watch(self)
-
-    def on_progress(self, target: FetchTarget, byte_count: int) -> None:
-        self.ready[target] = None
-        if self.wake is not None:
-            self.wake(byte_count)
-
-    def on_request_done(self) -> None:
-        """A parked request was answered or abandoned: without a session nobody listens any longer."""
-        self.close()
-
-    def close(self) -> None:
-        for target in self.targets.values():
-            target.unwatch()
+    def look(self) -> None:
+        """Read again what is ready."""
 
 
-class FetchSession(TargetSet):
-    __slots__ = ("counted", "is_incremental", "next_epoch", "owner", "session_id", "uses_topic_ids")
+class FetchSession:
+    """The partitions that a client fetches. `ready` holds those that the next look reads, in turn."""
+
+    __slots__ = (
+        "counted",
+        "is_incremental",
+        "next_epoch",
+        "owner",
+        "parked",
+        "partitions",
+        "ready",
+        "replica_id",
+        "session_id",
+        "uses_topic_ids",
+    )
 
     def __init__(
         self,
-        session_id: int,
-        owner: SessionOwner,
-        positions: Iterable[FetchPosition],
-        uses_topic_ids: bool,
+        positions: Iterable[FetchPosition] = (),
+        *,
+        session_id: int = 0,
+        owner: SessionOwner | None = None,
+        uses_topic_ids: bool = False,
+        replica_id: int = CONSUMER,
     ) -> None:
-        super().__init__(positions)
+        """Without a session id, a session that ends with its request."""
         self.session_id = session_id
         self.owner = owner
         self.uses_topic_ids = uses_topic_ids
+        self.replica_id = replica_id
         self.next_epoch = 1
-        self.counted = 0
-        """How many of its partitions are counted against `MAX_PARTITIONS`."""
         self.is_incremental = False
         """False for the first answer, which names every partition; true for all later ones."""
+        self.counted = 0
+        """How many of its partitions are counted against `MAX_PARTITIONS`."""
+        self.partitions: dict[PartitionKey, FetchedPartition] = {}
+        self.ready: dict[FetchedPartition, None] = {}
+        self.parked: ParkedRequest | None = None
+        """The request of this session that waits for records."""
+        self.update(positions)
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
+    def update(self, positions: Iterable[FetchPosition]) -> None:
+        for position in positions:
+            fetched = self.partitions.get(position.key)
+            if fetched is None:
+                fetched = self.partitions[position.key] = FetchedPartition(position)
+            else:
+                fetched.position = position
+            self.ready[fetched] = None
 
     def continue_with(
         self, epoch: int, positions: Iterable[FetchPosition], forgotten: Iterable[PartitionKey]
@@ -176,18 +207,26 @@ class FetchSession(TargetSet):
         self.is_incremental = True
         self.update(positions)
         for key in forgotten:
-            target = self.targets.pop(key, None)
-            if target is not None:
-                target.unwatch()
-                self.ready.pop(target, None)
+            fetched = self.partitions.pop(key, None)
+            if fetched is not None:
+                fetched.stop_waiting()
+                self.ready.pop(fetched, None)
 
-    def resolve(self, find_partition: FindPartition, targets: Iterable[FetchTarget]) -> None:
-        super().resolve(find_partition, targets)
-        for target in targets:
-            target.watch(self)
+    def to_read(self) -> tuple[FetchedPartition, ...]:
+        """Those that the next look reads. Only the later answers of a session may leave out some."""
+        if self.is_incremental and len(self.ready) > MAX_READ:
+            return tuple(islice(self.ready, MAX_READ))
+        return tuple(self.ready)
 
-    def on_request_done(self) -> None:
-        """A session goes on listening between requests: that is what fills `ready`."""
+    def end_request(self) -> None:
+        """A request was answered or abandoned: without a session id nobody waits for progress any longer."""
+        if not self.session_id:
+            self.close()
+
+    def close(self) -> None:
+        for fetched in self.partitions.values():
+            fetched.stop_waiting()
+            fetched.partition = None  # which may be deleted before this session goes on, if ever
 
 
 class SessionOwner(Protocol):
@@ -206,6 +245,8 @@ class FetchSessions:
         self._partition_count = 0
         self._parked_count = 0
         self._ids_of_owners: dict[SessionOwner, set[int]] = {}
+        self._woken: list[ParkedRequest] = []
+        self.newest_batches = NewestBatches()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -218,15 +259,37 @@ class FetchSessions:
         """So many more partitions are named by parked fetches; less, if negative."""
         self._parked_count += partition_count
 
+    def look_soon(self, parked: ParkedRequest) -> None:
+        """Have a woken request look again, with all others that are woken in this turn of the event loop."""
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._look)
+        self._woken.append(parked)
+
+    def _look(self) -> None:
+        woken, self._woken = self._woken, []
+        for parked in woken:
+            parked.look()
+
     def create(
-        self, owner: SessionOwner, positions: Iterable[FetchPosition], uses_topic_ids: bool
+        self,
+        owner: SessionOwner,
+        positions: Iterable[FetchPosition],
+        *,
+        uses_topic_ids: bool,
+        replica_id: int = CONSUMER,
     ) -> FetchSession | None:
         if len(self._sessions) >= self._slots or self._partition_count >= MAX_PARTITIONS:
             return None
         session_id = self._new_session_id()
         while session_id == 0 or session_id in self._sessions:
             session_id = self._new_session_id()
-        session = FetchSession(session_id, owner, positions, uses_topic_ids)
+        session = FetchSession(
+            positions,
+            session_id=session_id,
+            owner=owner,
+            uses_topic_ids=uses_topic_ids,
+            replica_id=replica_id,
+        )
         self._sessions[session_id] = session
         self.recount(session)
         if owner not in self._ids_of_owners:
@@ -241,33 +304,37 @@ class FetchSessions:
         epoch: int,
         positions: Iterable[FetchPosition],
         forgotten: Iterable[PartitionKey],
+        *,
         uses_topic_ids: bool,
+        replica_id: int = CONSUMER,
     ) -> FetchSession:
         """The session of a later request, brought up to date with what the request changes."""
-        session = self.get(session_id, uses_topic_ids)
+        session = self.get(session_id, uses_topic_ids=uses_topic_ids, replica_id=replica_id)
         session.continue_with(epoch, positions, forgotten)
         self.recount(session)
         return session
 
-    def recount(self, fetch: TargetSet) -> None:
+    def recount(self, session: FetchSession) -> None:
         """Partitions may have come to a session, or left it. Ends a session that may not grow."""
-        if not isinstance(fetch, FetchSession) or fetch.session_id not in self._sessions:
+        growth = len(session.partitions) - session.counted
+        if not growth or session.session_id not in self._sessions:
             return
-        growth = len(fetch.targets) - fetch.counted
-        fetch.counted += growth
+        session.counted += growth
         self._partition_count += growth
-        if fetch.is_incremental and growth > 0 and self._partition_count > MAX_PARTITIONS:
-            self.remove(fetch.session_id)
+        if session.is_incremental and growth > 0 and self._partition_count > MAX_PARTITIONS:
+            self.remove(session.session_id)
             raise KafkaError(
                 ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-                f"fetch session {fetch.session_id} is ended: "
+                f"fetch session {session.session_id} is ended: "
                 f"sessions may hold {MAX_PARTITIONS} partitions in all",
             )
 
-    def get(self, session_id: int, uses_topic_ids: bool) -> FetchSession:
+    def get(self, session_id: int, *, uses_topic_ids: bool, replica_id: int = CONSUMER) -> FetchSession:
         session = self._sessions.get(session_id)
-        if session is None:
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id}")
+        if session is None or session.replica_id != replica_id:
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id} of replica {replica_id}"
+            )
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
@@ -281,7 +348,8 @@ class FetchSessions:
         if session is not None:
             session.close()
             self._partition_count -= session.counted
-            self._ids_of_owners[session.owner].discard(session_id)
+            if session.owner is not None:
+                self._ids_of_owners[session.owner].discard(session_id)
 
     def _remove_all_of(self, owner: SessionOwner) -> None:
         for session_id in tuple(self._ids_of_owners[owner]):

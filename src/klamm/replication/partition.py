@@ -5,8 +5,8 @@ high watermark, who must have a record before it is acknowledged) is decided her
 partition with one replica the high watermark follows the log end at once; else `raise_high_watermark` raises
 it, and acknowledges the produces that wait for it.
 
-Those who watch a partition hear of the first progress in an iteration of the loop at once, and of all further
-progress together at the end of the iteration, however many appends there were.
+Those who watch a partition are told of the next progress once, and watch again when they have looked at it:
+so many appends in one iteration of the loop wake them once.
 
 Invariants: `high_watermark <= log.log_end_offset`; neither it nor `leader_epoch` ever goes back; consumers
 are given nothing at or above the high watermark.
@@ -14,29 +14,28 @@ are given nothing at or above the high watermark.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
 from klamm.cluster.image import PartitionImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.records.batch import BatchHeader
+from klamm.replication.closest_replica import NO_PREFERENCE
 from klamm.replication.waiting_produces import ProduceQueue
 from klamm.storage.log import AppendResult, FileSlice, Log
 
 
 class Watcher(Protocol):
-    """Is told when a partition has more to read, or is gone."""
+    """Is told once when a partition has more to read, or is gone. To be told again it watches again."""
 
     def on_progress(self, byte_count: int) -> None:
-        """The high watermark rose by batches of `byte_count` bytes; 0 when the partition itself changed."""
+        """What may be read grew by batches of `byte_count` bytes; 0 when the partition itself changed."""
 
 
 class Partition:
     __slots__ = (
         "__weakref__",
-        "_has_told",
-        "_progress_bytes",
+        "_log_end_watchers",
         "_uncommitted_bytes",
         "_watchers",
         "high_watermark",
@@ -70,12 +69,9 @@ class Partition:
         """None until a produce waits for other replicas: most partitions never need it."""
         self._uncommitted_bytes = 0
         """Bytes appended since the high watermark was last at the log end."""
-        self._progress_bytes = 0
-        """What the watchers have not been told yet of this iteration of the loop."""
-        self._has_told = False
-        """The watchers have been told something in this iteration of the loop."""
-        # A dict and not a set: wake-ups happen in the order of registration.
+        # Dicts and not sets: wake-ups happen in the order of registration.
         self._watchers: dict[Watcher, None] = {}
+        self._log_end_watchers: dict[Watcher, None] = {}
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -132,10 +128,12 @@ class Partition:
             self.check_online()
         result = self.log.append(batch, header, self.leader_epoch, now_ms)
         if not result.is_duplicate:
+            if self._log_end_watchers:
+                self._tell_of_log_end(len(batch))
             if self.is_only_replica:
                 self.high_watermark = result.last_offset + 1
                 if self._watchers:
-                    self._tell_watchers(len(batch))
+                    self._tell_of_high_watermark(len(batch))
             else:
                 self._uncommitted_bytes += len(batch)
         return result
@@ -148,7 +146,7 @@ class Partition:
         self.high_watermark = offset
         if self._watchers:
             # Too many bytes rather than too few: a fetch that is woken for nothing waits on.
-            self._tell_watchers(self._uncommitted_bytes)
+            self._tell_of_high_watermark(self._uncommitted_bytes)
         if offset == self.log.log_end_offset:
             self._uncommitted_bytes = 0
         if self.waiting_produces:
@@ -164,17 +162,41 @@ class Partition:
         if self.waiting_produces:
             self.waiting_produces.refuse_all(error)
 
+    def closest_replica(self, rack: str, fetch_offset: int) -> int:
+        """The replica that a consumer in `rack` should read from (KIP-392): this one, the only one."""
+        return NO_PREFERENCE
+
+    def on_follower_fetch(
+        self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int
+    ) -> None:
+        """A follower of this leader epoch has everything before `fetch_offset`.
+
+        Raises NOT_LEADER_OR_FOLLOWER for a broker that has no replica.
+        """
+        if replica_id not in self.replicas:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {replica_id} has no replica of {self.topic}-{self.index}",
+            )
+
     def read(
-        self, offset: int, max_bytes: int, *, must_return_one: bool, may_block: bool
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        to_log_end: bool = False,
+        must_return_one: bool,
+        may_block: bool,
     ) -> FileSlice | None:
         """Whole batches from the one that holds `offset` up to the high watermark; None when at the end.
 
-        Raises OFFSET_OUT_OF_RANGE, or `WouldBlock` (see `Log.read`).
+        Followers read on to the log end. Raises OFFSET_OUT_OF_RANGE, or `WouldBlock` (see `Log.read`).
         """
         if self.is_offline:
             self.check_online()
         log = self.log
-        if offset == self.high_watermark:
+        end_offset = log.log_end_offset if to_log_end else self.high_watermark
+        if offset == end_offset:
             return None
         if offset < log.log_start_offset or offset > log.log_end_offset:
             raise KafkaError(
@@ -182,12 +204,12 @@ class Partition:
                 f"offset {offset} of {self.topic}-{self.index} is outside "
                 f"{log.log_start_offset}..{log.log_end_offset}",
             )
-        if offset > self.high_watermark:
+        if offset > end_offset:
             return None
         return log.read(
             offset,
             max_bytes,
-            self.high_watermark,
+            end_offset,
             must_return_one=must_return_one,
             may_block=may_block,
         )
@@ -206,32 +228,30 @@ class Partition:
         self.log.delete_records_before(offset)
         return self.log.log_start_offset
 
-    def watch(self, watcher: Watcher) -> None:
-        self._watchers[watcher] = None
+    # ---- those who wait to read more
+
+    def watch(self, watcher: Watcher, *, to_log_end: bool = False) -> None:
+        """Have `watcher` told of the next progress: of the high watermark, or of the log end."""
+        (self._log_end_watchers if to_log_end else self._watchers)[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watchers.pop(watcher, None)
+        self._log_end_watchers.pop(watcher, None)
 
-    def _tell_watchers(self, byte_count: int) -> None:
-        if self._has_told:
-            self._progress_bytes += byte_count
-            return
-        self._has_told = True
-        asyncio.get_running_loop().call_soon(self._tell_the_rest)
-        for watcher in tuple(self._watchers):
+    def _tell_of_high_watermark(self, byte_count: int) -> None:
+        watchers, self._watchers = self._watchers, {}
+        for watcher in watchers:
             watcher.on_progress(byte_count)
 
-    def _tell_the_rest(self) -> None:
-        self._has_told = False
-        if self._progress_bytes:
-            byte_count, self._progress_bytes = self._progress_bytes, 0
-            for watcher in tuple(self._watchers):
-                watcher.on_progress(byte_count)
+    def _tell_of_log_end(self, byte_count: int) -> None:
+        watchers, self._log_end_watchers = self._log_end_watchers, {}
+        for watcher in watchers:
+            watcher.on_progress(byte_count)
 
     def notify_changed(self) -> None:
         """Tell everybody who waits that the partition itself changed: deleted, offline, a new leader."""
-        for watcher in tuple(self._watchers):
-            watcher.on_progress(0)
+        self._tell_of_log_end(0)
+        self._tell_of_high_watermark(0)
 
     def take_offline(self, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
         """Nothing more is read or written here; produces that wait are refused with `code`."""

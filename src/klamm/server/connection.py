@@ -334,14 +334,15 @@ class Connection:
     def _handle(self, frame: memoryview) -> None:
         try:
             if self.shortcut is not None:
-                answer = self.shortcut.take(frame, self._line)
-                if isinstance(answer, bytes):
-                    if self._line:
-                        self._line.open(None, 0).complete_encoded([answer])
-                    else:
-                        self._send_queue.put(answer)
+                chunks = self.shortcut.take(frame, self._line)
+                if chunks is LATER:
                     return
-                if answer is LATER:
+                if chunks is not None:
+                    if self._line:
+                        self._line.open(None, 0).complete_encoded(list(chunks))
+                    else:
+                        for chunk in chunks:
+                            self._send_queue.put(chunk)
                     return
             if not self._started_s:
                 self._started_s = time.monotonic()

@@ -1,0 +1,391 @@
+"""Reads fetch requests that are shaped like an earlier one without decoding them, and writes plain answers
+fast.
+
+A consumer or a follower sends nearly the same bytes over and over. Only the correlation id, the session
+epoch and what is asked of the named partitions differ: their indexes, offsets and epochs. A `RequestShape`
+is made of such a request. It compares what lies between these fields and unpacks the fields. A connection
+keeps the shapes of a few requests, among them the usual one of a session that names nothing.
+
+From there on a request goes the ordinary way: its session is brought up to date and a `Fetch` answers it.
+Only the bytes are read and written in another manner, and a test compares both. A request that fits no
+shape is decoded. An answer with an error or another rarity is made as a message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
+
+from klamm.apis.broker import Broker
+from klamm.apis.fetches import FIRST_VERSION_WITH_TOPIC_IDS, Fetch, FetchOptions, positions_of
+from klamm.apis.registry import LATER, ConnectionHandle, Later, Replies, Request
+from klamm.model.errors import KafkaError
+from klamm.protocol.apis import FLEXIBLE_SINCE, ApiKey
+from klamm.protocol.headers import encode_response_frame, parse_request_header
+from klamm.protocol.messages.k01_fetch import FetchRequest, FetchResponse
+from klamm.protocol.primitives import encode_uvarint
+from klamm.replication.closest_replica import NO_PREFERENCE
+from klamm.replication.fetch_sessions import (
+    FINAL_EPOCH,
+    HIGH_WATERMARK_NOT_GIVEN,
+    INITIAL_EPOCH,
+    FetchPosition,
+    FetchSession,
+    PartitionKey,
+)
+from klamm.replication.fetching import PartitionAnswer
+from klamm.storage.log import FileSlice
+
+FIRST_VERSION = 9
+"""Older ones lay out partitions differently, and hardly any client speaks them."""
+_FIRST_FLEXIBLE = FLEXIBLE_SINCE[ApiKey.FETCH]
+_FIRST_VERSION_WITH_PREFERRED_REPLICA = 11
+_FIRST_VERSION_WITH_REPLICA_STATE = 15
+
+MAX_SHAPES = 16
+"""Shapes that a connection keeps: a consumer names one partition, several, or none."""
+
+MAX_PARTITIONS = 100
+"""Partitions of a request that gets a shape. To answer a longer one takes much longer than to decode it."""
+
+_TOPIC_ID_BYTES = 16
+_NO_TAGS = b"\0"
+_HIGH_WATERMARK_TAG = b"\1\1\10"
+"""The tagged fields of a follower's partition, up to the value: one field, its tag 1, its size 8."""
+
+_int16 = struct.Struct(">h")
+_int32 = struct.Struct(">i")
+_position = struct.Struct(">iiqqi")
+_flexible_position = struct.Struct(">iiqiqi")
+_followers_position = struct.Struct(">iiqiqi3sq")
+
+
+ReadPosition = Callable[[str | bytes, bytes], FetchPosition]
+"""Reads what is asked of one partition, given its topic and its bytes."""
+
+
+class OtherShape(Exception):
+    """The request must be decoded."""
+
+
+def _read_position(topic: str | bytes, field: bytes) -> FetchPosition:
+    index, leader_epoch, fetch_offset, log_start_offset, max_bytes = _position.unpack(field)
+    return FetchPosition((topic, index), leader_epoch, fetch_offset, -1, log_start_offset, max_bytes)
+
+
+def _read_flexible_position(topic: str | bytes, field: bytes) -> FetchPosition:
+    index, leader_epoch, fetch_offset, last_epoch, log_start_offset, max_bytes = _flexible_position.unpack(
+        field
+    )
+    return FetchPosition((topic, index), leader_epoch, fetch_offset, last_epoch, log_start_offset, max_bytes)
+
+
+def _read_followers_position(topic: str | bytes, field: bytes) -> FetchPosition:
+    index, leader_epoch, fetch_offset, last_epoch, log_start_offset, max_bytes, tag, high_watermark = (
+        _followers_position.unpack(field)
+    )
+    if tag != _HIGH_WATERMARK_TAG:
+        raise OtherShape
+    return FetchPosition(
+        (topic, index), leader_epoch, fetch_offset, last_epoch, log_start_offset, max_bytes, high_watermark
+    )
+
+
+class RequestShape:
+    """What all requests of one shape have in common.
+
+    The parts of a frame alternate: fixed bytes, a field, fixed bytes, a field, and so on. The first field is
+    the correlation id; in a session the next one is the session epoch; the others are partitions.
+    """
+
+    __slots__ = (
+        "_fixed",
+        "_frame",
+        "_read_position",
+        "_session",
+        "_session_id",
+        "_topics",
+        "encoder",
+        "options",
+    )
+
+    def __init__(self, request: Request[FetchRequest], options: FetchOptions) -> None:
+        """Raises OtherShape if requests like this one must be decoded."""
+        message = request.message
+        if message.forgotten_topics_data or (message.session_id == 0) != (
+            message.session_epoch == FINAL_EPOCH
+        ):
+            raise OtherShape
+        self.options = options
+        self.encoder = _encoder_of(request.version, options.is_read_committed)
+        self._session_id = message.session_id
+        self._session: FetchSession | None = None
+        self._topics, self._read_position, self._frame = _lay_out(request)
+        self._fixed = self._frame.unpack(request.frame)[::2]
+        if self.read(request.frame)[2] != list(positions_of(message, request.version)):
+            raise OtherShape  # there is more in it than we know of, such as tagged fields of a later version
+
+    def read(self, frame: memoryview) -> tuple[int, int, list[FetchPosition]]:
+        """The correlation id, the session epoch and the positions of a request. Raises OtherShape."""
+        parts = self._frame.unpack(frame)
+        if parts[::2] != self._fixed:
+            raise OtherShape
+        fields = parts[1::2]
+        (correlation_id,) = _int32.unpack(fields[0])
+        session_epoch = FINAL_EPOCH
+        first = 1
+        if self._session_id:
+            (session_epoch,) = _int32.unpack(fields[1])
+            if session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+                raise OtherShape
+            first = 2
+        read = self._read_position
+        positions = [read(topic, field) for topic, field in zip(self._topics, fields[first:], strict=True)]
+        return correlation_id, session_epoch, positions
+
+    def find_session(
+        self, broker: Broker, session_epoch: int, positions: list[FetchPosition]
+    ) -> FetchSession:
+        """The session of a request, as `k01_fetch` finds it. One that ends with its request is used again."""
+        options = self.options
+        if self._session_id:
+            return broker.fetch_sessions.resume(
+                self._session_id,
+                session_epoch,
+                positions,
+                (),
+                uses_topic_ids=options.version >= FIRST_VERSION_WITH_TOPIC_IDS,
+                replica_id=options.replica_id,
+            )
+        session = self._session
+        if (
+            session is not None
+            and len(session.partitions) == len(positions)
+            and all(position.key in session.partitions for position in positions)
+        ):
+            session.ready.clear()
+            session.update(positions)
+            return session
+        self._session = session = FetchSession(positions, replica_id=options.replica_id)
+        return session
+
+
+def _lay_out(request: Request[FetchRequest]) -> tuple[list[str | bytes], ReadPosition, struct.Struct]:
+    """The topic of each partition of a request, what reads a partition, and what takes a frame apart."""
+    message, version = request.message, request.version
+    is_flexible = version >= _FIRST_FLEXIBLE
+    *_, at = parse_request_header(request.frame)
+    fields = [(4, 8)]
+    # Replica id, time to wait, least and most bytes, isolation level, session id.
+    at += (0 if version >= _FIRST_VERSION_WITH_REPLICA_STATE else 4) + 4 + 4 + 4 + 1 + 4
+    if message.session_id:
+        fields.append((at, at + 4))
+    at += 4 + _length_bytes(len(message.topics), is_flexible)
+    read_position, position_bytes = _read_position, _position.size
+    if is_flexible:
+        read_position, position_bytes = _read_flexible_position, _flexible_position.size
+        if _tells_high_watermark(message):
+            read_position, position_bytes = _read_followers_position, _followers_position.size
+    tag_bytes = len(_NO_TAGS) if is_flexible else 0
+    topics: list[str | bytes] = []
+    for topic in message.topics:
+        name: str | bytes = topic.topic_id
+        if version < FIRST_VERSION_WITH_TOPIC_IDS:
+            name = topic.topic
+            name_bytes = len(name.encode())
+            at += name_bytes + (_length_bytes(name_bytes, True) if is_flexible else 2)
+        else:
+            at += _TOPIC_ID_BYTES
+        at += _length_bytes(len(topic.partitions), is_flexible)
+        for _ in topic.partitions:
+            topics.append(name)
+            fields.append((at, at + position_bytes))
+            at += position_bytes + (0 if read_position is _read_followers_position else tag_bytes)
+        at += tag_bytes
+    if at > len(request.frame) or len(topics) > MAX_PARTITIONS:
+        raise OtherShape
+    return topics, read_position, _alternating(fields, len(request.frame))
+
+
+def _length_bytes(count: int, is_flexible: bool) -> int:
+    return len(encode_uvarint(count + 1)) if is_flexible else 4
+
+
+def _tells_high_watermark(message: FetchRequest) -> bool:
+    return any(
+        partition.high_watermark != HIGH_WATERMARK_NOT_GIVEN
+        for topic in message.topics
+        for partition in topic.partitions
+    )
+
+
+def _alternating(fields: list[tuple[int, int]], size: int) -> struct.Struct:
+    parts, end = [">"], 0
+    for start, stop in fields:
+        parts.append(f"{start - end}s{stop - start}s")
+        end = stop
+    return struct.Struct("".join(parts) + f"{size - end}s")
+
+
+class FetchShortcut:
+    """The shapes of the requests of one connection, by the length of their frames."""
+
+    __slots__ = ("_broker", "_connection", "_last_shape", "_shapes")
+
+    def __init__(self, broker: Broker, connection: ConnectionHandle) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._shapes: dict[int, RequestShape] = {}
+        self._last_shape: tuple[int, int] | None = None
+        """Version and length of the last request that was decoded."""
+
+    def offer(self, request: Request[FetchRequest], options: FetchOptions) -> None:
+        """Remember `request`, or take the next requests that are shaped like this one and the one before."""
+        shape = (request.version, len(request.frame))
+        if shape == self._last_shape:
+            self._learn(request, options)
+        self._last_shape = shape
+
+    def _learn(self, request: Request[FetchRequest], options: FetchOptions) -> None:
+        try:
+            shape = RequestShape(request, options)
+        except OtherShape:
+            return
+        if len(self._shapes) >= MAX_SHAPES:
+            self._shapes.clear()
+        self._shapes[len(request.frame)] = shape
+
+    def take(self, frame: memoryview, replies: Replies) -> list[Any] | Later | None:
+        shape = self._shapes.get(len(frame))
+        if shape is None:
+            return None
+        try:
+            correlation_id, session_epoch, positions = shape.read(frame)
+        except OtherShape:
+            return None
+        try:
+            session = shape.find_session(self._broker, session_epoch, positions)
+        except KafkaError as error:
+            return encode_response_frame(
+                ApiKey.FETCH, shape.options.version, correlation_id, FetchResponse(error_code=error.code)
+            )
+        fetch = Fetch(
+            self._broker,
+            self._connection,
+            session,
+            shape.options,
+            encoder=shape.encoder,
+            correlation_id=correlation_id,
+        )
+        answer = fetch.start()
+        if answer is None:
+            fetch.answer_later(replies.open(None, correlation_id))
+            return LATER
+        assert isinstance(answer, list)
+        return answer
+
+
+class AnswerEncoder:
+    """Encodes the answers of one version, as the codec does."""
+
+    __slots__ = (
+        "_head",
+        "_is_flexible",
+        "_partition",
+        "_shared_body",
+        "_shared_key",
+        "_shared_records",
+        "_transactions_and_replica",
+        "_version",
+    )
+
+    def __init__(self, version: int, is_read_committed: bool) -> None:
+        self._version = version
+        self._is_flexible = version >= _FIRST_FLEXIBLE
+        # Size, correlation id, tagged fields of the header, throttle time, error, session id.
+        self._head = struct.Struct(">iixihi" if self._is_flexible else ">iiihi")
+        # Index, error, high watermark, last stable offset, log start offset.
+        self._partition = struct.Struct(">ihqqq")
+        # No aborted transactions (null where nobody asked for them), and no preferred replica.
+        transactions = _length(0 if is_read_committed else -1, self._is_flexible)
+        has_replica = version >= _FIRST_VERSION_WITH_PREFERRED_REPLICA
+        self._transactions_and_replica = transactions + (_int32.pack(NO_PREFERENCE) if has_replica else b"")
+        self._shared_records: bytes | bytearray | None = None
+        self._shared_key: tuple[PartitionKey, int, int] | None = None
+        self._shared_body: list[Any] = []
+
+    def encode(self, fetch: Fetch, answers: list[PartitionAnswer]) -> list[Any]:
+        """The chunks of the whole response frame."""
+        for answer in answers:
+            if not answer.is_plain:
+                return encode_response_frame(
+                    ApiKey.FETCH, self._version, fetch.correlation_id, fetch.response(answers)
+                )
+        if len(answers) == 1:
+            body = self._encode_shared(answers[0])
+        else:
+            body = self._encode_body(answers)
+        size = self._head.size - _int32.size + sum(map(len, body))
+        head = self._head.pack(size, fetch.correlation_id, 0, 0, fetch.session.session_id)
+        return [head + body[0], *body[1:]]
+
+    def _encode_shared(self, answer: PartitionAnswer) -> list[Any]:
+        """The body of an answer about one partition: when a batch is appended, many sessions get the same."""
+        key = (answer.fetched.position.key, answer.high_watermark, answer.log_start_offset)
+        if answer.records is self._shared_records and key == self._shared_key:
+            return self._shared_body
+        body = self._encode_body([answer])
+        if not isinstance(answer.records, FileSlice):  # whose file must not be kept open
+            self._shared_records, self._shared_key, self._shared_body = answer.records, key, body
+        return body
+
+    def _encode_body(self, answers: list[PartitionAnswer]) -> list[Any]:
+        """What follows the head of the frame; the first chunk is bytes."""
+        is_flexible = self._is_flexible
+        tags = _NO_TAGS if is_flexible else b""
+        topics: dict[str | bytes, list[PartitionAnswer]] = {}
+        for answer in answers:
+            topics.setdefault(answer.topic, []).append(answer)
+        chunks: list[Any] = []
+        pieces = [_length(len(topics), is_flexible)]
+        for name, of_topic in topics.items():
+            pieces.append(_encode_topic(name, is_flexible))
+            pieces.append(_length(len(of_topic), is_flexible))
+            for fetched, _, high_watermark, log_start_offset, records, *_ in of_topic:
+                index = fetched.position.key[1]
+                pieces.append(
+                    self._partition.pack(index, 0, high_watermark, high_watermark, log_start_offset)
+                )
+                pieces.append(self._transactions_and_replica)
+                pieces.append(_length(0 if records is None else len(records), is_flexible))
+                if records is not None:
+                    chunks.append(b"".join(pieces))
+                    chunks.append(records)
+                    pieces.clear()
+                pieces.append(tags)
+            pieces.append(tags)
+        pieces.append(tags)
+        rest = b"".join(pieces)
+        if rest:
+            chunks.append(rest)
+        return chunks
+
+
+@cache
+def _encoder_of(version: int, is_read_committed: bool) -> AnswerEncoder:
+    return AnswerEncoder(version, is_read_committed)
+
+
+def _length(length: int, is_flexible: bool) -> bytes:
+    """The length of a list or of bytes; -1 for null."""
+    return encode_uvarint(length + 1) if is_flexible else _int32.pack(length)
+
+
+@lru_cache(maxsize=1000)
+def _encode_topic(name: str | bytes, is_flexible: bool) -> bytes:
+    if isinstance(name, bytes):
+        return name
+    encoded = name.encode()
+    return (encode_uvarint(len(encoded) + 1) if is_flexible else _int16.pack(len(encoded))) + encoded
