@@ -1,5 +1,4 @@
-"""Reads fetch requests that are shaped like an earlier one without decoding them, and writes plain answers
-fast.
+"""Reads fetch requests that are shaped like an earlier one without decoding them, and encodes answers fast.
 
 A consumer or a follower sends nearly the same bytes over and over. Only the correlation id, the session
 epoch and what is asked of the named partitions differ: their indexes, offsets and epochs. A `RequestShape`
@@ -323,10 +322,7 @@ class AnswerEncoder:
                 return encode_response_frame(
                     ApiKey.FETCH, self._version, fetch.correlation_id, fetch.response(answers)
                 )
-        if len(answers) == 1:
-            body = self._encode_shared(answers[0])
-        else:
-            body = self._encode_body(answers)
+        body = self._encode_shared(answers[0]) if len(answers) == 1 else self._encode_body(answers)
         size = self._head.size - _int32.size + sum(map(len, body))
         head = self._head.pack(size, fetch.correlation_id, 0, 0, fetch.session.session_id)
         return [head + body[0], *body[1:]]

@@ -1,8 +1,8 @@
 """Which replica a consumer should read from (KIP-392): the leader, or a follower in its rack. A core.
 
-The leader decides, by what it knows of each follower. A follower is only named while it is in the ISR and has
-the offset that the consumer asks for: its answer would be OFFSET_OUT_OF_RANGE otherwise, and the consumer would
-come back to the leader with it.
+The leader decides, by what it knows of each follower. A follower is only named while it is in the ISR and
+has the offset that the consumer asks for: its answer would be OFFSET_OUT_OF_RANGE otherwise, and the
+consumer would come back to the leader with it.
 """
 
 from __future__ import annotations
