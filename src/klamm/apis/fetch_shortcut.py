@@ -322,23 +322,29 @@ class AnswerEncoder:
                 return encode_response_frame(
                     ApiKey.FETCH, self._version, fetch.correlation_id, fetch.response(answers)
                 )
-        body = self._encode_shared(answers[0]) if len(answers) == 1 else self._encode_body(answers)
+        body = self._encode_one(answers[0]) if len(answers) == 1 else self._encode_all(answers)
         size = self._head.size - _int32.size + sum(map(len, body))
         head = self._head.pack(size, fetch.correlation_id, 0, 0, fetch.session.session_id)
         return [head + body[0], *body[1:]]
 
-    def _encode_shared(self, answer: PartitionAnswer) -> list[Any]:
-        """The body of an answer about one partition: when a batch is appended, many sessions get the same."""
+    def _encode_one(self, answer: PartitionAnswer) -> list[Any]:
+        """The body of an answer about one partition. When a batch is appended, many sessions get the same."""
+        records = answer.records
         key = (answer.fetched.position.key, answer.high_watermark, answer.log_start_offset)
-        if answer.records is self._shared_records and key == self._shared_key:
+        if records is self._shared_records and key == self._shared_key:
             return self._shared_body
-        body = self._encode_body([answer])
-        if not isinstance(answer.records, FileSlice):  # whose file must not be kept open
-            self._shared_records, self._shared_key, self._shared_body = answer.records, key, body
+        start = _encode_only_topic(answer.topic, self._is_flexible) + self._encode_partition(answer)
+        end = _NO_TAGS * 3 if self._is_flexible else b""
+        if records is None:
+            body: list[Any] = [start + end]
+        else:
+            body = [start, records, end] if end else [start, records]
+        if not isinstance(records, FileSlice):  # whose file must not be kept open
+            self._shared_records, self._shared_key, self._shared_body = records, key, body
         return body
 
-    def _encode_body(self, answers: list[PartitionAnswer]) -> list[Any]:
-        """What follows the head of the frame; the first chunk is bytes."""
+    def _encode_all(self, answers: list[PartitionAnswer]) -> list[Any]:
+        """The body of an answer, which is what follows the head of the frame; the first chunk is bytes."""
         is_flexible = self._is_flexible
         tags = _NO_TAGS if is_flexible else b""
         topics: dict[str | bytes, list[PartitionAnswer]] = {}
@@ -347,18 +353,11 @@ class AnswerEncoder:
         chunks: list[Any] = []
         pieces = [_length(len(topics), is_flexible)]
         for name, of_topic in topics.items():
-            pieces.append(_encode_topic(name, is_flexible))
-            pieces.append(_length(len(of_topic), is_flexible))
-            for fetched, _, high_watermark, log_start_offset, records, *_ in of_topic:
-                index = fetched.position.key[1]
-                pieces.append(
-                    self._partition.pack(index, 0, high_watermark, high_watermark, log_start_offset)
-                )
-                pieces.append(self._transactions_and_replica)
-                pieces.append(_length(0 if records is None else len(records), is_flexible))
-                if records is not None:
-                    chunks.append(b"".join(pieces))
-                    chunks.append(records)
+            pieces += (_encode_topic(name, is_flexible), _length(len(of_topic), is_flexible))
+            for answer in of_topic:
+                pieces.append(self._encode_partition(answer))
+                if answer.records is not None:
+                    chunks += (b"".join(pieces), answer.records)
                     pieces.clear()
                 pieces.append(tags)
             pieces.append(tags)
@@ -367,6 +366,15 @@ class AnswerEncoder:
         if rest:
             chunks.append(rest)
         return chunks
+
+    def _encode_partition(self, answer: PartitionAnswer) -> bytes:
+        """All that stands before the records, their length included."""
+        fetched, _, high_watermark, log_start_offset, records, *_ = answer
+        return (
+            self._partition.pack(fetched.position.key[1], 0, high_watermark, high_watermark, log_start_offset)
+            + self._transactions_and_replica
+            + _length(0 if records is None else len(records), self._is_flexible)
+        )
 
 
 @cache
@@ -385,3 +393,10 @@ def _encode_topic(name: str | bytes, is_flexible: bool) -> bytes:
         return name
     encoded = name.encode()
     return (encode_uvarint(len(encoded) + 1) if is_flexible else _int16.pack(len(encoded))) + encoded
+
+
+@lru_cache(maxsize=1000)
+def _encode_only_topic(name: str | bytes, is_flexible: bool) -> bytes:
+    """A list of topics that has this one only, with one partition."""
+    one = _length(1, is_flexible)
+    return one + _encode_topic(name, is_flexible) + one

@@ -24,8 +24,9 @@ from collections.abc import Iterable
 from klamm.storage.log import FileSlice
 from klamm.storage.segments.page_cache import is_resident
 
-SENDFILE_MIN_BYTES = 64 * 1024
-"""Below this, reading the range into the response is as fast as sendfile (measured), and simpler."""
+SENDFILE_MIN_BYTES = 32 * 1024
+"""Below this, reading the range into the response is as fast as sendfile (measured), and simpler. With 64 KB
+sendfile takes half the time. A range that was read (`INLINE_BYTES`) is always shorter."""
 
 JOIN_MAX_BYTES = 256 * 1024
 """Bytes joined into one send."""

@@ -34,8 +34,8 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 
 SCAN_BYTES = 8 * 1024
 """One read of a header scan: an index interval and the headers around it."""
-INLINE_BYTES = 64 * 1024
-"""Below this, reading and writing is as good as sendfile; the read then proves that nothing blocks."""
+INLINE_BYTES = 32 * 1024
+"""Below this, reading and writing is as fast as sendfile, and the read proves that nothing blocks."""
 CURSOR_LIMIT = 64
 """How many positions where readers stopped are kept; a miss costs an index look-up and a short scan."""
 
@@ -377,7 +377,7 @@ class Segment:
                 raise WouldBlock
             handle = self.open_handle()
         self.recently_used = True
-        if length <= INLINE_BYTES:
+        if length < INLINE_BYTES:
             data = (read_blocking if may_block else read_nowait)(handle.fd, position, length)
             if len(data) != length:
                 raise CorruptSegment(f"{self.path(LOG_SUFFIX)} is shorter than it was")
