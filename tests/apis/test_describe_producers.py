@@ -24,9 +24,11 @@ def test_very_many_producers_are_described_in_short_steps() -> None:
     )
     message = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])])
     connection: Any = SimpleNamespace()
+    reply: Any = SimpleNamespace()
 
     def steps() -> Any:
-        response = yield from k61_describe_producers.handle(broker, Request(message, 0, None, connection))
+        request: Any = Request(message, 0, None, connection, reply)
+        response = yield from k61_describe_producers.handle(broker, request)
         chunks = yield from encode_in_steps(response, 0, lambda byte_count: None)
         return decode(type(response), 0, memoryview(b"".join(chunks)))[0]
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from klamm.apis.registry import LATER, CloseConnection, Shortcut
+from klamm.apis.registry import CloseConnection, Later, Shortcut
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
 from klamm.server.dispatch import Dispatcher, LargeRequest
@@ -335,7 +335,7 @@ class Connection:
         try:
             if self.shortcut is not None:
                 chunks = self.shortcut.take(frame, self._line)
-                if chunks is LATER:
+                if isinstance(chunks, Later):
                     return
                 if chunks is not None:
                     if self._line:
