@@ -248,6 +248,30 @@ def test_a_store_stamps_while_its_loop_hangs(tmp_path):
     asyncio.run(main())
 
 
+def end_all_sessions(path):
+    """As a peer does, but without waking anybody."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM session")
+    connection.close()
+
+
+def test_a_transaction_is_fenced_though_nobody_has_told_its_process(tmp_path):
+    async def main():
+        store = SqliteStore(tmp_path / "store.db")
+        await store.open()
+        await store.txn([Create("/a")])
+        end_all_sessions(tmp_path / "store.db")
+        with pytest.raises(SessionExpired):
+            await store.txn([Create("/b")])
+        await store.close()
+        again = SqliteStore(tmp_path / "store.db")
+        await again.open()
+        assert await again.list("/") == ["a"]
+        await again.close()
+
+    asyncio.run(main())
+
+
 def test_a_read_finds_out_that_the_session_has_ended(tmp_path):
     async def main():
         store = SqliteStore(tmp_path / "store.db")
@@ -255,9 +279,7 @@ def test_a_read_finds_out_that_the_session_has_ended(tmp_path):
         states = []
         store.on_state(states.append)
         await store.txn([Create("/mine", b"", ephemeral=True)])
-        with sqlite3.connect(tmp_path / "store.db") as connection:
-            connection.execute("DELETE FROM session")
-        connection.close()
+        end_all_sessions(tmp_path / "store.db")
         await store.sync()
         with pytest.raises(SessionExpired):
             await store.get("/")

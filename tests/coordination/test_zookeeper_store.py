@@ -200,6 +200,24 @@ def test_an_expired_session_is_dead_for_good_though_kazoo_makes_a_new_one(server
     run(scenario)
 
 
+def test_nothing_of_a_lost_session_slips_into_the_next_one(zookeeper):
+    async def scenario():
+        store = ZooKeeperStore(zookeeper.hosts, "/slipping", session_timeout_s=SESSION_TIMEOUT_S)
+        await store.open()
+        # As kazoo's thread does it when it finds its session expired, before the loop hears of it.
+        store._on_link("LOST")
+        store._on_link("CONNECTED")
+        with pytest.raises(SessionExpired):
+            await store.txn([Create("/late")])
+        await store.close()
+        other = ZooKeeperStore(zookeeper.hosts, "/slipping")
+        await other.open()
+        assert await other.list("/") == []
+        await other.close()
+
+    run(scenario)
+
+
 def end_session(store):
     from kazoo.client import KazooClient
 
