@@ -37,6 +37,7 @@ TEST_TOOLS = (
 TESTS = (
     "tests/testing",  # a broker, both clients, the fixtures, and all of it without uvloop
     "tests/cli/test_up.py",
+    "tests/coordination/test_zookeeper_store.py",
     "tests/records",  # checksums, codecs and columns
     "tests/client/producer/test_columns.py",
     "tests/spark/test_source_batch.py",
