@@ -2,8 +2,8 @@
 
 `python ledger.py LEDGER KEPT DATA command …` wraps the functions of `os` that change files. Every event below
 the directory DATA is one line of JSON in LEDGER, handed to the kernel at once, so that it survives a kill.
-What a rename or a removal takes away gets another link in KEPT, from where `power.py` can bring it back. The
-process that compacts runs under a ledger, too.
+What a rename or a removal takes away gets another link in KEPT, and what a file loses when it is cut a copy,
+from where `power.py` can bring it back. The process that compacts runs under a ledger, too.
 
 SQLite makes its system calls where nobody can wrap them. It is taken at its word that with `synchronous=FULL`
 a transaction is on the disk when COMMIT returns, and the length of its log is noted then.
@@ -66,8 +66,9 @@ class Ledger:
                 return fd
 
         def truncating(fd: int, size: int) -> None:
+            kept = self._keep_end(fd, size)
             truncate(fd, size)
-            self.note("shrink", inode=os.fstat(fd).st_ino, size=size)
+            self.note("shrink", inode=os.fstat(fd).st_ino, size=size, kept=kept)
 
         os.open, os.ftruncate = opening, truncating
 
@@ -128,6 +129,16 @@ class Ledger:
             os.link(path, kept)
         except (FileNotFoundError, PermissionError):  # the second is what a directory says
             return None
+        return kept
+
+    def _keep_end(self, fd: int, size: int) -> str | None:
+        """Copy what a file is about to lose from `size` on; None if that is nothing."""
+        lost = os.pread(fd, max(0, os.fstat(fd).st_size - size), size)
+        if not lost or not self._is_ours(os.readlink(f"/proc/self/fd/{fd}")):
+            return None
+        kept = f"{self._kept}/{os.getpid()}-{next(self._numbers)}"
+        with open(kept, "wb") as file:
+            file.write(lost)
         return kept
 
     def _wrap_child(self) -> None:

@@ -1,8 +1,9 @@
 """Takes away from a data directory what a loss of power may take, as the ledger of its broker says.
 
 A file keeps the bytes up to the length at which it was last synced. What lies beyond may be there, be cut off
-anywhere, be zeros or be garbage. A new name, a rename or a removal holds once the directory was synced after
-it; of those that come later in a directory, some of the first hold and the others never happened.
+anywhere, be zeros or be garbage. An end that was cut off may be back, unless the file was synced since. A new
+name, a rename or a removal holds once the directory was synced after it; of those that come later in a
+directory, some of the first hold and the others never happened.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class PowerSupply:
         self._kinds = kinds
         self._lengths: dict[int, int] = {}
         """How many bytes of each file are on the disk, by inode."""
+        self._lost_ends: dict[int, tuple[int, str]] = {}
+        """What was cut off and may come back, by inode: from where on, and a copy of it."""
         self.was_taken: list[str] = []
         """What the last loss of power took, for whoever looks into a failed test."""
         self.turn_on()
@@ -51,6 +54,7 @@ class PowerSupply:
         self._ledger.unlink(missing_ok=True)
         shutil.rmtree(self._kept, ignore_errors=True)
         self._kept.mkdir()
+        self._lost_ends = {}
         self._lengths = {
             path.stat().st_ino: path.stat().st_size for path in self._data_dir.rglob("*") if path.is_file()
         }
@@ -66,7 +70,7 @@ class PowerSupply:
         self._undo_names(_unsynced_names(events))
         self._note_lengths(events)
         for path in sorted(self._data_dir.rglob("*")):
-            if path.is_file() and not path.name.endswith(_STORE_SUFFIXES):
+            if path.is_file() and not path.name.endswith(_STORE_SUFFIXES) and not self._bring_back_end(path):
                 self._damage(path)
         self.turn_on()
 
@@ -83,10 +87,25 @@ class PowerSupply:
             inode = event.get("inode")
             if event["event"] == "create":
                 self._lengths[inode] = 0
+                self._lost_ends.pop(inode, None)
             elif event["event"] == "sync":
                 self._lengths[inode] = event["size"]
+                self._lost_ends.pop(inode, None)
             elif event["event"] == "shrink":
                 self._lengths[inode] = min(event["size"], self._lengths.get(inode, 0))
+                if event.get("kept") is not None:
+                    self._lost_ends[inode] = event["size"], event["kept"]
+
+    def _bring_back_end(self, path: Path) -> bool:
+        """Undo, by chance, that the file was cut, if nothing was written to it since."""
+        status = path.stat()
+        size, kept = self._lost_ends.get(status.st_ino, (-1, ""))
+        if status.st_size != size or self._random.random() < 0.5:
+            return False
+        self.was_taken.append(f"the end of {path} from {size} on is back")
+        with path.open("ab") as file:
+            file.write(Path(kept).read_bytes())
+        return True
 
     def _damage(self, path: Path) -> None:
         size = path.stat().st_size

@@ -1,7 +1,8 @@
 """A log against the simplest model of one, a list of batches, through random lives.
 
-Appends, rolls, flushes, clean restarts, crashes that tear the tail, deletions. After each step every
-offset reads as the model says, whatever the limit, and the files agree with each other.
+Appends as a leader and as a follower, rolls, flushes, clean restarts, crashes that tear the tail, deletions,
+truncations, new starts. After each step every offset reads as the model says, whatever the limit, each batch
+has its leader epoch, and the files agree with each other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.storage.logs import NOW_MS, Harness, append, read, split_batches
 
-from klamm.records.batch import parse_header
+from klamm.records.batch import parse_header, patch_offset_and_epoch
+from klamm.records.builder import build_batch
+from klamm.records.reader import StoredRecord
 from klamm.storage.segments.segment import LOG_SUFFIX
 from klamm.storage.verify import verify_log_directory
 
@@ -46,11 +49,7 @@ class LogLife(RuleBasedStateMachine):
         producer=PRODUCERS,
     )
     def append(self, count: int, value: bytes, timestamp: int, producer: int | None) -> None:
-        identity = {}
-        if producer is not None:
-            sequence = self.sequences.get(producer, 0)
-            identity = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
-            self.sequences[producer] = sequence + count
+        identity = self._identity(producer, count)
         end = self.harness.log.log_end_offset
         result = append(
             self.harness.log,
@@ -63,9 +62,72 @@ class LogLife(RuleBasedStateMachine):
         assert result[:2] == (end, end + count - 1)
         self.batches += split_batches(read(self.harness.log, end))
 
+    def _identity(self, producer: int | None, count: int) -> dict[str, int]:
+        if producer is None:
+            return {}
+        sequence = self.sequences.get(producer, 0)
+        self.sequences[producer] = sequence + count
+        return {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequence}
+
+    @rule(
+        batches=st.lists(
+            st.tuples(st.integers(1, 4), st.integers(0, 300), st.integers(0, 2), st.booleans(), PRODUCERS),
+            min_size=1,
+            max_size=8,
+        ),
+        torn=st.integers(1, 100),
+    )
+    def append_replicated(self, batches: list[tuple[int, int, int, bool, int | None]], torn: int) -> None:
+        """Batches with gaps between them, of several leaders, the last of them cut short."""
+        offset = self.harness.log.log_end_offset
+        made: list[bytes] = []
+        for count, size, gap, is_new_leader, producer in batches:
+            self.epoch += is_new_leader
+            offset += gap
+            records = [StoredRecord(n, NOW_MS + n, b"k", b"v" * size) for n in range(count)]
+            batch = build_batch(records, **self._identity(producer, count))
+            patch_offset_and_epoch(batch, offset, self.epoch)
+            made.append(bytes(batch))
+            offset += count
+        result = self.harness.log.append_replicated(b"".join(made) + made[0][:-torn], NOW_MS)
+        assert result is not None
+        first, byte_count = parse_header(made[0]).base_offset, sum(map(len, made))
+        assert result == (first, offset - 1, byte_count, self.epoch)
+        self.batches += made
+
+    @rule(back=st.integers(0, 25))
+    def truncate(self, back: int) -> None:
+        log = self.harness.log
+        offset = max(0, log.log_end_offset - back)
+        spanning = [h.base_offset for b in self.batches if (h := parse_header(b)).last_offset >= offset]
+        expected = min(offset, *spanning, log.log_end_offset)
+        if offset < log.log_end_offset and expected < log.log_start_offset:
+            expected = min(offset, log.log_start_offset)
+        assert log.truncate_to(offset, NOW_MS) == expected == log.log_end_offset
+        first = log.segments[0].base_offset
+        self.batches = [
+            batch for batch in self.batches if first <= parse_header(batch).base_offset < expected
+        ]
+        if log.size_bytes == 0:
+            self.batches.clear()
+        log.remove_deleted_files(2**62)
+        self._follow_lost_batches()
+
+    @rule(ahead=st.integers(-5, 20))
+    def start_at(self, ahead: int) -> None:
+        log = self.harness.log
+        offset = max(0, log.log_end_offset + ahead)
+        log.start_at(offset, NOW_MS)
+        assert (log.log_start_offset, log.log_end_offset) == (offset, offset)
+        assert log.epochs.entries == () and not log.producers.entries
+        self.batches.clear()
+        log.remove_deleted_files(2**62)
+        self._follow_lost_batches()
+
     @rule()
     def new_leader(self) -> None:
         self.epoch += 1
+        self.harness.log.begin_epoch(self.epoch)
 
     @rule()
     def roll(self) -> None:
@@ -105,7 +167,9 @@ class LogLife(RuleBasedStateMachine):
             kept += log_bytes <= sealed_bytes + size
         del self.batches[kept:]
         end = parse_header(self.batches[-1]).last_offset + 1 if self.batches else 0
-        if end < self.harness.log_start_offset:  # what was left had been deleted: an empty log
+        if (
+            max(end, active.base_offset) < self.harness.log_start_offset
+        ):  # what was left had been deleted: an empty log
             self.batches.clear()
         self._follow_lost_batches()
 
@@ -135,18 +199,26 @@ class LogLife(RuleBasedStateMachine):
         if not hasattr(self, "harness"):
             return
         log = self.harness.log
-        end = parse_header(self.batches[-1]).last_offset + 1 if self.batches else log.segments[-1].base_offset
-        assert log.log_end_offset == max(end, log.log_start_offset)
+        end = parse_header(self.batches[-1]).last_offset + 1 if self.batches else 0
+        assert log.log_end_offset == max(end, log.segments[-1].base_offset, log.log_start_offset)
         chance = random.Random(log.log_end_offset)
         for offset in range(log.log_start_offset, log.log_end_offset):
             self._check_read(offset, chance)
+        for batch in self.batches:
+            header = parse_header(batch)
+            if header.base_offset >= log.log_start_offset:
+                assert log.epochs.epoch_at(header.base_offset) == header.partition_leader_epoch
 
     def _check_read(self, offset: int, chance: random.Random) -> None:
         log = self.harness.log
         limit = chance.choice([1, 100, 500, 5000, 10**6])
         end_offset = chance.choice([log.log_end_offset, offset + chance.randint(1, 10)])
         got = split_batches(read(log, offset, limit, end_offset=end_offset))
-        place = next(i for i, b in enumerate(self.batches) if parse_header(b).last_offset >= offset)
+        places = [i for i, b in enumerate(self.batches) if parse_header(b).last_offset >= offset]
+        if not places:  # the log ends with a gap
+            assert got == []
+            return
+        place = places[0]
         expected = self.batches[place : place + len(got)]
         assert got == expected
         if got:

@@ -92,5 +92,55 @@ def test_everybody_at_once(tmp_path: Path) -> None:
     assert verify_log_directory(harness.directory) == []
 
 
+def test_readers_beside_a_log_that_is_cut_again_and_again(tmp_path: Path) -> None:
+    """They get whole batches of one leader after the other, or learn that the log ends earlier by now."""
+    harness = Harness(tmp_path, segment_bytes=30_000, index_interval_bytes=300, retention_ms=-1)
+    log = harness.log
+    is_done = threading.Event()
+    failures: list[str] = []
+
+    def read_and_look_up(seed: int) -> None:
+        chance = random.Random(seed)
+        while not is_done.is_set() and not failures:
+            try:
+                log.offset_for_timestamp(NOW_MS + chance.randint(0, 100))
+                offset = chance.randint(0, log.log_end_offset)
+                limit = chance.choice([1, 3000, 200_000])
+                got = log.read(offset, limit, log.log_end_offset, must_return_one=True, may_block=True)
+                if got is not None:
+                    batches = split_batches(bytes(got.read()))
+                    assert parse_header(batches[0]).last_offset >= offset
+                    assert all(compute_crc(batch) == parse_header(batch).crc for batch in batches)
+                    epochs = [parse_header(batch).partition_leader_epoch for batch in batches]
+                    assert epochs == sorted(epochs)
+            except KafkaError as error:
+                if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                    failures.append(f"seed {seed}: {error!r}")
+            except OSError as error:
+                if "truncated while this was sent" not in str(error):
+                    failures.append(f"seed {seed}: {error!r}")
+            except BaseException as error:
+                failures.append(f"seed {seed}: {error!r}")
+
+    threads = [threading.Thread(target=read_and_look_up, args=(seed,)) for seed in range(2)]
+    for thread in threads:
+        thread.start()
+    chance = random.Random(5)
+    try:
+        for epoch in range(20):
+            for number in range(12):
+                size = chance.choice([10, 500, 9000])
+                harness.append(2, value=b"v" * size, epoch=epoch, timestamp=NOW_MS + epoch + number)
+            log.truncate_to(max(0, log.log_end_offset - chance.randint(0, 22)), NOW_MS)
+            log.remove_deleted_files(2**62)
+    finally:
+        is_done.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    log.close()
+    assert verify_log_directory(harness.directory) == []
+
+
 def _ignore(result: object) -> None:
     """What the call does is wanted, not what it says."""

@@ -203,6 +203,7 @@ class TestTruncating:
         for number in range(30):
             fill(leader, 1, epoch=number // 7, producer_id=1, producer_epoch=0, base_sequence=2 * number)
         catch_up(follower, leader)
+        follower.log.flush()
         expected = [batch for batch in all_batches(leader.log) if parse_header(batch).last_offset < offset]
         end = follower.log.truncate_to(offset, NOW_MS)
         assert end == follower.log.log_end_offset == min(offset - offset % 2, 60)

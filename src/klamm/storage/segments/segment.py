@@ -12,7 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader, parse_header
@@ -293,6 +294,13 @@ class Segment:
         self._check_still_there()
         self.open_files.admit(self, loaded_bytes)
 
+    def _find_in_index(self, find: Callable[[int], int], value: int) -> int:
+        """Load the index and search it; again if others have made the segment release it meanwhile."""
+        while True:
+            self.load_index()
+            with suppress(WouldBlock):
+                return find(value)
+
     def _check_still_there(self) -> None:
         if self.is_deleted:
             raise FileNotFoundError(
@@ -311,8 +319,7 @@ class Segment:
         except WouldBlock:
             if not may_block:
                 raise
-            self.load_index()
-            position = self.offset_index.lookup(offset - self.base_offset)
+            position = self._find_in_index(self.offset_index.lookup, offset - self.base_offset)
         end = self.size
         unpack_from = _OFFSETS.unpack_from
         while position < end:
@@ -338,8 +345,7 @@ class Segment:
         except WouldBlock:
             if not may_block:
                 raise
-            self.load_index()
-            position = max(start, self.offset_index.floor_position(limit))
+            position = max(start, self._find_in_index(self.offset_index.floor_position, limit))
         while True:
             chunk = self.read_range(position, min(SCAN_BYTES, self.size - position), may_block)
             at = 0
