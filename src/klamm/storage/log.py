@@ -67,9 +67,12 @@ class Log(LogEnd):
     ) -> Log:
         """Open what is in `directory` (made if need be), with recovery unless it was closed cleanly."""
         path = str(directory)
-        os.makedirs(path, exist_ok=True)
         loader = LogLoader(path, topic_partition, config, open_files, now_ms, report)
-        loaded = loader.load(recovery_point, log_start_offset, clean=clean)
+        if os.path.isdir(path):
+            loaded = loader.load(recovery_point, log_start_offset, clean=clean)
+        else:
+            os.makedirs(path)
+            loaded = loader.begin(log_start_offset)
         return cls(path, topic_partition, config, open_files, loaded, now_ms)
 
     # What it is.

@@ -106,6 +106,20 @@ class LogLoader:
             self._has_new_files,
         )
 
+    def begin(self, log_start_offset: int) -> LoadedLog:
+        """A log in a directory that was just made: there is nothing to look for, which makes topics quick to
+        create."""
+        return LoadedLog(
+            segments=[self._create_segment(log_start_offset)],
+            log_start_offset=log_start_offset,
+            log_end_offset=log_start_offset,
+            recovery_point=log_start_offset,
+            producers=ProducerStates(),
+            epochs=LeaderEpochs(f"{self.directory}/{LEADER_EPOCH_FILE}"),
+            snapshots=[],
+            has_new_files=True,
+        )
+
     def _create_segment(self, base_offset: int) -> Segment:
         self._has_new_files = True
         return Segment.create(self.directory, base_offset, self.open_files, created_ms=self.now_ms)
