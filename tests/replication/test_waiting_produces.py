@@ -139,6 +139,13 @@ def test_a_lost_partition_refuses_all(
     assert [each.told for each in produces] == [[None], [code], [code]]
 
 
+def test_the_only_replica_that_is_left_commits_what_it_has(waiting: Waiting) -> None:
+    partition = waiting.partition()
+    produce = waiting.produce(partition)
+    partition.take_over(PartitionImage(replicas=(1,), isr=(1,), leader=1, leader_epoch=1, partition_epoch=1))
+    assert (partition.high_watermark, produce.told) == (1, [None])
+
+
 def test_a_batch_that_is_sent_again_waits_too(waiting: Waiting) -> None:
     partition = waiting.partition()
     first, second = waiting.produce(partition), waiting.produce(partition)

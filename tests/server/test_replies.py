@@ -9,6 +9,7 @@ import pytest
 
 from klamm.apis.registry import CloseConnection
 from klamm.server import work as work_module
+from klamm.server.connection import Connection
 from klamm.server.replies import ReplyInLine
 from tests.server.fakes import FakeServer, eventually, fake_server, frame
 
@@ -137,6 +138,23 @@ async def test_an_answer_that_comes_later_may_be_made_in_steps(monkeypatch: pyte
         await server.send(frame(2, "e", b"third"))
         assert [await server.receive() for _ in range(3)] == [(0, b"first"), (1, b"second"), (2, b"third")]
         assert (server.connection._line.hold_count, server.connection._line.job_count) == (0, 0)
+
+
+async def test_a_closed_connection_is_freed_without_a_collection() -> None:
+    server = FakeServer()
+    await parked(server, 2)
+    server.dispatcher.parked.clear()
+    gone = id(server.connection)
+    server.client.close()
+    server.connection.close()
+    server.forgotten.clear()
+    gc.disable()
+    try:
+        del server.connection
+        await asyncio.sleep(0)
+        assert not [each for each in gc.get_objects() if isinstance(each, Connection) and id(each) == gone]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("letter", ["p", "g", "s"])

@@ -85,8 +85,10 @@ class Partition:
     def take_over(self, state: PartitionImage) -> None:
         """Follow what the cluster's image says of this partition."""
         self.replicas = state.replicas
-        self.is_only_replica = len(state.replicas) <= 1
         self.isr = state.isr
+        self.is_only_replica = len(state.replicas) <= 1
+        if self.is_only_replica:
+            self.raise_high_watermark(self.log.log_end_offset)
         if state.leader_epoch > self.leader_epoch:
             self.leader_epoch = state.leader_epoch
             self.notify_changed()

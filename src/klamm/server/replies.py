@@ -57,6 +57,14 @@ class LineOwner(Protocol):
         """A reply will never be completed: the connection must be closed."""
 
 
+class _Nobody:
+    """Owns the line of a closed connection, so that line and connection do not keep each other."""
+
+    def on_answered(self) -> None: ...
+
+    def on_failed(self, reason: str) -> None: ...
+
+
 class ReplyInLine:
     """The place in line of one reply, see `Reply` for what its public methods promise.
 
@@ -266,7 +274,7 @@ class ReplyLine(deque[ReplyInLine]):
         self, owner: LineOwner, send_queue: SendQueue, work: WorkQueue, unsent: UnsentAnswers
     ) -> None:
         super().__init__()
-        self.owner = owner
+        self.owner: LineOwner = owner
         self.work = work
         self.unsent = unsent
         self._send_queue = send_queue
@@ -315,6 +323,7 @@ class ReplyLine(deque[ReplyInLine]):
 
     def abandon(self, *, is_stopping: bool) -> None:
         """Drop all replies, because the connection is closed."""
+        self.owner = _Nobody()
         replies = tuple(self)
         self.clear()
         for reply in replies:
