@@ -16,7 +16,7 @@ from klamm.apis import (
     k75_describe_topic_partitions,
 )
 from klamm.apis.config_resources import MOST_CONFIGS
-from klamm.cluster.controller import NewTopic
+from klamm.cluster.controller.topics import NewTopic
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import new_topic_id
 from klamm.protocol.apis import ApiKey

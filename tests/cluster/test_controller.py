@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.cluster import controller
 from klamm.cluster.config_changes import alter_config
-from klamm.cluster.controller import NewPartitions, NewTopic
-from klamm.cluster.image import ALL_BROKERS, ClusterImage
+from klamm.cluster.controller import topics as controller
+from klamm.cluster.controller.partitions import raise_leader_epochs
+from klamm.cluster.controller.topics import NewPartitions, NewTopic
+from klamm.cluster.image import ALL_BROKERS, ClusterImage, PartitionImage
 from klamm.cluster.persistent_map import PersistentMap
 from klamm.cluster.placement import place_replicas
 from klamm.cluster.topic_names import check_topic_name, colliding_name, renamed, similar_names
@@ -45,7 +46,7 @@ def test_a_topic_gets_the_defaults_and_one_node_for_everything():
     change = create(image_of(), "orders")
     topic = change.image.topics["orders"]
     assert len(topic.partitions) == 2 and topic.replication_factor == 1
-    assert topic.partitions[0] == ((1,), (1,), 1, 0, 0)
+    assert topic.partitions[0] == PartitionImage((1,), (1,), 1, 0, 0)
     assert change.image.topic_names_by_id == {topic.topic_id: "orders"}
     assert [operation.path for operation in change.operations] == [
         "/brokers/topics/orders",
@@ -137,20 +138,22 @@ def test_partitions_that_cannot_be_added_are_refused(wanted, code):
 
 def test_deleting_undoes_creating_and_leaves_a_mark():
     created = create(image_of(), "t", config={"retention.ms": "5"})
-    deleted = controller.delete_topic(created.image, "t", is_marked=False)
-    assert deleted.image == image_of()
+    deleted = controller.delete_topic(created.image, "t")
+    topic = created.image.topics["t"]
+    assert deleted.image.deleted_topics == {topic.topic_id: ("t", topic.topic_id, 2, (1,))}
+    assert replace(deleted.image, deleted_topics=PersistentMap()) == image_of()
     paths = {operation.path for operation in created.operations}
     assert {each.path for each in deleted.operations if isinstance(each, Delete)} == paths
     assert isinstance(deleted.operations[0], Create)
-    assert deleted.operations[0].path == "/admin/delete_topics/t"
+    assert deleted.operations[0].path.startswith("/admin/delete_topics/t:")
     with pytest.raises(KafkaError) as caught:
-        controller.delete_topic(image_of(), "t", is_marked=False)
+        controller.delete_topic(image_of(), "t")
     assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_leader_epochs_rise_only_where_asked():
     image = create(create(image_of(), "a").image, "b").image
-    change = controller.raise_leader_epochs(image, [TopicPartition("a", 1)], controller_epoch=EPOCH)
+    change = raise_leader_epochs(image, [TopicPartition("a", 1)], controller_epoch=EPOCH)
     assert [each.leader_epoch for each in change.image.topics["a"].partitions] == [0, 1]
     assert change.image.topics["b"] is image.topics["b"]
     assert [(each.path, each.version) for each in change.operations] == [
@@ -282,7 +285,7 @@ def test_a_deleted_topic_collides_with_no_new_one():
     image = create(image_of(), "a.b").image
     with pytest.raises(KafkaError):
         create(image, "a_b")
-    create(controller.delete_topic(image, "a.b", is_marked=False).image, "a_b")
+    create(controller.delete_topic(image, "a.b").image, "a_b")
 
 
 class LookedUpOnly(PersistentMap):
@@ -314,10 +317,8 @@ def test_a_refused_topic_is_not_compared_with_all_others(name, code):
 def test_a_change_of_one_topic_does_not_go_over_the_others():
     image = create(create(image_of(), "a_b").image, "other").image
     assert create(looked_up_only(image), "new.topic").image.topics["new.topic"]
-    assert "a_b" not in controller.delete_topic(looked_up_only(image), "a_b", is_marked=False).image.topics
-    raised = controller.raise_leader_epochs(
-        looked_up_only(image), [TopicPartition("a_b", 1)], controller_epoch=EPOCH
-    )
+    assert "a_b" not in controller.delete_topic(looked_up_only(image), "a_b").image.topics
+    raised = raise_leader_epochs(looked_up_only(image), [TopicPartition("a_b", 1)], controller_epoch=EPOCH)
     assert raised.delta.topics["a_b"].partitions == (1,)
     assert raised.image.topics["other"] is image.topics["other"]
 

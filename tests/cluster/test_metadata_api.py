@@ -9,7 +9,7 @@ import pytest
 from klamm.apis import k03_metadata, k37_create_partitions, k60_describe_cluster
 from klamm.apis.registry import Request
 from klamm.apis.steps import run
-from klamm.cluster.controller import NewTopic
+from klamm.cluster.controller.topics import NewTopic
 from klamm.cluster.image import OFFSETS_TOPIC
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import ZERO_TOPIC_ID, new_topic_id

@@ -8,14 +8,14 @@ import time
 import pytest
 
 from klamm.cluster import committing, layout
-from klamm.cluster.controller import MAX_NEW_PARTITIONS, NewPartitions, NewTopic
+from klamm.cluster.controller.topics import MAX_NEW_PARTITIONS, NewPartitions, NewTopic
 from klamm.cluster.image import ALL_BROKERS, OFFSETS_TOPIC, BrokerImage, Endpoint, TopicImage, broker_image
 from klamm.cluster.service import COMMANDS_BETWEEN_PAUSES
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
 from klamm.config.rows import ResourceType
 from klamm.config.topic_keys import topic_config
-from klamm.coordination.store import NoNode, Set, Unavailable
+from klamm.coordination.store import Create, NoNode, Set, Unavailable
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 
@@ -154,7 +154,10 @@ def test_a_change_is_answered_when_subscribers_are_done_and_holds_up_no_other(tm
         gate.set()
         await asyncio.gather(creation, other)
         await service.delete_topics(["a"])
-        assert seen == [([], ["a"], ["a"]), (["a"], ["a", "b"], ["b"]), (["a", "b"], ["b"], ["a"])]
+        created = [([], ["a"], ["a"]), (["a"], ["a", "b"], ["b"])]
+        # The last time because the deletion need not be remembered any more.
+        deleted = [(["a", "b"], ["b"], ["a"]), (["b"], ["b"], [])]
+        assert seen == created + deleted
 
     run(tmp_path, scenario)
 
@@ -279,6 +282,21 @@ def test_a_deletion_whose_files_could_not_be_removed_is_remembered(tmp_path):
         await again.finish_deletions()
         assert again.unfinished_deletions == frozenset()
         assert (await cluster.start()).unfinished_deletions == frozenset()
+
+    run(tmp_path, scenario)
+
+
+def test_a_deletion_that_an_older_version_noted_by_name_alone_is_finished(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        (topic,) = await service.create_topics([NewTopic("t")])
+        await service.delete_topics(["t"])
+        store = await cluster.store()
+        await store.txn([Create(f"{layout.DELETED_TOPICS}/t", layout.encode_topic(topic))])
+        again = await cluster.start()
+        assert again.unfinished_deletions == {"t"}
+        await again.finish_deletions()
+        assert await store.list(layout.DELETED_TOPICS) == []
 
     run(tmp_path, scenario)
 
@@ -423,9 +441,10 @@ def test_a_topic_is_in_the_store_whole_or_not_at_all(tmp_path):
         store = await cluster.store()
         assert await store.list(layout.partitions_path("t")) == ["0", "1", "2"]
         await service.delete_topics(["t"])
-        for path in (layout.topic_path("t"), layout.topic_config_path("t"), layout.deleted_topic_path("t")):
+        for path in (layout.topic_path("t"), layout.topic_config_path("t")):
             with pytest.raises(NoNode):
                 await store.get(path)
+        assert await store.list(layout.DELETED_TOPICS) == []
 
     run(tmp_path, scenario)
 

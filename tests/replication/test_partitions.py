@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 from klamm.apis import k03_metadata
-from klamm.cluster import controller
+from klamm.cluster.controller import topics as controller
 from klamm.model.errors import ErrorCode
 from klamm.node.broker import STORE_FILE
 from klamm.protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -171,7 +171,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
 async def mark_deleted(broker: Broker) -> None:
     assert broker.node is not None
     cluster = broker.node.cluster
-    await cluster._committer.commit(lambda image: controller.delete_topic(image, "t", is_marked=False))
+    await cluster._committer.commit(lambda image: controller.delete_topic(image, "t"))
 
 
 def no_room_for(topic: str) -> Callable[..., Segment]:

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.apis.steps import Steps, distinct, in_steps, lazily, pieces_of
-from klamm.cluster.controller import NewTopic
+from klamm.cluster.controller.topics import NewTopic
 from klamm.cluster.image import NO_LEADER, OFFSETS_TOPIC, ClusterImage, PartitionImage, TopicImage
 from klamm.cluster.permissions import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from klamm.cluster.service import ClusterService

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.apis.steps import Pauses, Steps, count_names, in_steps, lazily
-from klamm.cluster.controller import NewTopic
+from klamm.cluster.controller.topics import NewTopic
 from klamm.cluster.image import TopicImage
 from klamm.config.describe import describe_topic
 from klamm.model.errors import ErrorCode, KafkaError

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.apis.steps import Steps, in_steps, lazily
-from klamm.cluster.controller import find_topic
+from klamm.cluster.controller.partitions import find_topic
 from klamm.cluster.image import ALL_BROKERS
 from klamm.cluster.topic_names import check_topic_name
 from klamm.config.describe import (

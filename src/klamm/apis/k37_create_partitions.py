@@ -9,7 +9,7 @@ from __future__ import annotations
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.apis.steps import Steps, count_names, in_steps, lazily, with_pauses
-from klamm.cluster.controller import NewPartitions
+from klamm.cluster.controller.topics import NewPartitions
 from klamm.cluster.image import TopicImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey

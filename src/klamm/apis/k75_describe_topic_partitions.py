@@ -9,7 +9,7 @@ from __future__ import annotations
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
 from klamm.apis.steps import Steps, lazily
-from klamm.cluster.controller import find_topic
+from klamm.cluster.controller.partitions import find_topic
 from klamm.cluster.image import NO_LEADER, PartitionImage
 from klamm.cluster.permissions import TOPIC_OPERATIONS
 from klamm.cluster.topic_names import check_topic_name

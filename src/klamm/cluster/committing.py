@@ -68,15 +68,11 @@ class _Transaction(NamedTuple):
 
 
 class Committer:
-    """Holds the current image and configuration, and changes them.
-
-    `marked` has the deleted topics whose files may still be there.
-    """
+    """Holds the current image and configuration, and changes them."""
 
     def __init__(self, store: Store, config: BrokerConfig) -> None:
         self.store = store
         self.config = config
-        self.marked: set[str] = set()
         self.subscribers: list[Subscriber] = []
         self._static_config = config
         self._image: ClusterImage | None = None
@@ -152,11 +148,6 @@ class Committer:
                 await asyncio.shield(self.last)
             raise
         return await asyncio.shield(self.stage(change))
-
-    async def write(self, units: Sequence[Unit]) -> None:
-        """Write what changes no image, in order with the changes that are staged; raises a KafkaError."""
-        await self.ready()
-        await asyncio.shield(self.stage(Change(tuple(units), ImageDelta(), self.newest)))
 
     # ---- writing
 
@@ -279,7 +270,6 @@ class Committer:
     async def _read(self, controller_id: int) -> ClusterImage:
         """The image that the store describes, after finishing what a crash cut short."""
         loaded = await read_image(self.store, controller_id, self.controller_epoch)
-        self.marked = set(loaded.deleted_topics)
         remaining = deque(loaded.unfinished)
         while remaining:
             operations: list[Operation] = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
-from klamm.cluster.controller import find_topic
+from klamm.cluster.controller.partitions import find_topic
 from klamm.cluster.image import ALL_BROKERS, ClusterImage, ImageDelta, TopicDelta
 from klamm.config.alterations import Alteration, AlterOperation, NotAList, alter
 from klamm.config.broker_keys import BROKER_KEYS, find_broker_row

@@ -32,13 +32,23 @@ class Endpoint(NamedTuple):
 
 
 class PartitionImage(NamedTuple):
-    """One partition. `partition_epoch` rises with every change of the other fields but `replicas`."""
+    """One partition. `partition_epoch` rises with every change of the other fields.
+
+    While the partition is reassigned, `replicas` are the target replicas in their order, then those that are
+    to go; `adding_replicas` and `removing_replicas` are the ones that come and go by it.
+    """
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     leader: int
     leader_epoch: int
     partition_epoch: int
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+
+    @property
+    def is_reassigned(self) -> bool:
+        return bool(self.adding_replicas or self.removing_replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,8 @@ class BrokerImage:
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
     epoch: int = 0
+    is_shutting_down: bool = False
+    """True if it has asked for a controlled shutdown: it gets no leadership and joins no ISR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,15 @@ class TopicImage:
     @property
     def replication_factor(self) -> int:
         return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+class DeletedTopic(NamedTuple):
+    """A topic that was deleted while `brokers` may still have files of it."""
+
+    name: str
+    topic_id: TopicId
+    partition_count: int
+    brokers: tuple[int, ...]
 
 
 class TopicDelta(NamedTuple):
@@ -116,6 +137,8 @@ class ImageDelta:
     group_configs: ConfigDelta = field(default_factory=dict)
     controller_id: int | None = None
     """The new controller, if another broker has become it."""
+    deleted_topics: Mapping[bytes, DeletedTopic | None] = field(default_factory=dict)
+    known_epochs: Mapping[int, int | None] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(
@@ -124,6 +147,8 @@ class ImageDelta:
             or self.broker_configs
             or self.group_configs
             or self.controller_id is not None
+            or self.deleted_topics
+            or self.known_epochs
         )
 
 
@@ -138,6 +163,11 @@ class ClusterImage:
     broker_configs: PersistentMap[str, Mapping[str, str]] = field(default_factory=PersistentMap)
     """Run-time settings by broker id as text; `ALL_BROKERS` has those of all."""
     group_configs: PersistentMap[str, Mapping[str, str]] = field(default_factory=PersistentMap)
+    deleted_topics: PersistentMap[bytes, DeletedTopic] = field(default_factory=PersistentMap)
+    """By topic id; known to the controller alone."""
+    known_epochs: PersistentMap[int, int] = field(default_factory=PersistentMap)
+    """The last broker epoch of each broker that the controller has dealt with, alive or not; known to the
+    controller alone."""
 
     def brokers_at(self, listener_name: str) -> Iterator[tuple[BrokerImage, Endpoint]]:
         """The brokers that have a listener of this name, each with its address there."""
@@ -155,6 +185,8 @@ class ClusterImage:
             brokers=_changed_brokers(self.brokers, delta.brokers) if delta.brokers else self.brokers,
             broker_configs=self.broker_configs.changed(delta.broker_configs),
             group_configs=self.group_configs.changed(delta.group_configs),
+            deleted_topics=self.deleted_topics.changed(delta.deleted_topics),
+            known_epochs=self.known_epochs.changed(delta.known_epochs),
         )
 
     def _with_topics(self, deltas: Mapping[str, TopicDelta]) -> ClusterImage:
@@ -231,6 +263,16 @@ def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta:
         broker_configs=_config_difference(old.broker_configs, new.broker_configs),
         group_configs=_config_difference(old.group_configs, new.group_configs),
         controller_id=new.controller_id if new.controller_id != old.controller_id else None,
+        deleted_topics={
+            topic_id: new.deleted_topics.get(topic_id)
+            for topic_id in sorted(new.deleted_topics.keys_changed_since(old.deleted_topics))
+            if old.deleted_topics.get(topic_id) != new.deleted_topics.get(topic_id)
+        },
+        known_epochs={
+            broker_id: new.known_epochs.get(broker_id)
+            for broker_id in sorted(new.known_epochs.keys_changed_since(old.known_epochs))
+            if old.known_epochs.get(broker_id) != new.known_epochs.get(broker_id)
+        },
     )
 
 
@@ -249,6 +291,8 @@ def joined(deltas: Iterable[ImageDelta]) -> ImageDelta:
     broker_configs: dict[str, Mapping[str, str] | None] = {}
     group_configs: dict[str, Mapping[str, str] | None] = {}
     controller_id: int | None = None
+    deleted_topics: dict[bytes, DeletedTopic | None] = {}
+    known_epochs: dict[int, int | None] = {}
     for delta in deltas:
         for name, later in delta.topics.items():
             topics[name] = _joined_topic(topics[name], later) if name in topics else later
@@ -258,8 +302,12 @@ def joined(deltas: Iterable[ImageDelta]) -> ImageDelta:
         broker_configs.update(delta.broker_configs)
         group_configs.update(delta.group_configs)
         controller_id = controller_id if delta.controller_id is None else delta.controller_id
+        deleted_topics.update(delta.deleted_topics)
+        known_epochs.update(delta.known_epochs)
     topics = {name: each for name, each in topics.items() if each.before or each.after}
-    return ImageDelta(topics, brokers, broker_configs, group_configs, controller_id)
+    return ImageDelta(
+        topics, brokers, broker_configs, group_configs, controller_id, deleted_topics, known_epochs
+    )
 
 
 def _joined_topic(first: TopicDelta, second: TopicDelta) -> TopicDelta:

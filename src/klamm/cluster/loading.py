@@ -9,17 +9,16 @@ from typing import NamedTuple
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Unit
-from klamm.cluster.controller import deletion_units, new_partition, new_partition_unit
-from klamm.cluster.image import ClusterImage, PartitionImage, TopicImage, image_of_topics
+from klamm.cluster.controller.partitions import new_partition, new_partition_unit
+from klamm.cluster.controller.topics import deletion_units
+from klamm.cluster.image import ClusterImage, DeletedTopic, PartitionImage, TopicImage, image_of_topics
 from klamm.cluster.persistent_map import PersistentMap
-from klamm.coordination.store import Create, Node, NodeExists, NoNode, Set, Store
+from klamm.coordination.store import Create, Delete, Node, NodeExists, NoNode, Set, Store
 from klamm.model.ids import TopicId, new_topic_id, topic_id_text
 
 
 class Loaded(NamedTuple):
     image: ClusterImage
-    deleted_topics: tuple[str, ...]
-    """Topics that were deleted and whose files may still be there."""
     unfinished: tuple[Unit, ...]
     """What is left to write of changes that a crash cut short: states of new partitions, and the rest of
     topics that were being deleted. The image has these changes already."""
@@ -66,17 +65,23 @@ async def claim_controller(store: Store) -> ControllerTerm:
 
 async def read_image(store: Store, controller_id: int, controller_epoch: int) -> Loaded:
     """The image that the store describes, with no brokers in it: those make themselves known."""
-    cluster_id, topics, brokers, groups, marks = await asyncio.gather(
+    cluster_id, topics, brokers, groups, marks, epochs = await asyncio.gather(
         store.get(layout.CLUSTER_ID),
         _read_topics(store),
         _read_configs(store, layout.BROKER_CONFIGS, layout.broker_config_name),
         _read_configs(store, layout.GROUP_CONFIGS, layout.group_config_name),
-        _read_marks(store),
+        _read_deleted_topics(store),
+        _read_known_epochs(store),
     )
-    unfinished: list[Unit] = []
+    unfinished: list[Unit] = [
+        (Delete(path), Create(layout.deleted_topic_path(topic), layout.encode_deleted_topic(topic)))
+        for path, topic in marks
+        if path != layout.deleted_topic_path(topic)
+    ]
+    deleted: PersistentMap[bytes, DeletedTopic] = PersistentMap((topic.topic_id, topic) for _, topic in marks)
     there: dict[str, TopicImage] = {}
     for topic, missing in topics:
-        if marks.get(topic.name) == topic.topic_id:
+        if topic.topic_id in deleted:
             unfinished += deletion_units(topic, missing)
             continue
         there[topic.name] = topic
@@ -85,16 +90,30 @@ async def read_image(store: Store, controller_id: int, controller_epoch: int) ->
             for index in missing
         )
     image = image_of_topics(str(layout.decode(layout.CLUSTER_ID, cluster_id)), controller_id, there)
-    image = replace(image, broker_configs=PersistentMap(brokers), group_configs=PersistentMap(groups))
-    return Loaded(image, tuple(marks), tuple(unfinished))
+    image = replace(
+        image,
+        broker_configs=PersistentMap(brokers),
+        group_configs=PersistentMap(groups),
+        deleted_topics=deleted,
+        known_epochs=PersistentMap(epochs),
+    )
+    return Loaded(image, tuple(unfinished))
 
 
-async def _read_marks(store: Store) -> dict[str, TopicId]:
-    names = await store.list(layout.DELETED_TOPICS)
-    paths = [layout.deleted_topic_path(name) for name in names]
+async def _read_deleted_topics(store: Store) -> list[tuple[str, DeletedTopic]]:
+    """Each with the path of its node."""
+    paths = [f"{layout.DELETED_TOPICS}/{name}" for name in await store.list(layout.DELETED_TOPICS)]
+    nodes = await _get_all(store, paths)
+    return [(path, layout.decode_deleted_topic(path, node)) for path, node in zip(paths, nodes, strict=True)]
+
+
+async def _read_known_epochs(store: Store) -> dict[int, int]:
+    names = await store.list(layout.BROKER_EPOCHS)
+    paths = [f"{layout.BROKER_EPOCHS}/{name}" for name in names]
     nodes = await _get_all(store, paths)
     return {
-        name: layout.decode_topic(path, node)[0] for name, path, node in zip(names, paths, nodes, strict=True)
+        int(name): int(layout.decode(path, node))
+        for name, path, node in zip(names, paths, nodes, strict=True)
     }
 
 
@@ -108,21 +127,21 @@ async def _read_topics(store: Store) -> list[tuple[TopicImage, list[int]]]:
         for name, node in zip(names, await nodes, strict=True)
     }
     places = [
-        (name, index, layout.state_path(name, index), replicas)
-        for name, (_, assignment) in described.items()
-        for index, replicas in enumerate(assignment)
+        (name, index, layout.state_path(name, index), assignment)
+        for name, (_, assignments) in described.items()
+        for index, assignment in enumerate(assignments)
     ]
     states = await asyncio.gather(*(store.get(path) for _, _, path, _ in places), return_exceptions=True)
     partitions_of: dict[str, list[PartitionImage]] = {name: [] for name in names}
     missing_of: dict[str, list[int]] = {name: [] for name in names}
-    for (name, index, path, replicas), node in zip(places, states, strict=True):
+    for (name, index, path, assignment), node in zip(places, states, strict=True):
         if isinstance(node, NoNode):
-            partitions_of[name].append(new_partition(replicas))
+            partitions_of[name].append(new_partition(assignment.replicas))
             missing_of[name].append(index)
         elif isinstance(node, BaseException):
             raise node
         else:
-            partitions_of[name].append(layout.decode_state(path, node, replicas))
+            partitions_of[name].append(layout.decode_state(path, node, assignment))
     return [
         (_topic(name, described[name][0], partitions_of[name], config), missing_of[name])
         for name, config in zip(names, await configs, strict=True)

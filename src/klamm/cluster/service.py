@@ -1,6 +1,6 @@
 """The cluster as the rest of the broker sees it: the current image, and the only way to change it.
 
-`controller` works out what a command changes; the committer makes the changes, in order. Commands for
+`controller/` works out what a command changes; the committer makes the changes, in order. Commands for
 several topics stand for themselves: each result is a topic or the KafkaError for it.
 """
 
@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
-from klamm.cluster import controller, layout
+from klamm.cluster import layout
 from klamm.cluster.changes import Change
 from klamm.cluster.committing import Committer, Subscriber, TopicFailures
 from klamm.cluster.config_changes import alter_config, current_config, replacement
-from klamm.cluster.controller import (
+from klamm.cluster.controller import topics
+from klamm.cluster.controller.partitions import raise_leader_epochs
+from klamm.cluster.controller.topics import (
     MAX_NEW_PARTITIONS,
     USE_DEFAULT,
     NewPartitions,
@@ -28,7 +30,6 @@ from klamm.config.loading import BrokerConfig
 from klamm.coordination.store import (
     BadVersion,
     Create,
-    Delete,
     NodeExists,
     NoNode,
     Operation,
@@ -72,8 +73,11 @@ class ClusterService:
 
     @property
     def unfinished_deletions(self) -> frozenset[str]:
-        """Topics that were deleted and whose files may still be there: a crash came between."""
-        return frozenset(self._committer.marked)
+        """Topics that were deleted and whose files this broker may still have: a crash came between."""
+        node_id = self.config.int_("node.id")
+        return frozenset(
+            topic.name for topic in self.image.deleted_topics.values() if node_id in topic.brokers
+        )
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Have `subscriber(old, new, delta)` called after every change, and awaited before it is answered.
@@ -89,13 +93,13 @@ class ClusterService:
         return self.image
 
     async def create_topics(
-        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+        self, new_topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicImage | KafkaError]:
         """A topic or an error for each, in order."""
 
         def change(image: ClusterImage, topic: NewTopic) -> tuple[Change, TopicImage]:
             start = random.randrange(_MAX_START)
-            made = controller.create_topic(
+            made = topics.create_topic(
                 image,
                 self.config,
                 topic,
@@ -105,10 +109,10 @@ class ClusterService:
             )
             return made, made.image.topics[topic.name]
 
-        error = await _too_many(topics, self._new_partition_count)
+        error = await _too_many(new_topics, self._new_partition_count)
         if error is not None:
-            return [error] * len(topics)
-        return await (self._validate_each if validate_only else self._change_each)(topics, change)
+            return [error] * len(new_topics)
+        return await (self._validate_each if validate_only else self._change_each)(new_topics, change)
 
     async def create_partitions(
         self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
@@ -116,15 +120,15 @@ class ClusterService:
         """The grown topic or an error for each, in order."""
 
         def change(image: ClusterImage, each: NewPartitions) -> tuple[Change, TopicImage]:
-            made = controller.create_partitions(
+            made = topics.create_partitions(
                 image, each, controller_epoch=self._controller_epoch, start=random.randrange(_MAX_START)
             )
             return made, made.image.topics[each.topic]
 
-        topics = self.image.topics
+        known = self.image.topics
 
         def added(each: NewPartitions) -> int:
-            topic = topics.get(each.topic)
+            topic = known.get(each.topic)
             return each.partition_count - len(topic.partitions) if topic is not None else 0
 
         error = await _too_many(wanted, added)
@@ -136,15 +140,14 @@ class ClusterService:
         """The topic that was, or an error, for each. When this returns no log has their names any more."""
 
         def change(image: ClusterImage, name: str) -> tuple[Change, TopicImage]:
-            made = controller.delete_topic(image, name, is_marked=name in self._committer.marked)
-            self._committer.marked.add(name)
+            made = topics.delete_topic(image, name)
             return made, image.topics[name]
 
         async def delete() -> list[TopicImage | KafkaError]:
             results = await self._change_each(names, change)
-            # The topics are gone either way; a mark that stays is cleared after the next start.
+            # The topics are gone either way; a deletion that stays noted is finished after the next start.
             with suppress(KafkaError):
-                await self._clear_marks([result.name for result in results if isinstance(result, TopicImage)])
+                await self._confirm([each.topic_id for each in results if isinstance(each, TopicImage)])
             return results
 
         task = asyncio.create_task(delete())
@@ -154,7 +157,13 @@ class ClusterService:
 
     async def finish_deletions(self) -> None:
         """Forget `unfinished_deletions`: the caller has made sure that no log of them is left."""
-        await self._clear_marks(sorted(self._committer.marked))
+        await self._confirm(sorted(self.image.deleted_topics))
+
+    async def _confirm(self, topic_ids: Sequence[bytes]) -> None:
+        """This broker has no files of these topics."""
+        if topic_ids:
+            node_id = self.config.int_("node.id")
+            await self._committer.commit(lambda image: topics.confirm_deletions(image, node_id, topic_ids))
 
     async def alter_config(
         self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool = False
@@ -219,9 +228,7 @@ class ClusterService:
         which = list(partitions)
         if which:
             await self._committer.commit(
-                lambda image: controller.raise_leader_epochs(
-                    image, which, controller_epoch=self._controller_epoch
-                )
+                lambda image: raise_leader_epochs(image, which, controller_epoch=self._controller_epoch)
             )
 
     async def next_producer_id_block(self) -> range:
@@ -305,13 +312,6 @@ class ClusterService:
             if position % COMMANDS_BETWEEN_PAUSES == 0:
                 await asyncio.sleep(0)
         return [await _result(outcome, made) for outcome, made in begun]
-
-    async def _clear_marks(self, names: Sequence[str]) -> None:
-        """Their files are gone: forget that they were deleted."""
-        marked = [name for name in names if name in self._committer.marked]
-        if marked:
-            self._committer.marked.difference_update(marked)
-            await self._committer.write([(Delete(layout.deleted_topic_path(name)),) for name in marked])
 
 
 async def _result(

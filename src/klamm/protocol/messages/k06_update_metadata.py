@@ -13,6 +13,7 @@ own, from 10000 on, far from any number that Kafka uses:
     partition, 10000 replicas that a reassignment adds
     partition, 10001 replicas that a reassignment removes
     broker,  10000   broker epoch
+    broker,  10001   true if the broker has asked for a controlled shutdown
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class UpdateMetadataBroker(Struct):
     endpoints: list[UpdateMetadataEndpoint] = field(array(UpdateMetadataEndpoint))
     rack: str | None = field(string, nullable="0+")
     broker_epoch: int = field(int64, tag=10000)
+    is_shutting_down: bool = field(boolean, tag=10001)
 
 
 class UpdateMetadataRequest(Message, api_key=6, versions="8", flexible="6+"):

@@ -1,10 +1,4 @@
-"""The controller: what a command does to the cluster, worked out without doing it.
-
-Each function takes the image and a command and returns a Change: the operations for the store, and the delta
-of the image that they make; or it raises the KafkaError that the client is to see. Nothing here waits,
-reads a clock or draws a random number: `service`, which applies the changes, passes topic ids and random
-numbers in.
-"""
+"""Topics that are created, grown and deleted, with where their replicas go."""
 
 from __future__ import annotations
 
@@ -14,14 +8,22 @@ from typing import NamedTuple
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
-from klamm.cluster.image import ClusterImage, ImageDelta, PartitionImage, TopicDelta, TopicImage, topic_delta
+from klamm.cluster.controller.partitions import described, find_topic, new_partition, new_partition_unit
+from klamm.cluster.image import (
+    ClusterImage,
+    DeletedTopic,
+    ImageDelta,
+    TopicDelta,
+    TopicImage,
+    topic_delta,
+)
 from klamm.cluster.placement import place_replicas
 from klamm.cluster.topic_names import check_topic_name, colliding_name
 from klamm.config.loading import BrokerConfig, ConfigError
 from klamm.config.topic_keys import validate_topic_config
-from klamm.coordination.store import MAX_VALUE_BYTES, Create, Delete, Set
+from klamm.coordination.store import Create, Delete, Set
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import TopicId, TopicPartition
+from klamm.model.ids import TopicId
 
 USE_DEFAULT = -1
 
@@ -74,13 +76,13 @@ def create_topic(
     partitions = tuple(new_partition(replicas) for replicas in placed)
     topic = TopicImage(new.name, topic_id, partitions, dict(new.config))
     # The description comes first: a partition that it has and whose state is missing is new (see `loading`).
-    described = (
-        Create(layout.topic_path(topic.name), _described(topic)),
+    description = (
+        Create(layout.topic_path(topic.name), described(topic)),
         Create(layout.topic_config_path(topic.name), layout.encode_config(topic.config)),
         Create(layout.partitions_path(topic.name)),
     )
-    units = (described, *_new_partition_units(topic, 0, controller_epoch))
-    return Change.of(image, units, _topic_changed(None, topic))
+    units = (description, *_new_partition_units(topic, 0, controller_epoch))
+    return Change.of(image, units, ImageDelta({topic.name: topic_delta(None, topic)}))
 
 
 def _placement(image: ClusterImage, config: BrokerConfig, new: NewTopic, start: int) -> list[tuple[int, ...]]:
@@ -106,7 +108,7 @@ def _placement(image: ClusterImage, config: BrokerConfig, new: NewTopic, start: 
             f"the replication factor {factor} of {new.name} is refused: "
             f"the cluster has {len(image.brokers)} brokers",
         )
-    return place_replicas(_racks(image), count, factor, start=start)
+    return place_replicas(_racks(image, factor), count, factor, start=start)
 
 
 def create_partitions(
@@ -128,7 +130,7 @@ def create_partitions(
                 f"each partition of {topic.name} has {factor} replicas: "
                 f"the cluster has {len(image.brokers)} brokers",
             )
-        placed = place_replicas(_racks(image), added, factor, start=start, first_partition=before)
+        placed = place_replicas(_racks(image, factor), added, factor, start=start, first_partition=before)
     else:
         if len(new.assignment) != added:
             raise KafkaError(
@@ -142,22 +144,11 @@ def create_partitions(
     partitions = topic.partitions + tuple(new_partition(replicas) for replicas in placed)
     grown = replace(topic, partitions=partitions)
     units = (
-        (Set(layout.topic_path(topic.name), _described(grown)),),
+        (Set(layout.topic_path(topic.name), described(grown)),),
         *_new_partition_units(grown, before, controller_epoch),
     )
-    return Change.of(image, units, _topic_changed(topic, grown, range(before, len(partitions))))
-
-
-def _described(topic: TopicImage) -> bytes:
-    """The topic as it is stored, which has a limit."""
-    value = layout.encode_topic(topic)
-    if len(value) > MAX_VALUE_BYTES:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"the topic {topic.name} is refused with {len(topic.partitions)} partitions: the list of their "
-            f"replicas has {len(value)} bytes, and the metadata store takes {MAX_VALUE_BYTES}",
-        )
-    return value
+    delta = TopicDelta(topic, grown, tuple(range(before, len(partitions))))
+    return Change.of(image, units, ImageDelta({topic.name: delta}))
 
 
 def _new_partition_units(topic: TopicImage, first: int, controller_epoch: int) -> Iterator[Unit]:
@@ -165,38 +156,30 @@ def _new_partition_units(topic: TopicImage, first: int, controller_epoch: int) -
         yield new_partition_unit(topic.name, index, topic.partitions[index], controller_epoch)
 
 
-def new_partition_unit(name: str, index: int, partition: PartitionImage, controller_epoch: int) -> Unit:
-    """What stores a new partition of a topic whose description has it already."""
-    return (
-        Create(layout.partition_path(name, index)),
-        Create(layout.state_path(name, index), layout.encode_state(partition, controller_epoch)),
-    )
-
-
-def _topic_changed(
-    before: TopicImage | None, after: TopicImage | None, partitions: Iterable[int] | None = None
-) -> ImageDelta:
-    """The delta of one topic; `partitions` are the changed ones, where the caller knows them."""
-    either = after or before
-    assert either is not None, "a change of no topic"
-    name = either.name
-    if partitions is None:
-        return ImageDelta({name: topic_delta(before, after)})
-    return ImageDelta({name: TopicDelta(before, after, tuple(partitions))})
-
-
-def delete_topic(image: ClusterImage, name: str, *, is_marked: bool) -> Change:
-    """The topic is gone at once; a mark stays until its files are gone too.
-
-    `is_marked` says that a mark of an earlier topic of that name is still there.
-    """
+def delete_topic(image: ClusterImage, name: str) -> Change:
+    """The topic is gone at once; that it was deleted is remembered until no broker has files of it."""
     topic = find_topic(image, name)
-    mark = layout.deleted_topic_path(name)
-    marking: Unit = (Create(mark, layout.encode_topic(topic)),)
-    if is_marked:
-        marking = (Delete(mark), *marking)
+    brokers = sorted({broker_id for partition in topic.partitions for broker_id in partition.replicas})
+    deleted = DeletedTopic(name, topic.topic_id, len(topic.partitions), tuple(brokers))
+    mark = (Create(layout.deleted_topic_path(deleted), layout.encode_deleted_topic(deleted)),)
+    delta = ImageDelta({name: TopicDelta(topic, None, ())}, deleted_topics={topic.topic_id: deleted})
     # The mark comes first: a topic that is there and marked is being deleted (see `loading`).
-    return Change.of(image, (marking, *deletion_units(topic)), _topic_changed(topic, None))
+    return Change.of(image, (mark, *deletion_units(topic)), delta)
+
+
+def confirm_deletions(image: ClusterImage, broker_id: int, topic_ids: Iterable[bytes]) -> Change:
+    """The broker has no files of these topics. The last broker to say so lets a deletion be forgotten."""
+    units: list[Unit] = []
+    changed: dict[bytes, DeletedTopic | None] = {}
+    for topic_id in topic_ids:
+        deleted = image.deleted_topics.get(topic_id)
+        if deleted is None or broker_id not in deleted.brokers:
+            continue
+        left = deleted._replace(brokers=tuple(each for each in deleted.brokers if each != broker_id))
+        path = layout.deleted_topic_path(deleted)
+        units.append((Set(path, layout.encode_deleted_topic(left)) if left.brokers else Delete(path),))
+        changed[topic_id] = left if left.brokers else None
+    return Change.of(image, units, ImageDelta(deleted_topics=changed))
 
 
 def deletion_units(topic: TopicImage, missing: Collection[int] = ()) -> Iterator[Unit]:
@@ -212,51 +195,12 @@ def deletion_units(topic: TopicImage, missing: Collection[int] = ()) -> Iterator
     )
 
 
-def raise_leader_epochs(
-    image: ClusterImage, which: Iterable[TopicPartition], *, controller_epoch: int
-) -> Change:
-    """The same leaders in new epochs, so that clients check whether their offsets still hold."""
-    changed: dict[str, dict[int, PartitionImage]] = {}
-    for name, index in which:
-        before = find_topic(image, name).partitions[index]
-        changed.setdefault(name, {})[index] = before._replace(
-            leader_epoch=before.leader_epoch + 1, partition_epoch=before.partition_epoch + 1
-        )
-    return change_partitions(image, changed, controller_epoch)
-
-
-def change_partitions(
-    image: ClusterImage, changed: Mapping[str, Mapping[int, PartitionImage]], controller_epoch: int
-) -> Change:
-    """New states of partitions, by topic and index. Each is stored only if the one before is still there."""
-    units: list[Unit] = []
-    deltas: dict[str, TopicDelta] = {}
-    for name, states in changed.items():
-        topic = image.topics[name]
-        partitions = list(topic.partitions)
-        for index, after in states.items():
-            before = partitions[index]
-            assert after.partition_epoch == before.partition_epoch + 1, "the epoch is the node's version"
-            partitions[index] = after
-            state = layout.encode_state(after, controller_epoch)
-            units.append((Set(layout.state_path(name, index), state, before.partition_epoch),))
-        deltas[name] = TopicDelta(topic, replace(topic, partitions=tuple(partitions)), tuple(sorted(states)))
-    return Change.of(image, units, ImageDelta(deltas))
-
-
-def find_topic(image: ClusterImage, name: str) -> TopicImage:
-    topic = image.topics.get(name)
-    if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-    return topic
-
-
-def _racks(image: ClusterImage) -> dict[int, str | None]:
+def _racks(image: ClusterImage, replication_factor: int) -> dict[int, str | None]:
+    """The brokers that get replicas; among them brokers that are shutting down only if they are needed."""
+    staying = {broker.id: broker.rack for broker in image.brokers.values() if not broker.is_shutting_down}
+    if len(staying) >= replication_factor:
+        return staying
     return {broker.id: broker.rack for broker in image.brokers.values()}
-
-
-def new_partition(replicas: tuple[int, ...]) -> PartitionImage:
-    return PartitionImage(replicas, isr=replicas, leader=replicas[0], leader_epoch=0, partition_epoch=0)
 
 
 def _manual_placement(image: ClusterImage, new: NewTopic) -> list[tuple[int, ...]]:

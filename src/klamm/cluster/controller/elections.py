@@ -1,0 +1,156 @@
+"""Who leads a partition: elections, and when leaders should go back to their preferred replicas.
+
+A new leader is the next replica in the order of the assignment that is in the ISR and alive. A broker that
+is shutting down gets no leadership.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from klamm.cluster.changes import Change
+from klamm.cluster.controller.partitions import PartitionChanges, find_partition, led_by
+from klamm.cluster.image import NO_LEADER, BrokerImage, ClusterImage, PartitionImage, TopicImage
+from klamm.config.loading import BrokerConfig
+from klamm.config.topic_keys import find_topic_row
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition
+
+UNCLEAN_KEY = "unclean.leader.election.enable"
+
+# Kafka's default: leaders go back when a broker leads so much less than it should.
+MAX_IMBALANCE_PERCENT = 10
+
+
+class ElectionType(IntEnum):
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+class Elections(NamedTuple):
+    """What an ElectLeaders request changes, and the error of each partition that was named."""
+
+    change: Change
+    results: list[tuple[TopicPartition, KafkaError | None]]
+
+
+def may_lead(brokers: Mapping[int, BrokerImage], broker_id: int) -> bool:
+    broker = brokers.get(broker_id)
+    return broker is not None and not broker.is_shutting_down
+
+
+def choose_leader(brokers: Mapping[int, BrokerImage], partition: PartitionImage) -> int:
+    """A leader from the ISR, or NO_LEADER."""
+    for broker_id in partition.replicas:
+        if broker_id in partition.isr and may_lead(brokers, broker_id):
+            return broker_id
+    return NO_LEADER
+
+
+def elect(
+    brokers: Mapping[int, BrokerImage], partition: PartitionImage, *, is_unclean_allowed: bool
+) -> PartitionImage:
+    """With a new leader. If no member of the ISR can lead, the ISR stays, and there is no leader; unless an
+    unclean election is allowed, which makes the first replica that is alive the only member of the ISR."""
+    leader = choose_leader(brokers, partition)
+    if leader == NO_LEADER and is_unclean_allowed:
+        leader = next((each for each in partition.replicas if may_lead(brokers, each)), NO_LEADER)
+        if leader != NO_LEADER:
+            partition = partition._replace(isr=(leader,))
+    if leader == NO_LEADER and partition.leader == NO_LEADER:
+        return partition
+    return led_by(partition, leader)
+
+
+def is_unclean_allowed(config: BrokerConfig, topic: TopicImage) -> bool:
+    text = topic.config.get(UNCLEAN_KEY)
+    return bool(config[UNCLEAN_KEY] if text is None else find_topic_row(UNCLEAN_KEY).parse(text))
+
+
+def elect_leaders(
+    image: ClusterImage,
+    election_type: ElectionType,
+    which: Iterable[TopicPartition] | None,
+    *,
+    controller_epoch: int,
+) -> Elections:
+    """None for all partitions; those that need no election are then left out of the results."""
+    elect_one = _elect_preferred if election_type is ElectionType.PREFERRED else _elect_unclean
+    changes = PartitionChanges(image, controller_epoch)
+    results: list[tuple[TopicPartition, KafkaError | None]] = []
+    for topic_partition in _all_partitions(image) if which is None else which:
+        try:
+            partition = find_partition(image, *topic_partition)
+            changes.put(*topic_partition, elect_one(image.brokers, topic_partition, partition))
+            results.append((topic_partition, None))
+        except KafkaError as error:
+            if which is not None or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
+                results.append((topic_partition, error.as_result()))
+    return Elections(changes.change(), results)
+
+
+def _elect_preferred(
+    brokers: Mapping[int, BrokerImage], topic_partition: TopicPartition, partition: PartitionImage
+) -> PartitionImage:
+    preferred = partition.replicas[0]
+    if partition.leader == preferred:
+        raise KafkaError(
+            ErrorCode.ELECTION_NOT_NEEDED, f"{topic_partition} is led by its preferred replica already"
+        )
+    if preferred not in partition.isr or not may_lead(brokers, preferred):
+        raise KafkaError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"broker {preferred}, the preferred replica of {topic_partition}, is not alive or not in sync",
+        )
+    return led_by(partition, preferred)
+
+
+def _elect_unclean(
+    brokers: Mapping[int, BrokerImage], topic_partition: TopicPartition, partition: PartitionImage
+) -> PartitionImage:
+    if partition.leader != NO_LEADER:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"{topic_partition} has a leader")
+    after = elect(brokers, partition, is_unclean_allowed=True)
+    if after.leader == NO_LEADER:
+        raise KafkaError(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {topic_partition} is alive"
+        )
+    return after
+
+
+def _all_partitions(image: ClusterImage) -> Iterable[TopicPartition]:
+    for name in sorted(image.topics):
+        for index in range(len(image.topics[name].partitions)):
+            yield TopicPartition(name, index)
+
+
+def imbalanced_partitions(
+    image: ClusterImage, max_imbalance_percent: int = MAX_IMBALANCE_PERCENT
+) -> list[TopicPartition]:
+    """Partitions whose leadership should go back to the preferred replica, which can take it.
+
+    They are those of brokers that lead too few of the partitions in which they are preferred.
+    """
+    preferred_count: dict[int, int] = {}
+    elsewhere: dict[int, list[TopicPartition]] = {}
+    for topic_partition in _all_partitions(image):
+        partition = image.topics[topic_partition.topic].partitions[topic_partition.partition]
+        preferred = partition.replicas[0]
+        preferred_count[preferred] = preferred_count.get(preferred, 0) + 1
+        if partition.leader != preferred:
+            elsewhere.setdefault(preferred, []).append(topic_partition)
+    return [
+        topic_partition
+        for broker_id, led_elsewhere in sorted(elsewhere.items())
+        if 100 * len(led_elsewhere) > max_imbalance_percent * preferred_count[broker_id]
+        for topic_partition in led_elsewhere
+        if _can_go_back(image, topic_partition)
+    ]
+
+
+def _can_go_back(image: ClusterImage, topic_partition: TopicPartition) -> bool:
+    partition = image.topics[topic_partition.topic].partitions[topic_partition.partition]
+    preferred = partition.replicas[0]
+    return not partition.is_reassigned and preferred in partition.isr and may_lead(image.brokers, preferred)
