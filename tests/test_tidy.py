@@ -81,6 +81,8 @@ CORES = (
     "cluster/persistent_map.py",
     "cluster/changes.py",
     "replication/waiting_produces.py",
+    "cluster/announcing.py",
+    "cluster/fencing.py",
     "security/",
     "client/network/addresses.py",
     "client/network/backoff.py",
