@@ -363,6 +363,22 @@ def test_after_an_unknown_outcome_the_image_is_what_the_store_says(tmp_path, app
     run(tmp_path, scenario)
 
 
+def test_a_partition_that_somebody_changed_by_hand_is_read_again(tmp_path):
+    async def scenario(cluster):
+        service = await cluster.start()
+        (topic,) = await service.create_topics([NewTopic("t", 1)])
+        store = await cluster.store()
+        changed = topic.partitions[0]._replace(leader_epoch=5)
+        await store.txn([Set(layout.state_path("t", 0), layout.encode_state(changed, 1))])
+        with pytest.raises(KafkaError) as caught:
+            await service.raise_leader_epochs([TopicPartition("t", 0)])
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT, "this is the controller all the same"
+        await service.raise_leader_epochs([TopicPartition("t", 0)])
+        assert service.image.topics["t"].partitions[0].leader_epoch == 6
+
+    run(tmp_path, scenario)
+
+
 def test_broker_settings_hold_at_once(tmp_path):
     async def scenario(cluster):
         service = await cluster.start({"log.retention.hours": "1"})

@@ -185,11 +185,11 @@ class Committer:
             return
         try:
             await self.store.txn([Check(layout.CONTROLLER_EPOCH, self._term.version), *operations])
-        except BadVersion:
-            raise KafkaError(
-                ErrorCode.NOT_CONTROLLER, "another broker has become the controller: ask that one"
-            ) from None
         except StoreError as error:
+            if isinstance(error, BadVersion) and error.path == layout.CONTROLLER_EPOCH:
+                raise KafkaError(
+                    ErrorCode.NOT_CONTROLLER, "another broker has become the controller: ask that one"
+                ) from None
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"the change may or may not have been made: {error}"
             ) from error

@@ -1,6 +1,7 @@
 """Where in the coordination store the cluster's state lies, and how it is written there.
 
     /cluster/id                                  the cluster's id
+    /controller                                  the controller's broker id and epoch (ephemeral)
     /controller_epoch                            raised by every new controller; its writes check the version
     /brokers/ids/<id>                            a broker that is alive (ephemeral); its broker epoch is the
                                                  revision that created the node
@@ -27,6 +28,7 @@ from klamm.coordination.store import Node, StoreError
 from klamm.model.ids import TopicId, topic_id_from_text, topic_id_text
 
 CLUSTER_ID = "/cluster/id"
+CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
@@ -244,6 +246,19 @@ def decode_registration(path: str, node: Node) -> Registration:
         return Registration(broker, int(value["clean_shutdown_epoch"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(f"{path} does not describe a broker: {error!r}") from None
+
+
+def encode_controller(broker_id: int, epoch: int) -> bytes:
+    return encode({"version": 1, "broker": broker_id, "epoch": epoch})
+
+
+def decode_controller(path: str, node: Node) -> tuple[int, int]:
+    """The controller's broker id and epoch."""
+    value = decode(path, node)
+    try:
+        return int(value["broker"]), int(value["epoch"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{path} does not name a controller: {error!r}") from None
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
