@@ -155,7 +155,7 @@ async def test_a_write_that_fails_is_logged_and_the_offsets_expire(caplog: pytes
     assert len(it.log.batches) == 1
     it.log.refusal = None
     await it.time.advance(7 * DAY_MS + 600_000)
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
 
 
 @run_async
@@ -167,9 +167,9 @@ async def test_a_group_is_deleted_in_pieces_and_its_own_tombstone_is_the_last() 
         assert sizes(it) == expected
         last_key, _ = it.log.batches[-1][-1]
         assert last_key[:2] == b"\x00\x02"
-        assert it.coordinator.list_groups() == []
+        assert list(it.coordinator.list_groups()) == []
         await it.restart()
-        assert it.coordinator.list_groups() == []
+        assert list(it.coordinator.list_groups()) == []
 
 
 @run_async
@@ -194,7 +194,7 @@ async def test_no_commit_slips_in_between_the_pieces_of_a_deletion() -> None:
         await it.coordinator.commit("g", "", None, -1, {place: it.committed(3)})
     assert await deletion is ErrorCode.NONE
     assert (await accepted)[place] is ErrorCode.NONE
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
 
 
 @run_async

@@ -186,7 +186,7 @@ async def test_members_need_a_named_group_and_sane_sessions() -> None:
         with pytest.raises(KafkaError) as error:
             it.join(**changes)  # type: ignore[arg-type]
         assert code_of(error) is code
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
     assert await commit(it, T0, 1, group_id="") == {T0: ErrorCode.NONE}
 
 
@@ -195,7 +195,7 @@ async def test_a_partition_that_is_loading_says_so() -> None:
     it = Coordination()
     it.log.load_gate.clear()
     await it.start()
-    for ask in (it.join, lambda: it.coordinator.offsets_of("g"), it.coordinator.list_groups):
+    for ask in (it.join, lambda: it.coordinator.offsets_of("g"), lambda: list(it.coordinator.list_groups())):
         with pytest.raises(KafkaError) as error:
             ask()  # type: ignore[operator]
         assert code_of(error) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -300,7 +300,7 @@ async def test_records_that_are_not_ours_are_skipped(caplog: pytest.LogCaptureFi
         records.append((b"\x00\x02\x00\x01g", b"\x00\x09"))
         records.append((b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00", b"\x00\x03\x00"))
     await it.start()
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
     assert len(caplog.messages) >= 5 * log.partition_count
     await commit(it, T0, 1)
 
@@ -337,7 +337,7 @@ async def test_an_id_that_is_never_used_leaves_nothing_behind() -> None:
     assert refused.error is ErrorCode.MEMBER_ID_REQUIRED
     assert refused.member_id.startswith("client-")
     await it.time.advance(10_000)
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
     assert len(it.time.pending) == idle
 
 
@@ -383,9 +383,9 @@ async def test_a_deletion_takes_a_commit_that_was_under_way_along() -> None:
     it.log.gate.set()
     assert await deletion is ErrorCode.NONE
     await earlier
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
     await it.restart()
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
 
 
 @run_async
@@ -439,7 +439,7 @@ async def test_offsets_of_a_simple_group_expire_after_the_commit() -> None:
     await it.time.advance(1 * DAY_MS + 600_000)
     assert it.coordinator.offsets_of("g").topics == ["u"]
     await it.time.advance(6 * DAY_MS)
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
 
 
 @run_async
@@ -455,9 +455,9 @@ async def test_offsets_of_a_group_expire_after_its_last_member_left() -> None:
     await it.time.advance(7 * DAY_MS - 600_000)
     assert it.coordinator.offsets_of("g").topics == ["t"]
     await it.time.advance(1_200_000)
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
     await it.restart()
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
 
 
 @run_async

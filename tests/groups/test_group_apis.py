@@ -22,7 +22,7 @@ from klamm.apis import (
     k47_offset_delete,
 )
 from klamm.apis.registry import Request
-from klamm.apis.steps import run
+from klamm.apis.steps import AT_ONCE, run
 from klamm.cluster.image import (
     OFFSETS_TOPIC,
     BrokerDelta,
@@ -427,6 +427,39 @@ async def test_list(version: int) -> None:
     if version >= 5:
         assert await names(types_filter=["Classic"]) == {"busy", "simple"}
         assert await names(types_filter=["consumer"]) == set()
+
+
+@run_async
+async def test_many_groups_are_listed_in_steps_while_groups_come_and_go() -> None:
+    broker = await FakeBroker().start()
+    names = [f"simple-{number}" for number in range(4 * AT_ONCE)]
+    for name in names:
+        await broker.commit(8, 0, 1, group_id=name)
+    await broker.coordination.joined("busy")
+    assert len(list(broker.call(k16_list_groups, ListGroupsRequest(), 5)[0])) == 5, "the fifth for one group"
+    steps, reply = broker.call(k16_list_groups, ListGroupsRequest(), 5)
+    next(steps)
+    kept, deleted = names[AT_ONCE:], names[:AT_ONCE]
+    for name in deleted:
+        await broker.groups.delete_group(name)
+    await broker.coordination.joined(kept[0])
+    listed = [group.group_id for group in (await answer_of(steps, reply, 5)).groups]
+    assert len(listed) == len(set(listed)), "each once"
+    assert {"busy", *kept} <= set(listed)
+    assert not set(deleted) <= set(listed), "those that were deleted before their turn are left out"
+
+
+@run_async
+async def test_a_list_of_groups_is_not_continued_in_another_leader_epoch() -> None:
+    broker = await FakeBroker().start()
+    for number in range(2 * AT_ONCE):
+        await broker.commit(8, 0, 1, group_id=f"simple-{number}")
+    steps, reply = broker.call(k16_list_groups, ListGroupsRequest(), 5)
+    next(steps)
+    for partition in range(broker.coordination.log.partition_count):
+        broker.coordination.log.begin_epoch(partition)
+    answer = await answer_of(steps, reply, 5)
+    assert (answer.error_code, answer.groups) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
 
 
 @run_async

@@ -181,7 +181,7 @@ async def test_a_leave_is_not_confirmed_by_a_coordinator_whose_epoch_ended() -> 
 async def test_requests_notice_a_new_epoch_that_nobody_has_told_of() -> None:
     it = await started()
     await commit(it, T0, 1)
-    for ask in (lambda: it.coordinator.offsets_of("g"), it.coordinator.list_groups):
+    for ask in (lambda: it.coordinator.offsets_of("g"), lambda: list(it.coordinator.list_groups())):
         for partition in range(it.log.partition_count):
             it.log.begin_epoch(partition)
         assert not any(map(it.coordinator.is_loaded, range(it.log.partition_count)))
@@ -192,7 +192,7 @@ async def test_requests_notice_a_new_epoch_that_nobody_has_told_of() -> None:
         assert ask()
         await it.coordinator.wait_until_loaded(range(it.log.partition_count))
     it.log.led.clear()
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
 
 
 class _LogThatTellsOfEveryCommit(FakeLog):
@@ -243,7 +243,7 @@ async def test_only_the_leader_expires_offsets_and_deletes_those_of_deleted_topi
     assert new.coordinator.offsets_of("g").topics == ["u"]
     assert len(new.log.batches) == 1
     await old.time.advance(8 * 24 * 60 * 60 * 1000)
-    assert new.coordinator.list_groups() == [] == old.coordinator.list_groups()
+    assert list(new.coordinator.list_groups()) == [] == list(old.coordinator.list_groups())
     assert len(old.log.batches) == written
 
 
@@ -260,7 +260,7 @@ async def test_the_offsets_of_a_deleted_topic_are_deleted_across_a_new_epoch() -
     await settle()
     it.log.gate.set()
     await settle()
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
 
 
 @run_async
@@ -278,6 +278,6 @@ async def test_a_stopped_coordinator_loads_nothing() -> None:
     attempts = it.log.load_attempts
     with pytest.raises(KafkaError):
         it.join()
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
     await settle()
     assert it.log.load_attempts == attempts

@@ -85,7 +85,7 @@ async def test_a_deletion_that_takes_too_long_happens_once_it_is_committed() -> 
     assert committed_offset(it) == 1
     it.log.gate.set()
     await settle()
-    assert it.coordinator.list_groups() == []
+    assert list(it.coordinator.list_groups()) == []
 
 
 @run_async

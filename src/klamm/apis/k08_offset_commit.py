@@ -95,7 +95,7 @@ class _Commit:
     async def write_and_answer(self) -> Steps[OffsetCommitResponse]:
         codes: dict[TopicPartition, ErrorCode] = {}
         # Also a commit of nothing is checked: the group may not exist, or not know the member.
-        for offsets in list(pieces_of(list(self._offsets.items()), MOST_AT_ONCE)) or [()]:
+        for offsets in list(pieces_of(list(self._offsets.items()), MOST_AT_ONCE)) or [[]]:
             codes |= await self._write(dict(offsets))
         for answer, place in self._answers:
             answer.error_code = codes[place]

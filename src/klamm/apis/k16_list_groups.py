@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps, lazily
+from klamm.apis.steps import Steps, lazily, pieces_of
 from klamm.groups import shard
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
@@ -18,20 +18,18 @@ _GROUP_TYPE = "classic"
 
 
 @api(ApiKey.LIST_GROUPS)
-def handle(
-    broker: Broker, request: Request[ListGroupsRequest]
-) -> ListGroupsResponse | Steps[ListGroupsResponse]:
+def handle(broker: Broker, request: Request[ListGroupsRequest]) -> Steps[ListGroupsResponse]:
     states = {state.lower() for state in request.message.states_filter}
     types = {each.lower() for each in request.message.types_filter}
+    listed: list[shard.ListedGroup] = []
     try:
-        listed = broker.groups.list_groups()
+        for piece in pieces_of(broker.groups.list_groups()):
+            if not types or _GROUP_TYPE in types:
+                listed += [group for group in piece if not states or group.state.lower() in states]
+            yield
     except KafkaError as error:
         return ListGroupsResponse(error_code=error.code)
-    if types and _GROUP_TYPE not in types:
-        listed = []
-    if states:
-        listed = [group for group in listed if group.state.lower() in states]
-    return in_steps(ListGroupsResponse(error_code=ErrorCode.NONE, groups=lazily(listed, _group)))
+    return ListGroupsResponse(error_code=ErrorCode.NONE, groups=lazily(listed, _group))
 
 
 def _group(group: shard.ListedGroup) -> ListedGroup:

@@ -15,6 +15,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -65,10 +66,11 @@ class _Lazy(Generic[T, ResultT]):
         return map(self._make, self._items)
 
 
-def pieces_of(items: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:
-    """`items` in pieces of at most `size`."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+def pieces_of(items: Iterable[T], size: int = AT_ONCE) -> Iterator[list[T]]:
+    """`items` in pieces of at most `size`. A piece is taken from `items` when its turn has come."""
+    iterator = iter(items)
+    while piece := list(islice(iterator, size)):
+        yield piece
 
 
 class Pauses:

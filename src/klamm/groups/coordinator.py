@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import mul
 from typing import NamedTuple
@@ -367,12 +367,22 @@ class GroupCoordinator:
             ),
         )
 
-    def list_groups(self) -> list[ListedGroup]:
-        """Raises KafkaError while a partition is being loaded, because its groups are not known yet."""
-        shards = self._led_shards().values()
+    def list_groups(self) -> Iterator[ListedGroup]:
+        """The groups, one after the other; they may change between two of them.
+
+        Raises KafkaError while a partition is being loaded, because its groups are not known yet, and when a
+        leader epoch ends before all groups of its partition are listed: the rest is known to another shard.
+        """
+        shards = list(self._led_shards().values())
         if not all(shard.is_serving for shard in shards):
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return [listed for shard in shards for listed in shard.list_groups()]
+        for shard in shards:
+            for group_id in shard.group_ids():
+                if not shard.is_serving:
+                    raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                listed = shard.listed(group_id)
+                if listed is not None:
+                    yield listed
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         shard = self._shard(group_id)
@@ -400,17 +410,15 @@ class GroupCoordinator:
         """Delete expired offsets, and groups that have neither members nor offsets left."""
         looked_at = 0
         for shard in list(self._led_shards().values()):
-            for listed in shard.list_groups():
+            for group_id in shard.group_ids():
                 if not shard.is_serving:
                     break
-                expired, nothing_left = self._expired(shard, listed.group_id)
+                expired, nothing_left = self._expired(shard, group_id)
                 if nothing_left:
-                    await asyncio.shield(
-                        shard.delete(listed.group_id, partial(self._check_nothing_left, shard))
-                    )
+                    await asyncio.shield(shard.delete(group_id, partial(self._check_nothing_left, shard)))
                 elif expired:
-                    await self._delete_expired(shard, listed.group_id)
-                entry = shard.table.get(listed.group_id)
+                    await self._delete_expired(shard, group_id)
+                entry = shard.table.get(group_id)
                 looked_at += _COST_OF_A_GROUP + (0 if entry is None else len(entry.offsets))
                 if looked_at >= _OFFSETS_BETWEEN_PAUSES:
                     looked_at = 0

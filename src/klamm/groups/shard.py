@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from klamm.groups.events import Answered, GroupSettings, GroupState, JoinResult, Persist, SyncResult, Token
@@ -139,19 +139,23 @@ class Shard:
             group = self._groups[group_id] = Group(group_id, self._settings)
         return group
 
-    def list_groups(self) -> list[ListedGroup]:
-        """All groups. For those without a state machine the table entry is enough."""
-        listed = [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state)
-            for group in self._groups.values()
-            if group.state is not GroupState.DEAD
-        ]
-        for group_id in self.table:
-            entry = self.table.get(group_id)
-            if group_id not in self._groups and entry is not None:
-                protocol_type = "" if entry.snapshot is None else entry.snapshot.protocol_type
-                listed.append(ListedGroup(group_id, protocol_type, GroupState.EMPTY))
-        return listed
+    def group_ids(self) -> Iterator[str]:
+        """The groups there are when the iteration begins, each once. Groups may change while it goes on."""
+        living, stored = self._groups.copy(), iter(self.table)
+        yield from living
+        yield from (group_id for group_id in stored if group_id not in living)
+
+    def listed(self, group_id: str) -> ListedGroup | None:
+        """None if there is no such group. For one without a state machine the table entry is enough."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            is_dead = group.state is GroupState.DEAD
+            return None if is_dead else ListedGroup(group_id, group.protocol_type or "", group.state)
+        entry = self.table.get(group_id)
+        if entry is None:
+            return None
+        protocol_type = "" if entry.snapshot is None else entry.snapshot.protocol_type
+        return ListedGroup(group_id, protocol_type, GroupState.EMPTY)
 
     def _revive(self, group_id: str) -> Group:
         entry = self.table.get(group_id)
