@@ -1,14 +1,17 @@
 """ListConfigResources (key 74), versions 0 and 1.
 
 What DescribeConfigs can be asked about: topics, brokers, and groups that have settings. Version 0 asks for
-client metrics, which are not served, so there are none. An empty list of types means all.
+client metrics, which are not served, so there are none. An empty list of types means all. The names are in no
+order: to sort very many would keep the event loop for long.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps, lazily
+from klamm.apis.steps import Steps, lazily, pieces_of
 from klamm.cluster.image import ClusterImage
 from klamm.config.rows import ResourceType
 from klamm.model.errors import ErrorCode
@@ -31,8 +34,16 @@ def handle(
     types = sorted(set(request.message.resource_types or KNOWN_TYPES))
     if any(each not in KNOWN_TYPES for each in types):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    named = [(each, name) for each in types for name in _names(broker.cluster.image, each)]
-    return in_steps(ListConfigResourcesResponse(config_resources=lazily(named, _resource)))
+    return _list(broker.cluster.image, types)
+
+
+def _list(image: ClusterImage, types: list[int]) -> Steps[ListConfigResourcesResponse]:
+    named: list[tuple[int, str]] = []
+    for resource_type in types:
+        for names in pieces_of(_names(image, resource_type)):
+            named += [(resource_type, name) for name in names]
+            yield
+    return ListConfigResourcesResponse(config_resources=lazily(named, _resource))
 
 
 def _resource(named: tuple[int, str]) -> ConfigResource:
@@ -40,11 +51,11 @@ def _resource(named: tuple[int, str]) -> ConfigResource:
     return ConfigResource(resource_name=name, resource_type=resource_type)
 
 
-def _names(image: ClusterImage, resource_type: int) -> list[str]:
+def _names(image: ClusterImage, resource_type: int) -> Iterable[str]:
     if resource_type == ResourceType.TOPIC:
-        return sorted(image.topics)
+        return image.topics
     if resource_type == ResourceType.BROKER:
-        return [str(broker_id) for broker_id in sorted(image.brokers)]
+        return map(str, image.brokers)
     if resource_type == ResourceType.GROUP:
-        return sorted(image.group_configs)
-    return []
+        return image.group_configs
+    return ()
