@@ -13,7 +13,7 @@ PYTEST := .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscop
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check bench versions faults lint setup setup-run clean
+.PHONY: help demo test test-long check bench versions faults simulate lint setup setup-run clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,6 +43,9 @@ versions: setup ## test with the oldest and the newest version of each dependenc
 
 faults: setup ## kill -9 under load, many times over
 	@.venv/bin/python -m pytest -m faults -o faulthandler_timeout=0 $(ARGS)
+
+simulate: setup-run ## HOURS=n of a simulated cluster under faults; SEED=n runs one seed again
+	@.venv/bin/python -m klamm.testing.simulation
 
 setup: .python-found ## set up all that the other targets need
 	@$(PYTHON) scripts/setup.py test

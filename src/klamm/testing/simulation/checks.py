@@ -1,0 +1,139 @@
+"""What must hold in a cluster at all times: the ledger that everything observed is compared with.
+
+The ledger learns what is committed from the high watermarks of leaders and compares every later observation
+with that: one record per partition and offset, on every replica below its high watermark, for every consumer
+and every acknowledged produce; every new leader has all that is committed; one leader in each epoch; epochs
+and watermarks that do not go back for their observer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NoReturn
+
+from klamm.replication.leader import Leader
+from klamm.testing.simulation.disk import Record, SimulatedLog
+from klamm.testing.simulation.loop import VirtualLoop
+
+_TRACE_EVENTS = 60
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Ledger:
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.committed: dict[int, list[Record]] = {}
+        self._commit_epochs: dict[int, list[int]] = {}
+        """Partition → for each committed record, the epoch of the leader that committed it."""
+        self.acknowledged_count = 0
+        self.read_count = 0
+        self.election_count = 0
+        self._leaders: dict[tuple[int, int], int] = {}
+        self._watermarks: dict[tuple[str, int], tuple[int, int]] = {}
+        self._trace: deque[str] = deque(maxlen=_TRACE_EVENTS)
+
+    def note(self, text: str) -> None:
+        self._trace.append(f"{self._loop.time():10.3f}  {text}")
+
+    @property
+    def trace(self) -> str:
+        return "\n".join(self._trace)
+
+    def fail(self, text: str) -> NoReturn:
+        self.note(f"VIOLATION: {text}")
+        raise Violation(text)
+
+    # ---- replicas
+
+    def on_leader(self, index: int, leader_epoch: int, broker_id: int, log: SimulatedLog) -> None:
+        """A broker starts to lead: in its epoch it is the only one, and it has what earlier epochs have
+        committed.
+
+        It may hear of its election late, when others lead already in later epochs.
+        """
+        self.election_count += 1
+        other = self._leaders.setdefault((index, leader_epoch), broker_id)
+        if other != broker_id:
+            self.fail(f"partition {index}: brokers {other} and {broker_id} lead in epoch {leader_epoch}")
+        committed = self.committed.setdefault(index, [])
+        commit_epochs = self._commit_epochs.setdefault(index, [])
+        count = len(committed)
+        while count and commit_epochs[count - 1] >= leader_epoch:
+            count -= 1
+        committed = committed[:count]
+        if log.records[:count] != committed:
+            offset = next(
+                offset
+                for offset, record in enumerate(committed)
+                if offset >= len(log.records) or log.records[offset] != record
+            )
+            self.fail(
+                f"partition {index}: broker {broker_id} leads epoch {leader_epoch} without the committed "
+                f"record {committed[offset]} at {offset}; its log ends at {len(log.records)}, "
+                f"{len(committed)} were committed"
+            )
+
+    def on_leader_high_watermark(self, index: int, leader: Leader, log: SimulatedLog) -> None:
+        """A leader raises its high watermark: records below it are committed from now on."""
+        committed = self.committed.setdefault(index, [])
+        self.on_replica(index, leader.broker_id, log, log.high_watermark, leader.high_watermark)
+        added = log.records[len(committed) : leader.high_watermark]
+        committed.extend(added)
+        self._commit_epochs[index] += [leader.leader_epoch] * len(added)
+
+    def on_replica(self, index: int, broker_id: int, log: SimulatedLog, start: int, end: int) -> None:
+        """A replica takes the records from `start` to `end` for committed."""
+        committed = self.committed.setdefault(index, [])
+        end = min(end, len(committed))
+        if log.records[start:end] != committed[start:end]:
+            self.fail(
+                f"partition {index}: broker {broker_id} has {log.records[start:end]} at {start}, "
+                f"committed is {committed[start:end]}"
+            )
+
+    def on_epoch(self, index: int, broker_id: int, before: int, after: int) -> None:
+        if after < before:
+            self.fail(f"partition {index}: broker {broker_id} goes back from epoch {before} to {after}")
+
+    # ---- clients
+
+    def on_acknowledged(self, index: int, offset: int, producer_id: int, sequence: int) -> None:
+        """A produce with acks=all was acknowledged."""
+        self.acknowledged_count += 1
+        committed = self.committed.get(index, [])
+        if offset >= len(committed) or committed[offset][1:] != (producer_id, sequence):
+            found = committed[offset] if offset < len(committed) else None
+            self.fail(
+                f"partition {index}: record {sequence} of producer {producer_id} was acknowledged at "
+                f"{offset}; committed there is {found}"
+            )
+
+    def on_read(self, index: int, offset: int, records: list[Record]) -> None:
+        """A consumer was given records."""
+        self.read_count += len(records)
+        committed = self.committed.get(index, [])
+        if committed[offset : offset + len(records)] != records:
+            self.fail(
+                f"partition {index}: a consumer read {records} at {offset}; "
+                f"committed is {committed[offset : offset + len(records)]}"
+            )
+
+    def on_latest_offset(self, observer: str, index: int, leader_epoch: int, offset: int) -> None:
+        """An observer was told the latest offset, and the leader epoch with it."""
+        epoch_before, offset_before = self._watermarks.get((observer, index), (-1, -1))
+        if leader_epoch >= epoch_before and offset < offset_before:
+            self.fail(
+                f"partition {index}: {observer} was told the latest offset {offset} in epoch {leader_epoch}, "
+                f"after {offset_before} in epoch {epoch_before}"
+            )
+        self._watermarks[(observer, index)] = (leader_epoch, offset)
+
+    def check_no_duplicates(self, idempotent_producers: range) -> None:
+        for index, committed in self.committed.items():
+            keys = [record[1:] for record in committed if record.producer_id in idempotent_producers]
+            if len(set(keys)) != len(keys):
+                double = next(key for key in keys if keys.count(key) > 1)
+                self.fail(f"partition {index}: the record {double} of an idempotent producer is there twice")
