@@ -58,11 +58,13 @@ _marker = struct.pack(">q", _MARKER)
 class ProduceShortcuts:
     """The shortcuts of one connection, by their heads: the bytes between correlation id and batch."""
 
-    __slots__ = ("_by_head", "_clock", "_head_ends", "_last", "_waiting")
+    __slots__ = ("_by_head", "_clock", "_head_ends", "_key_and_version", "_last", "_waiting")
 
     def __init__(self, clock: Clock, waiting: WaitingProduces) -> None:
         self._clock = clock
         self._waiting = waiting
+        self._key_and_version = b""
+        """All shortcuts are for one version: a client sends no other."""
         self._by_head: dict[bytes, ProduceShortcut | None] = {}
         """None for a head that was seen once."""
         self._head_ends: tuple[int, ...] = ()
@@ -77,28 +79,32 @@ class ProduceShortcuts:
         head = _head_of(request, partition)
         if head is None:
             return
+        if request.frame[:_KEY_AND_VERSION_END] != self._key_and_version:
+            self._forget()
+            self._key_and_version = bytes(request.frame[:_KEY_AND_VERSION_END])
         if head in self._by_head:
             self._last = self._by_head[head] = ProduceShortcut(request, head, partition)
             self._head_ends = tuple(dict.fromkeys((*self._head_ends, _CORRELATION_ID_END + len(head))))
             return
         if len(self._by_head) >= MAX_SHORTCUTS:
-            # The producer may have turned to other partitions: all are learned again.
-            self._by_head.clear()
-            self._head_ends = ()
-            self._last = None
+            self._forget()  # the producer may have turned to other partitions
         self._by_head[head] = None
+
+    def _forget(self) -> None:
+        """Learn all shortcuts again."""
+        self._by_head.clear()
+        self._head_ends = ()
+        self._last = None
 
     def take(self, frame: memoryview, replies: Replies) -> Sequence[bytes] | Later | None:
         """Append the batch of `frame` and return its answer; None, and nothing done, if no shortcut fits.
 
         LATER if the batch waits for other replicas: then the reply to the request is opened.
         """
+        if frame[:_KEY_AND_VERSION_END] != self._key_and_version:
+            return None
         shortcut = self._last
-        if (
-            shortcut is None
-            or frame[_CORRELATION_ID_END : shortcut.head_end] != shortcut.head
-            or frame[:_KEY_AND_VERSION_END] != shortcut.key_and_version
-        ):
+        if shortcut is None or frame[_CORRELATION_ID_END : shortcut.head_end] != shortcut.head:
             shortcut = self._find(frame)
             if shortcut is None:
                 return None
@@ -118,7 +124,7 @@ class ProduceShortcuts:
     def _find(self, frame: memoryview) -> ProduceShortcut | None:
         for head_end in self._head_ends:
             shortcut = self._by_head.get(bytes(frame[_CORRELATION_ID_END:head_end]))
-            if shortcut is not None and frame[:_KEY_AND_VERSION_END] == shortcut.key_and_version:
+            if shortcut is not None:
                 return shortcut
         return None
 
@@ -180,7 +186,6 @@ class ProduceShortcut:
         "head",
         "head_end",
         "is_acks_all",
-        "key_and_version",
         "leader_epoch",
         "offsets_position",
         "partition",
@@ -196,7 +201,6 @@ class ProduceShortcut:
         self._topic = topic.name
         self._topic_id = topic.topic_id
         self._index = topic.partition_data[0].index
-        self.key_and_version = bytes(request.frame[:_KEY_AND_VERSION_END])
         self.head = head
         self.head_end = _CORRELATION_ID_END + len(head)
         self.zstd_allowed = request.version >= FIRST_VERSION_WITH_ZSTD
