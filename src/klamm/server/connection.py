@@ -122,7 +122,7 @@ class Connection:
         self._large_view: memoryview | None = None
         self._large_filled = 0
         self._fault: str | None = None
-        """Why the connection is closed as soon as the answers before the fault are sent."""
+        """Why the connection is closed, or will be as soon as the answers before the fault are sent."""
         self._is_yielding = False
         """The connection waits for its turn; `_carried` may hold whole frames."""
         self._warming: asyncio.Task[None] | None = None
@@ -161,6 +161,7 @@ class Connection:
         if self.is_closed:
             return
         self.is_closed = True
+        self._fault = reason
         if reason:
             logger.warning("closing the connection of %s: %s", self.client_host, reason)
         descriptor = self._socket.fileno()
@@ -305,12 +306,9 @@ class Connection:
         unsent_bytes = self._send_queue.pending_bytes + line.byte_count
         if unsent_bytes and (unsent_bytes > MAX_UNSENT_BYTES or self._server.unsent.is_crowded):
             return True
-        return (
-            self._is_yielding
-            or self.is_closed
-            or self._fault is not None
-            or (bool(line) and (line.hold_count > 0 or len(line) >= MAX_REQUESTS_IN_FLIGHT))
-        )
+        if self._is_yielding or self._fault is not None:
+            return True
+        return bool(line) and (line.hold_count > 0 or len(line) >= MAX_REQUESTS_IN_FLIGHT)
 
     def _yield_after(self, long_s: float) -> None:
         """Yield if handling these frames has taken `long_s`."""
