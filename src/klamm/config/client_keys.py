@@ -290,8 +290,8 @@ CONSUMER_KEYS = CLIENT_KEYS | table(
             "allow.auto.create.topics",
             ConfigType.BOOLEAN,
             True,
-            "Whether subscribing to a topic that does not exist creates it. The broker must allow that too "
-            "(auto.create.topics.enable).",
+            "Whether subscribing to a topic that does not exist, or asking for its offsets, creates it. The "
+            "broker must allow that too (auto.create.topics.enable).",
         ),
         ConfigRow(
             "auto.commit.interval.ms",

@@ -108,6 +108,15 @@ def test_partitions_of_a_topic_that_is_not_there(face: Face, bootstrap: str, kin
         assert name not in admin.list_topics(), "asking created it"
 
 
+def test_offsets_of_a_topic_that_is_not_there(face: Face, bootstrap: str) -> None:
+    name = unique("there-is-none")
+    settings = {"allow_auto_create_topics": False, "default_api_timeout_ms": 300}
+    with face.consumer(bootstrap, **settings) as consumer, pytest.raises(klamm.TimedOut, match=name):
+        consumer.end_offsets((name, 0))
+    with face.admin(bootstrap) as admin:
+        assert name not in admin.list_topics(), "asking created it"
+
+
 def test_a_consumer_that_asked_for_a_topic_does_not_bring_it_back(
     face: Face, bootstrap: str, new_topic: NewTopic
 ) -> None:
@@ -115,6 +124,9 @@ def test_a_consumer_that_asked_for_a_topic_does_not_bring_it_back(
     with face.consumer(bootstrap, metadata_max_age_ms=50) as consumer, face.admin(bootstrap) as admin:
         consumer.assign([(other, 0)])
         assert consumer.partitions_for(topic) == [0]
+        place = (topic, 0)
+        assert consumer.beginning_offsets(place) == consumer.end_offsets(place) == {place: 0}
+        assert consumer.offsets_for_times({place: 0}) == {place: None}
         admin.delete_topic(topic)
         refreshes = consumer.counters()["metadata_refreshes"]
         wait_until(lambda: consumer.counters()["metadata_refreshes"] > refreshes + 3, "it refreshed metadata")

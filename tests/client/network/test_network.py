@@ -123,6 +123,20 @@ async def test_all_topics_and_dropped_ones(klamm_broker: Broker) -> None:
         assert name not in network.metadata.topics
 
 
+async def test_topics_of_calls_are_in_the_metadata_while_a_call_needs_them(klamm_broker: Broker) -> None:
+    async with network_to(klamm_broker.bootstrap) as network:
+        asked, wanted = unique("network"), unique("network")
+        await asyncio.gather(create(network, asked), create(network, wanted))
+        with network.topics_of_call([asked, wanted]):
+            with network.topics_of_call([asked, wanted]):
+                await network.request_refresh()
+            network.want_topics([wanted])
+            network.drop_topics([asked])
+            assert {asked, wanted} <= network.metadata.topics.keys(), "the outer call goes on"
+        await network.request_refresh()
+        assert asked not in network.metadata.topics and wanted in network.metadata.topics
+
+
 async def test_a_restarted_broker_is_found_again() -> None:
     with Broker() as broker:
         async with network_to(broker.bootstrap) as network:

@@ -70,7 +70,11 @@ class OffsetLookup:
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, OffsetAndTime]:
-        """The first record at or after each time, for all partitions, trying again until `timeout`."""
+        """The first record at or after each time, for all partitions, trying again until `timeout`.
+
+        Topics that the consumer does not read are in its metadata only until the answer is there: later
+        refreshes could bring them back after they were deleted.
+        """
         found: dict[TopicPartition, OffsetAndTime] = {}
 
         async def attempt() -> None:
@@ -82,11 +86,13 @@ class OffsetLookup:
                 raise min(answer.failures.values(), key=lambda error: error.retriable)
 
         names = ", ".join(str(partition) for partition in timestamps)
-        await self._network.retrying(f"looking for the offsets of {names}", timeout, attempt)
+        with self._network.topics_of_call({partition.topic for partition in timestamps}):
+            await self._network.retrying(f"looking for the offsets of {names}", timeout, attempt)
         return found
 
     async def try_list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> OffsetsFound:
-        """One attempt. Timestamps are those of ListOffsets: -1 is the end, -2 the beginning."""
+        """One attempt, for topics that are wanted in the metadata. Timestamps are those of ListOffsets: -1 is
+        the end, -2 the beginning."""
         result = OffsetsFound({}, {})
         by_leader = await self._by_leader(timestamps, result.failures)
         await asyncio.gather(
@@ -184,7 +190,6 @@ class OffsetLookup:
         """Partitions with their leader epochs, by leader. Those without a known leader go to `failures`."""
         partitions = list(partitions)
         metadata = self._network.metadata
-        self._network.want_topics({partition.topic for partition in partitions})
         if any(metadata.leader(*partition) is None for partition in partitions):
             try:
                 await self._network.request_refresh()

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from klamm.client.counters import ClientCounters
@@ -268,6 +269,15 @@ class Network:
 
     def want_all_topics(self, wanted: bool = True) -> None:
         self._refresher.want_all(wanted)
+
+    @contextmanager
+    def topics_of_call(self, names: Collection[str]) -> Iterator[None]:
+        """Include these topics in every refresh of metadata while the block runs."""
+        self._refresher.begin_call(names)
+        try:
+            yield
+        finally:
+            self._refresher.end_call(names)
 
     def drop_topics(self, names: Iterable[str]) -> None:
         """Leave these topics out of the refreshes of metadata."""

@@ -2,7 +2,8 @@
 
 A refresh creates topics that do not exist only if somebody asked for that (`request(create=...)`), because
 records wait for them; or always, for a consumer that may create the topics it subscribes to. Other refreshes
-create none: they would bring back topics that were deleted.
+create none: they would bring back topics that were deleted. For the same reason a topic that only a call asks
+about (where does it end?) is left out of the refreshes after the call.
 
 What always holds: at most one request is under way. It answers all callers that asked before it began;
 callers that ask while it is under way are answered by the next. Requests that bring nothing new become rarer.
@@ -16,7 +17,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from klamm.client.errors import BrokerError, ClientClosed, ClientError
 from klamm.client.logs import ClientLogger
@@ -54,6 +56,8 @@ class MetadataRefresher:
         """Topics that the next request creates if they do not exist."""
         self._logger = logger
         self._wanted: set[str] = set()
+        self._asked: Counter[str] = Counter()
+        """The topics that calls ask about while they run, each with the number of these calls."""
         self._wants_all = False
         self._callbacks: list[Callable[[MetadataChange], None]] = []
         self.on_failure: Callable[[ClientError, float], None] | None = None
@@ -91,8 +95,21 @@ class MetadataRefresher:
 
     def want(self, names: Iterable[str]) -> None:
         news = set(names) - self._wanted
+        self._wanted |= news
+        self._ask_soon(news)
+
+    def begin_call(self, names: Collection[str]) -> None:
+        """Include these topics in every refresh until `end_call`."""
+        news = set(names) - self._wanted - self._asked.keys()
+        self._asked.update(names)
+        self._ask_soon(news)
+
+    def end_call(self, names: Collection[str]) -> None:
+        self._asked -= Counter(names)
+        self._forget(set(names) - self._wanted)
+
+    def _ask_soon(self, news: set[str]) -> None:
         if news:
-            self._wanted |= news
             if not self._wants_all:
                 self._is_urgent = True
                 self._wake.set()
@@ -109,8 +126,11 @@ class MetadataRefresher:
     def drop(self, names: Iterable[str]) -> None:
         dropped = set(names)
         self._wanted -= dropped
+        self._forget(dropped)
+
+    def _forget(self, names: set[str]) -> None:
         if not self._wants_all:
-            self._metadata.forget_topics(dropped)
+            self._metadata.forget_topics(names - self._asked.keys())
 
     def on_change(self, callback: Callable[[MetadataChange], None]) -> None:
         self._callbacks.append(callback)
@@ -204,7 +224,7 @@ class MetadataRefresher:
         try:
             if created:
                 has_news = await self._ask_about(sorted(created), clock, creates=True)
-            others = None if wants_all else sorted(self._wanted - created)
+            others = None if wants_all else sorted((self._wanted | self._asked.keys()) - created)
             if others or not created:
                 has_news = await self._ask_about(others, clock, creates=self._always_creates) or has_news
         except ClientError:
