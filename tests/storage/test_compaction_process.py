@@ -26,7 +26,6 @@ from klamm.storage.files import LogDirFailure
 from klamm.storage.log import Log
 from klamm.storage.segments.segment import CLEANED_SUFFIX, Segment
 
-
 HIGHEST_NICENESS = 19
 """No process can have more. Tests that run with it themselves start a child that has as much."""
 

@@ -9,11 +9,10 @@ Members need not subscribe to the same topics. Topics with the same subscribers 
 of a class are as good as each other; who could hand something to whom is then a graph over members whose
 edges are classes, which stays small however many partitions there are.
 
-The steps: every member keeps the partitions that it held. Then each free partition goes to the member with the
-fewest partitions among those that subscribe to its topic; partitions whose topic has the fewest subscribers go
-first. Then partitions move along the shortest chains from members with many to members with few, until no
-chain makes the shares more even.
-"""
+The steps: every member keeps the partitions that it held. Then each free partition goes to the member with
+the fewest partitions among those that subscribe to its topic; partitions whose topic has the fewest
+subscribers go first. Then partitions move along the shortest chains from members with many to members with
+few, until no chain makes the shares more even."""
 
 from __future__ import annotations
 
