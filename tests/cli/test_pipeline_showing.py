@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from klamm.cli.pipelines.output import Output
-from klamm.cli.pipelines.showing import write_rows
+from klamm.cli.output import Output
 from klamm.cli.pipelines.watching import LINE_INTERVAL_S, Watch
+from klamm.cli.showing import write_rows
 from klamm.pipelines.progress import PipelineStatus
 
 RUNNING = PipelineStatus(

@@ -17,7 +17,7 @@ import typer
 
 from klamm.cli.ingest import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from klamm.cli.logs import set_up_logging
-from klamm.cli.pipelines.output import Output, OutputOption
+from klamm.cli.output import Output, OutputOption
 
 if TYPE_CHECKING:
     from klamm.pipelines.progress import PipelineStatus
@@ -99,7 +99,7 @@ def lint(
     fit."""
     with _complaints():
         from klamm.cli.pipelines.describing import finding_line, finding_value, findings_summary
-        from klamm.cli.pipelines.showing import write_values
+        from klamm.cli.showing import write_values
         from klamm.pipelines.lint import check
 
         found = _load(project, bootstrap)
@@ -135,7 +135,7 @@ def preview(
 ) -> None:
     """Show the rows that a function returns for the newest records. Writes nothing."""
     with _complaints():
-        from klamm.cli.pipelines.showing import write_rows
+        from klamm.cli.showing import write_rows
         from klamm.pipelines.definitions import CARRIED
 
         with _spark(_load(project, bootstrap, master)) as quiet:
@@ -168,8 +168,8 @@ def run(
     A pipeline that fails does not stop the others. The exit status is 1 if one has failed.
     """
     with _complaints():
-        from klamm.cli.pipelines.showing import write_values
         from klamm.cli.pipelines.watching import Watch
+        from klamm.cli.showing import write_values
 
         found = _load(project, bootstrap, master)
         with _spark(found) as quiet:
@@ -190,7 +190,8 @@ def status(
 ) -> None:
     """Show the state of each pipeline. The exit status is 1 if one has failed or was killed."""
     with _complaints():
-        from klamm.cli.pipelines.showing import console, remarks, status_table, write_values
+        from klamm.cli.pipelines.showing import remarks, status_table
+        from klamm.cli.showing import console, write_values
         from klamm.pipelines.status import read_status
 
         found = _load(project)
@@ -229,7 +230,7 @@ def replay(
     duplicates."""
     with _complaints():
         from klamm.cli.pipelines.describing import plan_lines, plan_value
-        from klamm.cli.pipelines.showing import write_json
+        from klamm.cli.showing import write_json
 
         with _spark(_load(project, bootstrap)) as quiet:
             from klamm.pipelines import replay as replaying
@@ -270,7 +271,7 @@ def redrive(
 ) -> None:
     """Send dead-letter records back to the topics they came from, each once, after their cause was fixed."""
     with _complaints():
-        from klamm.cli.pipelines.showing import write_json
+        from klamm.cli.showing import write_json
 
         found = _load(project, bootstrap)
         from klamm.pipelines.redrive import redrive as send_back
@@ -315,7 +316,7 @@ def schema(
     with _complaints():
         from klamm.cli.pipelines.describing import update_lines
         from klamm.cli.pipelines.finding import find_source
-        from klamm.cli.pipelines.showing import write_json, write_rows
+        from klamm.cli.showing import write_json, write_rows
         from klamm.pipelines.schemas import resolving
 
         found = _load(project, bootstrap)

@@ -10,7 +10,8 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from klamm.cli.pipelines.showing import console, remarks, status_line, status_table
+from klamm.cli.pipelines.showing import remarks, status_line, status_table
+from klamm.cli.showing import console
 from klamm.pipelines.progress import ENDED, PipelineStatus
 
 LINE_INTERVAL_S = 10.0
