@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from klamm.apis.fetch_shortcut import AnswerEncoder, FetchShortcut, OtherShape, RequestShape
+from klamm.apis.fetch_shortcut import MAX_SHAPES, AnswerEncoder, FetchShortcut, OtherShape, RequestShape
 from klamm.apis.fetches import Fetch, FetchOptions, positions_of
 from klamm.apis.registry import Request
 from klamm.model.errors import ErrorCode, KafkaError
@@ -335,6 +335,54 @@ def test_a_session_gets_every_record_once(broker: Broker, version: int) -> None:
         wrong = consumer.call(topic.fetch(version, {}, (session_id, 7)), version)
         assert wrong.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
         assert wrong.responses == []
+
+
+def test_pipelined_fetches_stand_for_themselves(broker: Broker) -> None:
+    """The first one waits; the second one, of another offset, must not change what the first is given."""
+    topic = Topic(broker, "pipelined")
+    with WireConnection(broker.bootstrap) as consumer, WireConnection(broker.bootstrap) as producer:
+        topic.produce(producer, 0)
+        for _ in range(4):
+            consumer.call(topic.fetch(11, {0: 0}), 11)
+        assert has_shortcut(broker)
+        waiting = topic.fetch(11, {0: 1})
+        waiting.max_wait_ms = 60_000
+        for _ in range(3):  # so that it has a shape as well
+            consumer.send(waiting, 11)
+            topic.produce(producer, 0)
+            (part,) = told(consumer.receive())
+            waiting.topics[0].partitions[0].fetch_offset = part[2]
+        consumer.send(waiting, 11)
+        waiting.topics[0].partitions[0].fetch_offset = 0
+        consumer.send(waiting, 11)
+        topic.produce(producer, 0)
+        (first,), (second,) = told(consumer.receive()), told(consumer.receive())
+        batch_bytes = len(first[4])
+        assert first[2] == 5 and len(second[4]) in (4 * batch_bytes, 5 * batch_bytes)
+
+
+def test_requests_that_alternate_have_a_shape_each() -> None:
+    nobody: Any = None
+    shortcut = FetchShortcut(nobody, nobody)
+    chance = random.Random(1)
+    for _ in range(3):
+        for counts in ([], [1], [2]):
+            request = received(fetch_request(chance, 17, counts, session_id=7, is_follower=False), 17, 1)
+            shortcut.learn(request, FetchOptions.of(request.message, 17, 1000))
+    assert len(shortcut._shapes) == 3
+
+
+def test_a_connection_keeps_a_few_shapes() -> None:
+    nobody: Any = None
+    shortcut = FetchShortcut(nobody, nobody)
+    chance = random.Random(1)
+    for count in range(3 * MAX_SHAPES):
+        for _ in range(2):
+            message = fetch_request(chance, 17, [count], session_id=7, is_follower=False)
+            request = received(message, 17, 1)
+            shortcut.learn(request, FetchOptions.of(request.message, 17, 1000))
+    assert len(shortcut._shapes) <= MAX_SHAPES
+    assert len(shortcut._seen) <= MAX_SHAPES
 
 
 def test_a_deleted_topic_is_told_on_the_short_way(broker: Broker) -> None:

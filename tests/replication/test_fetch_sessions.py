@@ -148,6 +148,23 @@ def test_a_partition_that_is_made_anew_is_found(sessions: FetchSessions, partiti
     assert answer.error is None and answer.records is not None
 
 
+def test_a_change_between_reading_and_answering_is_not_lost(
+    sessions: FetchSessions, partitions: Partitions
+) -> None:
+    """A thread reads, and meanwhile the leader moves: the next fetch must look."""
+    session = create(sessions, A)
+    partitions.answer(session)
+    session.continue_with(1, [position(A)], [])
+    ready = session.to_read()
+    reading = Reading(is_follower=False, max_bytes=1000, max_files=1)
+    reading.read_blocking(ready)
+    partitions.by_key.pop(A).notify_changed()
+    assert settle(session, reading.answers) == []
+    session.continue_with(2, [], [])
+    (answer,) = partitions.answer(session)
+    assert answer.error is not None
+
+
 def test_epochs_must_follow_each_other(sessions: FetchSessions) -> None:
     session = create(sessions, A)
     for wrong in (2, 5):
@@ -269,6 +286,16 @@ def test_parked_partitions_are_counted(sessions: FetchSessions) -> None:
     assert not sessions.may_park(fetch_sessions.MAX_PARTITIONS)
     sessions.count_parked(-1)
     assert sessions.may_park(fetch_sessions.MAX_PARTITIONS)
+
+
+def test_a_removed_session_waits_for_nothing(sessions: FetchSessions, partitions: Partitions) -> None:
+    """Its last request may still be answered after it was removed."""
+    session = create(sessions, A)
+    partitions.answer(session)
+    session.continue_with(1, [position(A)], [])
+    sessions.remove(session.session_id)
+    partitions.answer(session)
+    assert not partitions.by_key[A]._watchers
 
 
 def test_partitions_that_come_later_are_counted_once(sessions: FetchSessions) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import Any
 
@@ -46,10 +47,12 @@ _FIRST_VERSION_WITH_REPLICA_STATE = 15
 MAX_SHAPES = 16
 """Shapes that a connection keeps: a consumer names one partition, several, or none."""
 
+MAX_KEY_BYTES = 40
+"""How much of a request's first topic tells its shape from others."""
+
 MAX_PARTITIONS = 100
 """Partitions of a request that gets a shape. To answer a longer one takes much longer than to decode it."""
 
-_TOPIC_ID_BYTES = 16
 _NO_TAGS = b"\0"
 _HIGH_WATERMARK_TAG = b"\1\1\10"
 """The tagged fields of a follower's partition, up to the value: one field, its tag 1, its size 8."""
@@ -63,6 +66,10 @@ _followers_position = struct.Struct(">iiqiqi3sq")
 
 ReadPosition = Callable[[str | bytes, bytes], FetchPosition]
 """Reads what is asked of one partition, given its topic and its bytes."""
+
+
+ShapeKey = tuple[int, bytes]
+"""The length of a frame and the first bytes of its topics."""
 
 
 class OtherShape(Exception):
@@ -161,11 +168,11 @@ class RequestShape:
         session = self._session
         if (
             session is not None
+            and session.is_over
             and len(session.partitions) == len(positions)
             and all(position.key in session.partitions for position in positions)
         ):
-            session.ready.clear()
-            session.update(positions)
+            session.begin_again(positions)
             return session
         self._session = session = FetchSession(positions, replica_id=options.replica_id)
         return session
@@ -175,13 +182,11 @@ def _lay_out(request: Request[FetchRequest]) -> tuple[list[str | bytes], ReadPos
     """The topic of each partition of a request, what reads a partition, and what takes a frame apart."""
     message, version = request.message, request.version
     is_flexible = version >= _FIRST_FLEXIBLE
-    *_, at = parse_request_header(request.frame)
     fields = [(4, 8)]
-    # Replica id, time to wait, least and most bytes, isolation level, session id.
-    at += (0 if version >= _FIRST_VERSION_WITH_REPLICA_STATE else 4) + 4 + 4 + 4 + 1 + 4
+    at = _topics_at(request)
     if message.session_id:
-        fields.append((at, at + 4))
-    at += 4 + _length_bytes(len(message.topics), is_flexible)
+        fields.append((at - 4, at))
+    at += _length_bytes(len(message.topics), is_flexible)
     read_position, position_bytes = _read_position, _position.size
     if is_flexible:
         read_position, position_bytes = _read_flexible_position, _flexible_position.size
@@ -190,14 +195,8 @@ def _lay_out(request: Request[FetchRequest]) -> tuple[list[str | bytes], ReadPos
     tag_bytes = len(_NO_TAGS) if is_flexible else 0
     topics: list[str | bytes] = []
     for topic in message.topics:
-        name: str | bytes = topic.topic_id
-        if version < FIRST_VERSION_WITH_TOPIC_IDS:
-            name = topic.topic
-            name_bytes = len(name.encode())
-            at += name_bytes + (_length_bytes(name_bytes, True) if is_flexible else 2)
-        else:
-            at += _TOPIC_ID_BYTES
-        at += _length_bytes(len(topic.partitions), is_flexible)
+        name: str | bytes = topic.topic_id if version >= FIRST_VERSION_WITH_TOPIC_IDS else topic.topic
+        at += len(_encode_topic(name, is_flexible)) + _length_bytes(len(topic.partitions), is_flexible)
         for _ in topic.partitions:
             topics.append(name)
             fields.append((at, at + position_bytes))
@@ -206,6 +205,22 @@ def _lay_out(request: Request[FetchRequest]) -> tuple[list[str | bytes], ReadPos
     if at > len(request.frame) or len(topics) > MAX_PARTITIONS:
         raise OtherShape
     return topics, read_position, _alternating(fields, len(request.frame))
+
+
+def _topics_at(request: Request[FetchRequest]) -> int:
+    *_, at = parse_request_header(request.frame)
+    # Replica id; time to wait, least and most bytes, isolation level, session id, session epoch.
+    return at + (0 if request.version >= _FIRST_VERSION_WITH_REPLICA_STATE else 4) + 4 + 4 + 4 + 1 + 4 + 4
+
+
+def _first_topic_bytes(request: Request[FetchRequest]) -> int:
+    """How long the number of topics and the first topic are in a request."""
+    topics, version = request.message.topics, request.version
+    if not topics:
+        return MAX_KEY_BYTES
+    is_flexible = version >= _FIRST_FLEXIBLE
+    name: str | bytes = topics[0].topic_id if version >= FIRST_VERSION_WITH_TOPIC_IDS else topics[0].topic
+    return _length_bytes(len(topics), is_flexible) + len(_encode_topic(name, is_flexible))
 
 
 def _length_bytes(count: int, is_flexible: bool) -> int:
@@ -229,35 +244,40 @@ def _alternating(fields: list[tuple[int, int]], size: int) -> struct.Struct:
 
 
 class FetchShortcut:
-    """The shapes of the requests of one connection, by the length of their frames."""
+    """The shapes of the requests of one connection, by the length of the frame and the first topic."""
 
-    __slots__ = ("_broker", "_connection", "_last_shape", "_shapes")
+    __slots__ = ("_broker", "_connection", "_seen", "_shapes", "_topic")
 
     def __init__(self, broker: Broker, connection: ConnectionHandle) -> None:
         self._broker = broker
         self._connection = connection
-        self._shapes: dict[int, RequestShape] = {}
-        self._last_shape: tuple[int, int] | None = None
-        """Version and length of the last request that was decoded."""
+        self._topic = slice(0, MAX_KEY_BYTES)
+        """Where the first topic lies in a frame. It ends with the shortest name that was seen, because what
+        follows differs in each request."""
+        self._shapes: dict[ShapeKey, RequestShape] = {}
+        self._seen: set[ShapeKey] = set()
+        """Requests that get a shape if they come again."""
 
-    def offer(self, request: Request[FetchRequest], options: FetchOptions) -> None:
-        """Remember `request`, or take the next requests that are shaped like this one and the one before."""
-        shape = (request.version, len(request.frame))
-        if shape == self._last_shape:
-            self._learn(request, options)
-        self._last_shape = shape
-
-    def _learn(self, request: Request[FetchRequest], options: FetchOptions) -> None:
-        try:
-            shape = RequestShape(request, options)
-        except OtherShape:
-            return
-        if len(self._shapes) >= MAX_SHAPES:
+    def learn(self, request: Request[FetchRequest], options: FetchOptions) -> None:
+        """See a request that had to be decoded. The second one of its kind gets a shape."""
+        start = _topics_at(request)
+        end = start + min(_first_topic_bytes(request), self._topic.stop - self._topic.start)
+        if slice(start, end) != self._topic or len(self._seen) >= MAX_SHAPES:
+            self._topic = slice(start, end)
             self._shapes.clear()
-        self._shapes[len(request.frame)] = shape
+            self._seen.clear()
+        key = (len(request.frame), bytes(request.frame[self._topic]))
+        if key not in self._seen:
+            self._seen.add(key)
+            return
+        self._seen.discard(key)
+        with suppress(OtherShape):
+            if len(self._shapes) >= MAX_SHAPES:
+                self._shapes.clear()
+            self._shapes[key] = RequestShape(request, options)
 
     def take(self, frame: memoryview, replies: Replies) -> list[Any] | Later | None:
-        shape = self._shapes.get(len(frame))
+        shape = self._shapes.get((len(frame), bytes(frame[self._topic])))
         if shape is None:
             return None
         try:

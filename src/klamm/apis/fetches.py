@@ -102,7 +102,6 @@ class Encoder(Protocol):
 class Fetch:
     __slots__ = (
         "_encoder",
-        "_is_changed",
         "_is_large",
         "_is_over",
         "_is_woken",
@@ -140,9 +139,8 @@ class Fetch:
         self._reply: Reply | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._must_block = False
+        """A thread reads, or will: no further look."""
         self._is_woken = False
-        self._is_changed = False
-        """A partition was deleted, went offline or has another leader since it was found."""
         self._is_over = False
         self._woken_bytes = 0
         """Bytes that were there at the last look, and those that have arrived since."""
@@ -243,9 +241,7 @@ class Fetch:
 
     def wake(self, byte_count: int) -> bool:
         self._woken_bytes += byte_count
-        if not byte_count:
-            self._is_changed = True
-        elif self._woken_bytes < self.options.min_bytes:
+        if byte_count and self._woken_bytes < self.options.min_bytes:
             return False
         if not self._is_woken:
             self._is_woken = True
@@ -259,16 +255,16 @@ class Fetch:
         self._look(False)
 
     def _look(self, is_last: bool) -> None:
-        if self._is_over:
+        if self._is_over or self._must_block:
             return
         if self._is_large:  # so many partitions are looked at by a thread
             self._look_on_disk()
             return
         ready = self.session.to_read()
         try:
-            if self._is_changed:
-                self._is_changed = False
-                self._find_partitions(ready)
+            for fetched in ready:
+                if fetched.has_changed:
+                    fetched.find(self._find_partition)
             reading = self._read(ready)
             if not is_last and not self._is_enough(reading):
                 self._woken_bytes = reading.byte_count
@@ -284,6 +280,7 @@ class Fetch:
 
     def _look_on_disk(self) -> None:
         """Read in a thread and answer with whatever is there."""
+        self._must_block = True
         self._stop_waiting()
         assert self._reply is not None
         ready = self._find_partitions(self.session.to_read())

@@ -54,14 +54,13 @@ def handle(broker: Broker, request: Request[FetchRequest]) -> Answer | Later | S
 
 
 def _offer_shortcut(broker: Broker, request: Request[FetchRequest], options: FetchOptions) -> None:
-    """After two requests of the same length in a row, let the next ones take the shortcut."""
+    """Let the connection handle requests like this one in a shorter way."""
     if request.version < FIRST_VERSION:
         return
-    connection = request.connection
-    shortcut = connection.shortcut
+    shortcut = request.connection.shortcut
     if not isinstance(shortcut, FetchShortcut):
-        shortcut = connection.shortcut = FetchShortcut(broker, connection)
-    shortcut.offer(request, options)
+        request.connection.shortcut = shortcut = FetchShortcut(broker, request.connection)
+    shortcut.learn(request, options)
 
 
 def _handle_in_steps(

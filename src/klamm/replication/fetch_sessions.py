@@ -69,6 +69,7 @@ class FetchedPartition:
 
     __slots__ = (
         "error",
+        "has_changed",
         "high_watermark_told",
         "log_start_offset_told",
         "partition",
@@ -78,6 +79,8 @@ class FetchedPartition:
 
     def __init__(self, position: FetchPosition) -> None:
         self.position = position
+        self.has_changed = False
+        """The partition was deleted, went offline or has another leader since it was found."""
         self.session: FetchSession | None = None
         """Set while this waits for progress of its partition."""
         self.partition: Partition | None = None
@@ -88,6 +91,7 @@ class FetchedPartition:
 
     def find(self, find_partition: FindPartition) -> None:
         """Find the partition again: a topic may have come, gone, or been made anew, a leader have moved."""
+        self.has_changed = False
         try:
             partition: Partition | None = find_partition(self.position.key)
             self.error = None
@@ -106,7 +110,7 @@ class FetchedPartition:
 
     def wait(self, session: FetchSession) -> None:
         """Be told of the next progress of the partition."""
-        if self.session is None and self.partition is not None:
+        if self.session is None and self.partition is not None and not session.is_over:
             self.session = session
             self.partition.watch(self, to_log_end=session.is_follower)
 
@@ -120,6 +124,8 @@ class FetchedPartition:
         assert session is not None
         self.session = None
         session.ready[self] = None
+        if not byte_count:
+            self.has_changed = True
         parked = session.parked
         if parked is not None and not parked.wake(byte_count):
             self.wait(session)
@@ -147,6 +153,7 @@ class FetchSession:
     __slots__ = (
         "counted",
         "is_incremental",
+        "is_over",
         "next_epoch",
         "owner",
         "parked",
@@ -174,6 +181,8 @@ class FetchSession:
         self.next_epoch = 1
         self.is_incremental = False
         """False for the first answer, which names every partition; true for all later ones."""
+        self.is_over = False
+        """True if the session was removed, or has no id and its request was answered."""
         self.counted = 0
         """How many of its partitions are counted against `MAX_PARTITIONS`."""
         self.partitions: dict[PartitionKey, FetchedPartition] = {}
@@ -212,6 +221,12 @@ class FetchSession:
                 fetched.stop_waiting()
                 self.ready.pop(fetched, None)
 
+    def begin_again(self, positions: Iterable[FetchPosition]) -> None:
+        """Use a session without an id for another request, which names the same partitions."""
+        self.is_over = False
+        self.ready.clear()
+        self.update(positions)
+
     def to_read(self) -> tuple[FetchedPartition, ...]:
         """Those that the next look reads. Only the later answers of a session may leave out some."""
         if self.is_incremental and len(self.ready) > MAX_READ:
@@ -222,11 +237,13 @@ class FetchSession:
         """A request was answered or abandoned: without a session id nobody waits for progress any longer."""
         if not self.session_id:
             self.close()
+            for fetched in self.partitions.values():
+                fetched.partition = None  # it may be deleted before this object is used again, if ever
 
     def close(self) -> None:
+        self.is_over = True
         for fetched in self.partitions.values():
             fetched.stop_waiting()
-            fetched.partition = None  # which may be deleted before this session goes on, if ever
 
 
 class SessionOwner(Protocol):

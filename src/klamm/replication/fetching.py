@@ -258,9 +258,12 @@ def settle(session: FetchSession, answers: Iterable[PartitionAnswer]) -> list[Pa
 
 
 def _may_read_more(session: FetchSession, fetched: FetchedPartition) -> bool:
-    """True when the byte limit, and not the end of the log, kept a partition from giving records."""
+    """True when the byte limit, and not the end of the log, kept a partition from giving records.
+
+    Or when it must be found again: it changed while a thread was reading.
+    """
     partition = fetched.partition
-    if partition is None:
+    if partition is None or fetched.has_changed:
         return True
     end_offset = partition.log.log_end_offset if session.is_follower else partition.high_watermark
     return fetched.position.fetch_offset < end_offset
