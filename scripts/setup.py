@@ -26,6 +26,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 ENVIRONMENT = REPOSITORY / ".venv"
 CACHE = REPOSITORY / ".cache"
+CONSTRAINTS = REPOSITORY / "constraints.txt"
 OLDEST_PYTHON = (3, 11)
 # Debian splits ensurepip off into a package of its own.
 VENV_PACKAGE = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
@@ -123,29 +124,32 @@ def pip_install(*arguments: str | Path) -> None:
         pip: list[str | Path] = [ENVIRONMENT / "bin/python", "-m", "pip"]
     else:
         pip = [sys.executable, "-m", "pip", "--python", ENVIRONMENT / "bin/python"]
-    run([*pip, "install", "--quiet", "--disable-pip-version-check", *arguments], cwd=REPOSITORY)
+    # The option -c would not hold where pip builds klamm. There old versions of pip read the first variable,
+    # new ones the second. The path is relative, because pip takes one with a space for two.
+    constraints = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), CONSTRAINTS.name)
+    install = [*pip, "install", "--quiet", "--disable-pip-version-check", *arguments]
+    run(install, cwd=REPOSITORY, env=os.environ | constraints)
 
 
 def install_klamm() -> None:
-    constraints = REPOSITORY / "constraints.txt"
     # An editable install contains the path of the clone, so the path is part of the stamp.
     stamp = Stamp(
-        ENVIRONMENT / "klamm.stamp", REPOSITORY / "pyproject.toml", constraints, extra=str(REPOSITORY)
+        ENVIRONMENT / "klamm.stamp", REPOSITORY / "pyproject.toml", CONSTRAINTS, extra=str(REPOSITORY)
     )
     if stamp.stands():
         return
     say("installing klamm and its dependencies into .venv (Spark among them: 430 MB)")
-    pip_install("-c", constraints, "-e", ".[spark,zookeeper]")
+    pip_install("-e", ".[spark,zookeeper]")
     stamp.set()
 
 
 def install_development_tools() -> None:
-    requirements, constraints = REPOSITORY / "requirements-dev.txt", REPOSITORY / "constraints.txt"
-    stamp = Stamp(ENVIRONMENT / "dev.stamp", requirements, constraints)
+    requirements = REPOSITORY / "requirements-dev.txt"
+    stamp = Stamp(ENVIRONMENT / "dev.stamp", requirements, CONSTRAINTS)
     if stamp.stands():
         return
     say("installing the test tools and Python's Kafka clients into .venv")
-    pip_install("-c", constraints, "-r", requirements)
+    pip_install("-r", requirements)
     stamp.set()
 
 

@@ -5,8 +5,8 @@
     .venv/bin/python scripts/versions.py newest     only the newest versions
 
 The script creates one environment for the oldest versions and one for the newest, in .cache/versions. It
-creates an environment again when pyproject.toml or this script changes. Both environments hold the same test
-tools, in the versions of requirements-dev.txt.
+creates an environment again when pyproject.toml, constraints.txt or this script changes. Both environments
+hold the same test tools, in the versions of constraints.txt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from setup import CACHE, REPOSITORY, SetupError, Stamp, run, say
+from setup import CACHE, CONSTRAINTS, REPOSITORY, SetupError, Stamp, run, say
 
 ENVIRONMENTS = CACHE / "versions"
 ENDS = ("oldest", "newest")
@@ -70,16 +70,15 @@ def oldest_versions(required: list[str]) -> list[str]:
 
 
 def test_tool_versions() -> list[str]:
-    """The lines of requirements-dev.txt for the packages in `TEST_TOOLS`."""
-    lines = (REPOSITORY / "requirements-dev.txt").read_text().splitlines()
-    return [line for line in lines if line.partition("==")[0] in TEST_TOOLS]
+    """The lines of constraints.txt for the packages in `TEST_TOOLS`."""
+    return [line for line in CONSTRAINTS.read_text().splitlines() if line.partition("==")[0] in TEST_TOOLS]
 
 
 def make_environment(end: str) -> Path:
     """Create the environment with the `oldest` or `newest` versions, and return the path of its Python."""
     folder = ENVIRONMENTS / end
     python = folder / "bin/python"
-    stamp = Stamp(folder / "klamm.stamp", REPOSITORY / "pyproject.toml", Path(__file__))
+    stamp = Stamp(folder / "klamm.stamp", REPOSITORY / "pyproject.toml", CONSTRAINTS, Path(__file__))
     if stamp.stands():
         return python
     say(f"installing the {end} versions into {folder.relative_to(REPOSITORY)} (Spark among them: 430 MB)")

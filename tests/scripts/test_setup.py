@@ -48,6 +48,22 @@ def test_a_step_is_done_again_when_its_sources_change(setup: ModuleType, tmp_pat
     assert not setup.Stamp(tmp_path / "done/stamp", source).stands()
 
 
+def test_the_pins_hold_for_what_is_installed_and_for_what_builds_it(
+    setup: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup, "ENVIRONMENT", tmp_path)
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin", "pip", "exit 1")
+    told = tmp_path / "told"
+    variables = '"$PIP_CONSTRAINT" "$PIP_BUILD_CONSTRAINT"'
+    program(tmp_path / "bin", "python", f'[ -f "$PIP_CONSTRAINT" ] && echo {variables} "$@" >> {told}')
+    setup.install_klamm()
+    setup.install_development_tools()
+    calls = told.read_text().splitlines()
+    assert len(calls) == 2
+    assert all(call.startswith("constraints.txt constraints.txt -m pip install") for call in calls)
+
+
 def test_missing_programs_are_named_in_one_line(
     setup: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,5 @@
-"""The ranges of dependencies: each has a lower end, none is a single version, and our pins lie within."""
+"""The ranges of dependencies: each has a lower end, none is a single version, and our pins lie within. Only
+constraints.txt pins."""
 
 from __future__ import annotations
 
@@ -24,25 +25,32 @@ def versions(monkeypatch):
 
 
 def everything_required() -> list[Requirement]:
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    pyproject = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    project = pyproject["project"]
     lines = [
+        *pyproject["build-system"]["requires"],
         *project["dependencies"],
         *(each for extra in project["optional-dependencies"].values() for each in extra),
     ]
     return [Requirement(line) for line in lines if not line.startswith("klamm")]
 
 
+def pins() -> dict[str, str]:
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
 @pytest.mark.parametrize("required", everything_required(), ids=lambda each: each.name)
 def test_a_dependency_is_a_range_that_holds_our_own_version(required):
     operators = {specifier.operator for specifier in required.specifier}
     assert ">=" in operators and not operators & {"==", "===", "~="}
-    pins = dict(
-        line.split("==")
-        for line in (REPOSITORY / "constraints.txt").read_text().splitlines()
-        if "==" in line and not line.startswith("#")
-    )
-    if required.name in pins:
-        assert Version(pins[required.name]) in required.specifier
+    assert Version(pins()[required.name]) in required.specifier
+
+
+def test_what_development_needs_is_named_without_versions_and_pinned():
+    lines = (REPOSITORY / "requirements-dev.txt").read_text().splitlines()
+    names = [line for line in lines if not line.startswith(("#", "-e "))]
+    assert names and [name for name in names if name not in pins()] == []
 
 
 def test_uvloop_is_left_out_where_there_is_none():
