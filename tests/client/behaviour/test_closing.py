@@ -117,6 +117,30 @@ def test_offsets_of_a_topic_that_is_not_there(face: Face, bootstrap: str) -> Non
         assert name not in admin.list_topics(), "asking created it"
 
 
+def wait_for_refreshes(consumer: Any) -> None:
+    """Wait for more than one, because a refresh may be under way that began before."""
+    before = consumer.counters()["metadata_refreshes"]
+    wait_until(lambda: consumer.counters()["metadata_refreshes"] > before + 3, "it refreshed metadata")
+
+
+def test_a_consumer_does_not_bring_back_what_it_read_before(
+    face: Face, bootstrap: str, new_topic: NewTopic
+) -> None:
+    first, second, other = new_topic(), new_topic(), new_topic()
+    with face.consumer(bootstrap, metadata_max_age_ms=50) as consumer, face.admin(bootstrap) as admin:
+        consumer.assign([(first, 0)])
+        assert consumer.position((first, 0)) == 0
+        consumer.assign([(second, 0)])
+        assert consumer.position((second, 0)) == 0
+        consumer.unsubscribe()
+        consumer.assign([(other, 0)])
+        wait_for_refreshes(consumer)
+        admin.delete_topic(first)
+        admin.delete_topic(second)
+        wait_for_refreshes(consumer)
+        assert not {first, second} & set(admin.list_topics())
+
+
 def test_a_consumer_that_asked_for_a_topic_does_not_bring_it_back(
     face: Face, bootstrap: str, new_topic: NewTopic
 ) -> None:
@@ -127,7 +151,7 @@ def test_a_consumer_that_asked_for_a_topic_does_not_bring_it_back(
         place = (topic, 0)
         assert consumer.beginning_offsets(place) == consumer.end_offsets(place) == {place: 0}
         assert consumer.offsets_for_times({place: 0}) == {place: None}
+        wait_for_refreshes(consumer)
         admin.delete_topic(topic)
-        refreshes = consumer.counters()["metadata_refreshes"]
-        wait_until(lambda: consumer.counters()["metadata_refreshes"] > refreshes + 3, "it refreshed metadata")
+        wait_for_refreshes(consumer)
         assert topic not in admin.list_topics()

@@ -175,8 +175,10 @@ class ConsumerEngine:
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         self.subscription.assign(partitions)
+        before = {partition.topic for partition in self.positions.states}
         self.positions.assign(partitions)
         if self._loop is not None:
+            self.network.drop_topics(before - {partition.topic for partition in partitions})
             self._ask_for_topics()
 
     async def unsubscribe(self) -> None:
@@ -184,7 +186,8 @@ class ConsumerEngine:
             await self.session._close()
         await self._give_up(monotonic() + self.timeout_seconds)
         self.network.want_all_topics(False)
-        self.network.drop_topics(self.subscription.topics(self.network.metadata.topics))
+        assigned = {partition.topic for partition in self.positions.states}
+        self.network.drop_topics(assigned | self.subscription.topics(self.network.metadata.topics))
         self.subscription.clear()
         self.positions.assign(())
 
