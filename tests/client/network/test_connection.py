@@ -368,6 +368,32 @@ async def test_a_throttled_connection_pauses() -> None:
         await close(connection)
 
 
+class TickingLoop:
+    """A loop whose clock goes on by `tick` with every look at it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tick: float) -> None:
+        self._loop = loop
+        self._tick = tick
+        self._offset = 0.0
+
+    def time(self) -> float:
+        self._offset += self._tick
+        return self._loop.time() + self._offset
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+async def test_a_pause_that_ends_while_it_is_looked_at_is_over() -> None:
+    async with FakeBroker() as broker:
+        connection = await connect(broker)
+        connection._loop = TickingLoop(asyncio.get_running_loop(), 0.05)  # type: ignore[assignment]
+        connection._throttle(0.075, connection._loop.time())
+        async with asyncio.timeout(10):
+            await connection.drained()
+        await close(connection)
+
+
 # ---- the end
 
 

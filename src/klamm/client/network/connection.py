@@ -124,11 +124,14 @@ class BrokerConnection(asyncio.BufferedProtocol):
     @property
     def writable(self) -> bool:
         """True if `drained` would return at once."""
+        return self._is_writable_at(self._loop.time() if self._throttled_until else 0.0)
+
+    def _is_writable_at(self, now: float) -> bool:
         return not (
             self.closed
             or self._is_paused
             or self.in_flight >= MAX_IN_FLIGHT_REQUESTS
-            or (self._throttled_until and self._throttled_until > self._loop.time())
+            or self._throttled_until > now
         )
 
     @property
@@ -192,12 +195,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     async def drained(self) -> None:
         """Wait until more requests may be sent. Raises ConnectionFailed if the connection ends meanwhile."""
-        while not self.writable:
+        # The clock is read once in a round: else a pause could end between the look and setting its timer.
+        while not self._is_writable_at(now := self._loop.time()):
             if self.closed:
                 raise self._ended("nothing more can be sent")
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._drain_waiters.append(waiter)
-            pause = self._throttled_until - self._loop.time()
+            pause = self._throttled_until - now
             timer = self._loop.call_later(pause, self._wake_drained) if pause > 0 else None
             try:
                 await waiter
