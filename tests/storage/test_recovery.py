@@ -103,6 +103,29 @@ def test_a_torn_tail_is_cut(tmp_path: Path, lost_bytes: int) -> None:
     check(harness, 59)
 
 
+@pytest.mark.parametrize("lost_batches", [1, 2])
+def test_a_segment_that_lost_whole_batches_at_its_end_ends_the_log(tmp_path: Path, lost_batches: int) -> None:
+    """Power failed before the end of a full segment was on the disk, and the next segment was there."""
+    harness = filled(tmp_path)
+    segment, following = harness.log.segments[1:3]
+    sizes = [
+        len(batch)
+        for batch in all_batches(harness.log)
+        if segment.base_offset <= parse_header(batch).base_offset < following.base_offset
+    ]
+    os.truncate(segment.path(LOG_SUFFIX), sum(sizes[:-lost_batches]))
+    harness.crash_and_open()
+    check(harness, following.base_offset - lost_batches)
+
+
+def test_holes_that_compaction_leaves_are_no_losses(tmp_path: Path) -> None:
+    harness = filled(tmp_path, cleanup_compact=True)
+    segment, following = harness.log.segments[1:3]
+    last = all_batches(harness.log)[following.base_offset - 1]
+    os.truncate(segment.path(LOG_SUFFIX), segment.size - len(last))
+    assert harness.crash_and_open().log_end_offset == 60
+
+
 def test_a_batch_that_fails_its_crc_ends_the_log(tmp_path: Path) -> None:
     harness = filled(tmp_path)
     damaged = harness.log.segments[2]

@@ -170,20 +170,33 @@ class LogLoader:
                     self.report(
                         f"{segment.path(LOG_SUFFIX)}: checked {segment.size - start} bytes, all whole"
                     )
-                if not is_last:
+                if is_last:
+                    break
+                if not self._has_hole(end_offset, segments[place + 1]):
                     segment.seal()
-                continue
-            self.report(
-                f"{segment.path(LOG_SUFFIX)}: {broken}; cut {segment.size - broken.position} bytes, "
-                f"the log ends at offset {end_offset}"
-            )
-            self._cut(segment, broken.position)
+                    continue
+                self.report(
+                    f"{segment.path(LOG_SUFFIX)}: it ends at offset {end_offset}, before the next segment; "
+                    "the log ends there"
+                )
+            else:
+                self.report(
+                    f"{segment.path(LOG_SUFFIX)}: {broken}; cut {segment.size - broken.position} bytes, "
+                    f"the log ends at offset {end_offset}"
+                )
+                self._cut(segment, broken.position)
             if not is_last:
                 self.report(f"{self.topic_partition}: dropped {len(segments) - place - 1} later segments")
                 self._remove(segments[place + 1 :])
                 del segments[place + 1 :]
             break
         return end_offset
+
+    def _has_hole(self, end_offset: int, following: Segment) -> bool:
+        """True if the end of a segment is lost: power failed before it was on the disk, and what was written
+        after it to the next segment was there already. Compaction leaves such holes, too, and loses
+        nothing."""
+        return end_offset != following.base_offset and not self.config.cleanup_compact
 
     def _cut(self, segment: Segment, size: int) -> None:
         segment.size = size
