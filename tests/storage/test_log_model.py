@@ -36,6 +36,8 @@ class LogLife(RuleBasedStateMachine):
             segment_bytes=segment_bytes,
             retention_ms=-1,
             message_timestamp_after_max_ms=2**60,
+            # A leader's batches have gaps between them only where it compacts.
+            cleanup_compact=True,
         )
         self.batches: list[bytes] = []
         """What the log holds, from its first segment on."""
