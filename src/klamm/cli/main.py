@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from klamm.cli import cluster, ingest, pipeline
+from klamm.cli.broker import broker
 from klamm.cli.up import up
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ def root() -> None:
 
 
 app.command()(up)
+app.command()(broker)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(ingest.app, name="ingest")
 app.add_typer(pipeline.app, name="pipeline")

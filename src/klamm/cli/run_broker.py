@@ -19,25 +19,14 @@ COMMAND_VARIABLES = frozenset({LOG_LEVEL_VARIABLE, "KLAMM_BOOTSTRAP"})
 """Variables of the commands, which are not broker settings."""
 
 
-def run_broker(
-    *,
-    host: str,
-    port: int,
-    data_dir: Path | None,
-    config_file: Path | None,
-    settings: list[str],
-    is_address_given: bool,
-) -> None:
-    """Run a broker until SIGTERM or SIGINT. Raises CannotStart with one line that says why."""
-    flags = list(settings)
-    if is_address_given:
-        address = f"[{host}]" if ":" in host else host
-        flags.insert(0, f"listeners=PLAINTEXT://{address}:{port}")
-    if data_dir is not None:
-        flags.insert(0, f"log.dirs={data_dir}")
+def run_broker(*, config_file: Path | None, settings: list[str], stops_with_stdin: bool = False) -> None:
+    """Run a broker until SIGTERM or SIGINT, or until the standard input ends if `stops_with_stdin`.
+
+    `settings` are KEY=VALUE; later ones win. Raises CannotStart with one line that says why.
+    """
     environment = {name: value for name, value in os.environ.items() if name not in COMMAND_VARIABLES}
     try:
-        config = load_broker_config(config_file, environment, flags)
+        config = load_broker_config(config_file, environment, settings)
     except ConfigError as error:
         raise CannotStart(str(error)) from None
     except OSError as error:
@@ -45,15 +34,24 @@ def run_broker(
     # A worker thread that computes releases the interpreter lock after this time, so the loop waits no
     # longer.
     sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
-    event_loop.run(_serve(config))
+    event_loop.run(_serve(config, stops_with_stdin))
 
 
-async def _serve(config: BrokerConfig) -> None:
+async def _serve(config: BrokerConfig, stops_with_stdin: bool) -> None:
     node = BrokerNode(config)
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, node.request_stop)
     await node.start()
+    if stops_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), _stop_at_end, loop, node)
     print(f"klamm: broker {node.node_id} listens on {node.bootstrap}", flush=True)
     await node.run_until_stopped()
     print("klamm: stopped cleanly", flush=True)
+
+
+def _stop_at_end(loop: asyncio.AbstractEventLoop, node: BrokerNode) -> None:
+    """The standard input can be read: at its end its writer, who supervises this broker, is gone."""
+    if not os.read(sys.stdin.fileno(), 1024):
+        loop.remove_reader(sys.stdin.fileno())
+        node.request_stop()

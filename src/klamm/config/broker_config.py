@@ -13,7 +13,15 @@ from itertools import dropwhile
 from typing import NamedTuple
 
 from klamm.config.broker_keys import BROKER_KEYS, find_broker_row
-from klamm.config.listeners import Listener, check_listeners, parse_listeners
+from klamm.config.cluster_keys import check_replica_selector
+from klamm.config.listeners import (
+    BROKERS,
+    Listener,
+    add_listener_for_brokers,
+    check_listener_of_brokers,
+    check_listeners,
+    parse_listeners,
+)
 from klamm.config.rows import ConfigError, ConfigSource, ConfigValue
 from klamm.config.values import ConfigValues
 
@@ -29,7 +37,15 @@ class SourcedText(NamedTuple):
 class BrokerConfig(ConfigValues):
     """The effective configuration. It never changes: `with_dynamic` returns a new one."""
 
-    __slots__ = ("_layers", "_origins", "_parsed", "_static", "advertised_listeners", "listeners")
+    __slots__ = (
+        "_layers",
+        "_origins",
+        "_parsed",
+        "_static",
+        "advertised_listeners",
+        "inter_broker_listener_name",
+        "listeners",
+    )
 
     def __init__(
         self,
@@ -59,6 +75,15 @@ class BrokerConfig(ConfigValues):
         self.advertised_listeners: tuple[Listener, ...] | None = (
             None if self["advertised.listeners"] is None else self._listeners_of("advertised.listeners")
         )
+        self.inter_broker_listener_name: str | None = None
+        """The name of the listener that other brokers connect to; None if the broker is alone."""
+        if self["klamm.coordination.url"] is not None:
+            given = self.optional_str("inter.broker.listener.name")
+            self.inter_broker_listener_name = BROKERS if given is None else given.upper()
+            if given is None and self.listeners:
+                self.listeners, self.advertised_listeners = add_listener_for_brokers(
+                    self.listeners, self.advertised_listeners
+                )
         self._check_together()
 
     def _parse_layer(self, layer: Mapping[str, str]) -> dict[str, ConfigValue]:
@@ -95,6 +120,9 @@ class BrokerConfig(ConfigValues):
             check_listeners(
                 self.listeners, self.advertised_listeners, self.str_("listener.security.protocol.map")
             )
+            if self.inter_broker_listener_name is not None:
+                check_listener_of_brokers(self.listeners, self.inter_broker_listener_name)
+            check_replica_selector(self.optional_str("replica.selector.class"))
             self._check_order("group.min.session.timeout.ms", "group.max.session.timeout.ms")
             self._check_order("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms")
             if not self.list_("log.dirs"):

@@ -1,13 +1,14 @@
 """All broker keys, in `BROKER_KEYS`.
 
-The keys of network, topics, groups and producers are written here, those of logs in `log_keys`, and those
-that have no effect in `kafka_keys`.
+The keys of network, topics, groups and producers are written here, those of clusters in `cluster_keys`, those
+of logs in `log_keys`, and those that have no effect in `kafka_keys`.
 """
 
 from __future__ import annotations
 
 import re
 
+from klamm.config.cluster_keys import CLUSTER_ROWS
 from klamm.config.kafka_keys import SECURITY_REFUSAL, rows_without_effect
 from klamm.config.log_keys import LOG_ROWS
 from klamm.config.rows import (
@@ -326,6 +327,7 @@ _PRODUCER_ROWS = [
 BROKER_KEYS = table(
     [
         *_NETWORK_ROWS,
+        *CLUSTER_ROWS,
         *_TOPIC_ROWS,
         *LOG_ROWS,
         *_GROUP_ROWS,

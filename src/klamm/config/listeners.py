@@ -15,6 +15,8 @@ from klamm.config.rows import ConfigError
 
 _ADDRESS = re.compile(r"([^:/]+)://(\[[0-9a-fA-F:.%]*\]|[^:\[\]/]*):(-?\d+)")
 _WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})
+BROKERS = "BROKERS"
+"""The name of the listener for brokers that a broker of a cluster opens by itself."""
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -59,13 +61,41 @@ def parse_listeners(key: str, addresses: tuple[str, ...]) -> tuple[Listener, ...
     return tuple(listeners)
 
 
+def add_listener_for_brokers(
+    listeners: tuple[Listener, ...], advertised: tuple[Listener, ...] | None
+) -> tuple[tuple[Listener, ...], tuple[Listener, ...] | None]:
+    """Both with a listener for brokers only, beside the first listener and on a free port."""
+    first, *_ = listeners
+    told = next((each for each in advertised or () if each.name == first.name), first)
+    return (
+        (*listeners, Listener(BROKERS, first.host, 0)),
+        None if advertised is None else (*advertised, Listener(BROKERS, told.host, 0)),
+    )
+
+
+def check_listener_of_brokers(listeners: tuple[Listener, ...], name: str) -> None:
+    """Raise ConfigError unless `name` is a listener that clients do not use by accident."""
+    others = [each for each in listeners if each.name != name]
+    if len(others) == len(listeners):
+        problem = f"no listener is named {name}"
+    elif not others:
+        problem = "it is the only listener, and clients must have one of their own: add a listener for them"
+    else:
+        return
+    raise ConfigError(
+        f"inter.broker.listener.name={name!r} is refused: {problem}; or leave the key out, and the "
+        "broker opens a listener for brokers by itself",
+        key="inter.broker.listener.name",
+    )
+
+
 def check_listeners(
     listeners: tuple[Listener, ...], advertised: tuple[Listener, ...] | None, protocol_map: str
 ) -> None:
     """Raise ConfigError if a broker cannot serve a listener or clients could not connect to it."""
     if not listeners:
         raise ConfigError("listeners is refused: it must name at least one NAME://host:port", key="listeners")
-    protocol_of = _parse_protocol_map(protocol_map)
+    protocol_of = {BROKERS: "PLAINTEXT", **_parse_protocol_map(protocol_map)}
     for listener in listeners:
         protocol = protocol_of.get(listener.name)
         if protocol is None:
