@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from klamm.cluster.image import PartitionImage
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.records.batch import parse_header
 from klamm.records.builder import build_batch, number_records
+from klamm.replication.context import ReplicationContext
 from klamm.replication.fetch_sessions import HIGH_WATERMARK_NOT_GIVEN, FetchPosition, PartitionKey
 from klamm.replication.partition import Partition
 from klamm.storage.log import AppendResult, Log
@@ -34,9 +36,18 @@ def open_log(directory: Path, topic: str = "orders", index: int = 0, config: Log
 def open_partition(
     directory: Path, topic: str = "orders", index: int = 0, config: LogConfig | None = None
 ) -> Partition:
-    partition = Partition(topic, index, TOPIC_ID, open_log(directory, topic, index, config))
-    partition.replicas = partition.isr = (1,)
+    partition = Partition(topic, index, TOPIC_ID, open_log(directory, topic, index, config), alone())
+    partition.take_over(ALONE)
     return partition
+
+
+ALONE = PartitionImage(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
+"""The state of a partition whose only replica is on broker 1."""
+
+
+def alone() -> ReplicationContext:
+    """What partitions of broker 1 share, if the broker is alone."""
+    return ReplicationContext(1, lambda: NOW_MS)
 
 
 def append(partition: Partition, *values: bytes, **options: int) -> AppendResult:

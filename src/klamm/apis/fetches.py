@@ -48,6 +48,10 @@ Answer = FetchResponse | Steps[FetchResponse] | list[Any]
 """A message, the steps that make one, or the chunks of an encoded frame."""
 
 
+_FIRST_FROM_FOLLOWERS = 11
+"""Consumers may read from a follower since they tell their rack (KIP-392)."""
+
+
 class FetchOptions(NamedTuple):
     """What a request says of its whole answer."""
 
@@ -335,9 +339,17 @@ class Fetch:
 
     def _find_partition(self, key: PartitionKey) -> Partition:
         name, index = key
+        partitions = self.broker.partitions
         if isinstance(name, bytes):
-            return self.broker.partitions.get_by_id(name, index)
-        return self.broker.partitions.get(name, index)
+            name = partitions.topic_of(name)
+        partition = partitions.get(name, index)
+        if (
+            partition.follower is None
+            or self.session.is_follower
+            or self.options.version < _FIRST_FROM_FOLLOWERS
+        ):
+            partition.check_led_or_offline()
+        return partition
 
     def _new_reading(self, max_files: int) -> Reading:
         options = self.options

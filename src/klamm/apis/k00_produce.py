@@ -214,9 +214,9 @@ class _Produce:
                 "the request has more than one batch for this partition; nothing of them was written",
             )
         if by_id:
-            partition = self.broker.partitions.get_by_id(topic.topic_id, index)
+            partition = self.broker.partitions.led_by_id(topic.topic_id, index)
         else:
-            partition = self.broker.partitions.get(topic.name, index)
+            partition = self.broker.partitions.led(topic.name, index)
         if partition.topic in INTERNAL_TOPICS and self.request.client_id != _CLIENT_ID_OF_BROKERS:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -81,7 +81,7 @@ async def _look_up(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"timestamp {asked.timestamp} is not supported in ListOffsets version {version}",
             )
-        partition = broker.partitions.get(topic, asked.partition_index)
+        partition = broker.partitions.led(topic, asked.partition_index)
         partition.check_online()
         partition.check_leader_epoch(asked.current_leader_epoch)
         response.offset, response.timestamp, leader_epoch = await _find(
@@ -100,6 +100,7 @@ async def _find(
     """(offset, timestamp, leader epoch) of what was asked for."""
     log = partition.log
     if timestamp == LATEST:
+        partition.check_high_watermark_known()
         end = partition.last_stable_offset if is_read_committed else partition.high_watermark
         return end, -1, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):

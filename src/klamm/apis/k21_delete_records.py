@@ -53,7 +53,7 @@ async def handle(broker: Broker, request: Request[DeleteRecordsRequest]) -> Step
 def _delete(broker: Broker, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
     result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
     try:
-        partition = broker.partitions.get(topic, asked.partition_index)
+        partition = broker.partitions.led(topic, asked.partition_index)
         topic_image = broker.cluster.image.topics.get(topic)
         if topic_image is not None and topic_image.is_internal:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic")

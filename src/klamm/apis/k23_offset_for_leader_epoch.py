@@ -40,7 +40,7 @@ def handle(
 def _end_of_epoch(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     result = EpochEndOffset(partition=asked.partition)
     try:
-        partition = broker.partitions.get(topic, asked.partition)
+        partition = broker.partitions.led(topic, asked.partition)
         partition.check_leader_epoch(asked.current_leader_epoch)
         if asked.leader_epoch == partition.leader_epoch:
             result.leader_epoch, result.end_offset = asked.leader_epoch, partition.log.log_end_offset

@@ -39,7 +39,7 @@ def handle(broker: Broker, request: Request[DescribeProducersRequest]) -> Steps[
 def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
     response = PartitionResponse(partition_index=index)
     try:
-        partition = broker.partitions.get(topic, index)
+        partition = broker.partitions.led(topic, index)
         entries = partition.log.producers.copy().entries  # some may expire before they are encoded
         response.active_producers = lazily(list(entries), lambda each: _state(each, entries[each]))
     except KafkaError as error:

@@ -24,6 +24,7 @@ from klamm.node.limits import open_files_limit, raise_descriptor_limit
 from klamm.node.offsets_log import TOPIC as OFFSETS_TOPIC
 from klamm.node.offsets_log import OffsetsLog
 from klamm.node.producer_ids import ProducerIdBlocks
+from klamm.replication.context import ReplicationContext
 from klamm.replication.fetch_sessions import FetchSessions
 from klamm.replication.partitions import Partitions, TopicSettings
 from klamm.server.dispatch import Dispatcher
@@ -120,7 +121,9 @@ class BrokerNode:
             raise CannotStart(f"the metadata in {self._store_path} cannot be read: {error}") from error
 
     async def _load_logs(self, image: ClusterImage) -> None:
-        self.partitions = Partitions(self.node_id, self.log_dirs, self._settings_of)
+        self.partitions = Partitions(
+            ReplicationContext(self.node_id, self.clock.now_ms), self.log_dirs, self._settings_of
+        )
         configs = {name: self._settings_of(topic).log for name, topic in image.topics.items()}
         loaded = await self.partitions.run_in_thread(
             self.log_dirs.load_logs, lambda topic: configs.get(topic, LogConfig())

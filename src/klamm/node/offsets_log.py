@@ -37,10 +37,10 @@ class OffsetsLog:
 
     def leader_epoch(self, partition: int) -> int | None:
         led = self._partitions.find(TOPIC, partition)
-        return None if led is None or led.is_offline else led.leader_epoch
+        return None if led is None or led.is_offline or led.leader is None else led.leader_epoch
 
     def _led(self, partition: int, leader_epoch: int) -> Partition:
-        led = self._partitions.get(TOPIC, partition)
+        led = self._partitions.led(TOPIC, partition)
         led.check_online()
         if led.leader_epoch != leader_epoch:
             raise KafkaError(

@@ -41,7 +41,7 @@ class Peers:
         config: BrokerConfig,
         brokers: Callable[[], Mapping[int, BrokerImage]],
     ) -> None:
-        """`listener_name` is that of all brokers' listener for brokers; `brokers` are those that are alive."""
+        """`listener_name` is that of every broker's listener for brokers; `brokers` are those alive."""
         self._brokers = brokers
         self._listener_name = listener_name
         self._pool = ConnectionPool(

@@ -135,7 +135,9 @@ class Reading:
                         must_return_one=must_return_one,
                     )
         except KafkaError as error:
-            return PartitionAnswer(fetched, error.as_result(), -1, -1, None)
+            # A follower whose offset is out of range begins anew where the leader's log starts.
+            log_start_offset = partition.log.log_start_offset if self._is_follower else -1
+            return PartitionAnswer(fetched, error.as_result(), -1, log_start_offset, None)
         except OSError as error:
             return PartitionAnswer(fetched, _unreadable(partition, error), -1, -1, None)
         return PartitionAnswer(

@@ -49,7 +49,7 @@ Ask = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 
 class IsrRequests:
     def __init__(self, node_id: int, broker_epoch: Callable[[], int], ask: Ask) -> None:
-        """`ask` sends a request to the controller; it raises a ClientError or KafkaError without an answer."""
+        """`ask` sends a request to the controller; it raises a ClientError or KafkaError if none answers."""
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._ask = ask

@@ -26,6 +26,7 @@ are caught up is in no list, and no timer looks at it (`LagWatch` in `progress.p
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -131,6 +132,11 @@ class Leader:
         A high watermark below the start of the epoch may be lower than what the leader before has told.
         """
         return self.high_watermark >= self.epoch_start_offset
+
+    @property
+    def followers(self) -> Collection[FollowerProgress]:
+        """What is known of each follower, for reading only."""
+        return self._followers.values()
 
     def low_watermark(self, log_start_offset: int) -> int:
         """The lowest log start offset of all replicas, the leader's being `log_start_offset`."""

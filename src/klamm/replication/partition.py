@@ -1,28 +1,36 @@
-"""A partition as the API handlers see it: its log, its leader epoch and its high watermark.
+"""A partition as the API handlers see it: its log, and this broker's role in it.
 
-Every produce and fetch passes through here. What differs between one replica and many (who may raise the
-high watermark, who must have a record before it is acknowledged) is decided here and nowhere else. In a
-partition with one replica the high watermark follows the log end at once; else `raise_high_watermark` raises
-it, and acknowledges the produces that wait for it.
+The role is decided by cores without IO: `leader.py` with `isr.py`, or `follower.py`. A partition without a
+role has no leader now, or has not been told yet. What handlers and fetchers do goes through here: this class
+tells the core, and does what the core decides: it raises the high watermark, acknowledges the produces that
+wait for it, wakes those who fetch, and has changes of the ISR sent to the controller.
 
 Those who watch a partition are told of the next progress once, and watch again when they have looked at it:
 so many appends in one iteration of the loop wake them once.
 
-Invariants: `high_watermark <= log.log_end_offset`; neither it nor `leader_epoch` ever goes back; consumers
-are given nothing at or above the high watermark.
+Invariants: `high_watermark <= log.log_end_offset`; the high watermark goes back only when a follower's log is
+cut below it; `leader_epoch` never goes back; consumers are given nothing at or above the high watermark.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from klamm.cluster.image import PartitionImage
+from klamm.cluster.image import NO_LEADER, PartitionImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
-from klamm.records.batch import BatchHeader
-from klamm.replication.closest_replica import NO_PREFERENCE
+from klamm.protocol.messages.k01_fetch import PartitionData
+from klamm.records.batch import BatchHeader, CorruptBatch
+from klamm.replication.closest_replica import NO_PREFERENCE, ReplicaProgress, closest_replica
+from klamm.replication.context import ReplicationContext
+from klamm.replication.follower import Action, Do, FetchPosition, Follower
+from klamm.replication.isr import IsrChange, Outcome
+from klamm.replication.leader import Leader
 from klamm.replication.waiting_produces import ProduceQueue
 from klamm.storage.log import AppendResult, FileSlice, Log
+
+NO_EPOCH = -1
+"""The leader epoch of a partition that has not been told its state yet."""
 
 
 class Watcher(Protocol):
@@ -35,36 +43,52 @@ class Watcher(Protocol):
 class Partition:
     __slots__ = (
         "__weakref__",
+        "_context",
         "_log_end_watchers",
+        "_min_insync_replicas",
         "_uncommitted_bytes",
         "_watchers",
+        "follower",
         "high_watermark",
         "index",
         "is_offline",
-        "is_only_replica",
         "isr",
+        "leader",
         "leader_epoch",
+        "leader_id",
         "log",
-        "min_insync_replicas",
+        "partition_epoch",
         "replicas",
         "topic",
         "topic_id",
         "waiting_produces",
     )
 
-    def __init__(self, topic: str, index: int, topic_id: TopicId, log: Log) -> None:
+    def __init__(
+        self,
+        topic: str,
+        index: int,
+        topic_id: TopicId,
+        log: Log,
+        context: ReplicationContext,
+        high_watermark: int = 0,
+    ) -> None:
+        """`high_watermark` is what is known of it from before the broker's start."""
         self.topic = topic
         self.index = index
         self.topic_id = topic_id
         self.log = log
-        self.leader_epoch = 0
+        self._context = context
+        self.leader: Leader | None = None
+        self.follower: Follower | None = None
+        self.leader_epoch = NO_EPOCH
+        self.leader_id = NO_LEADER
+        self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
-        self.min_insync_replicas = 1
-        self.high_watermark = log.log_end_offset
+        self._min_insync_replicas = 1
+        self.high_watermark = max(log.log_start_offset, min(high_watermark, log.log_end_offset))
         self.is_offline = False
-        self.is_only_replica = True
-        """What is in the log is committed."""
         self.waiting_produces: ProduceQueue | None = None
         """None until a produce waits for other replicas: most partitions never need it."""
         self._uncommitted_bytes = 0
@@ -78,20 +102,147 @@ class Partition:
         return TopicPartition(self.topic, self.index)
 
     @property
+    def key(self) -> tuple[bytes, int]:
+        """What names the partition in requests between brokers."""
+        return self.topic_id, self.index
+
+    @property
     def last_stable_offset(self) -> int:
         """Where read_committed consumers stop: the high watermark, as there are no open transactions."""
         return self.high_watermark
 
+    # ---- roles
+
+    def is_news(self, state: PartitionImage) -> bool:
+        """True if the controller's `state` is newer than what this partition was told last."""
+        return (state.leader_epoch, state.partition_epoch) > (self.leader_epoch, self.partition_epoch)
+
+    def needs_other_role(self, state: PartitionImage) -> bool:
+        """True if `state` ends the present leadership or following. Then nobody may fetch meanwhile."""
+        return state.leader_epoch > self.leader_epoch
+
     def take_over(self, state: PartitionImage) -> None:
-        """Follow what the cluster's image says of this partition."""
+        """Follow what the controller says of this partition; an older state changes nothing."""
+        if not self.is_news(state):
+            return
+        if self.needs_other_role(state):
+            self._resign()
+            self.leader_epoch = state.leader_epoch
+            self.leader_id = state.leader
+            self._take_role(state)
+            self._note(state)
+            self.notify_changed()
+            if self.leader is not None:
+                self._after(None)
+            return
+        self._note(state)
+        if self.leader is not None:
+            self._after(
+                self.leader.take_over(
+                    state.replicas, state.isr, state.partition_epoch, self._context.now_ms()
+                )
+            )
+
+    def _note(self, state: PartitionImage) -> None:
         self.replicas = state.replicas
         self.isr = state.isr
-        self.is_only_replica = len(state.replicas) <= 1
-        if self.is_only_replica:
-            self.raise_high_watermark(self.log.log_end_offset)
-        if state.leader_epoch > self.leader_epoch:
-            self.leader_epoch = state.leader_epoch
-            self.notify_changed()
+        self.partition_epoch = state.partition_epoch
+
+    def _take_role(self, state: PartitionImage) -> None:
+        context = self._context
+        if state.leader == context.node_id:
+            # Before the first append: else a later truncation would find the wrong offset.
+            self.log.begin_epoch(state.leader_epoch)
+            self.leader = Leader(
+                self.topic_partition,
+                context.lag_watch,
+                broker_id=context.node_id,
+                broker_epoch=context.broker_epoch,
+                leader_epoch=state.leader_epoch,
+                replicas=state.replicas,
+                isr=state.isr,
+                partition_epoch=state.partition_epoch,
+                log_end_offset=self.log.log_end_offset,
+                high_watermark=self.high_watermark,
+                min_insync_replicas=self._min_insync_replicas,
+                lag_time_max_ms=context.lag_time_max_ms(),
+                now_ms=context.now_ms(),
+            )
+        elif state.leader != NO_LEADER:
+            self.follower = Follower(
+                self.log,
+                leader_id=state.leader,
+                leader_epoch=state.leader_epoch,
+                high_watermark=self.high_watermark,
+            )
+
+    def resign(self) -> None:
+        """Lead and follow no longer, until the controller says otherwise in a newer leader epoch."""
+        self._resign()
+        self.notify_changed()
+
+    def _resign(self) -> None:
+        if self.leader is not None:
+            self._context.lag_watch.discard(self.leader)
+            self.leader = None
+            self.refuse_waiting_produces(self._not_led())
+        self.follower = None
+        self._uncommitted_bytes = 0
+
+    def check_led(self) -> None:
+        """Raise NOT_LEADER_OR_FOLLOWER unless this broker leads the partition."""
+        if self.leader is None:
+            raise self._not_led()
+
+    def check_led_or_offline(self) -> None:
+        """As `check_led`, but a partition that is offline is told as such when it is read or written."""
+        if not self.is_offline:
+            self.check_led()
+
+    def check_high_watermark_known(self) -> None:
+        """Raise OFFSET_NOT_AVAILABLE while a new leader may know a lower high watermark than the one before
+        has told: else offsets would go backwards for clients (KIP-207)."""
+        if self.leader is not None and not self.leader.may_answer_latest:
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"the new leader of {self.topic}-{self.index} does not know its high watermark yet",
+            )
+
+    def _not_led(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{self.index} is not led by this broker"
+        )
+
+    def set_min_insync_replicas(self, count: int) -> None:
+        self._min_insync_replicas = count
+        if self.leader is not None and self.leader.min_insync_replicas != count:
+            self.leader.set_min_insync_replicas(count)
+            self._after(None)
+
+    def on_isr_outcome(
+        self, change: IsrChange, outcome: Outcome, isr: tuple[int, ...], partition_epoch: int
+    ) -> IsrChange | None:
+        """The controller has answered, or has not; returns the change to send next, if there is one."""
+        leader = self.leader
+        if leader is None or leader.leader_epoch != change.leader_epoch:
+            return None
+        following = leader.on_alter_partition(change, outcome, self._context.now_ms(), isr, partition_epoch)
+        self.isr = leader.isr.committed
+        self.partition_epoch = max(self.partition_epoch, leader.isr.partition_epoch)
+        self._raise_high_watermark(leader.high_watermark)
+        return following
+
+    def propose(self, change: IsrChange) -> None:
+        self._context.propose(self, change)
+
+    def _after(self, change: IsrChange | None) -> None:
+        """The leader was told something: do what follows from it."""
+        assert self.leader is not None
+        self._raise_high_watermark(self.leader.high_watermark)
+        if change is not None:
+            self._context.propose(self, change)
+
+    # ---- checks
 
     def check_online(self) -> None:
         if self.is_offline:
@@ -116,35 +267,72 @@ class Partition:
 
     def check_enough_replicas(self, code: ErrorCode = ErrorCode.NOT_ENOUGH_REPLICAS) -> None:
         """Raise `code` unless enough replicas are in sync for an append with acks=all."""
-        needed = min(self.min_insync_replicas, len(self.replicas))
-        if len(self.isr) < needed:
+        leader = self.leader
+        if leader is not None and not leader.has_enough_replicas:
             raise KafkaError(
                 code,
-                f"{self.topic}-{self.index} has {len(self.isr)} replicas in sync; "
-                f"acks=all needs {needed} (min.insync.replicas)",
+                f"{self.topic}-{self.index} has {len(self.isr)} replicas in sync; acks=all needs "
+                f"{min(self._min_insync_replicas, len(self.replicas))} (min.insync.replicas)",
             )
+
+    # ---- as leader
 
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> AppendResult:
         """Append one validated batch as leader; it is on its way to disk when this returns."""
         if self.is_offline:
             self.check_online()
+        leader = self.leader
+        if leader is None:
+            raise self._not_led()
         result = self.log.append(batch, header, self.leader_epoch, now_ms)
         if not result.is_duplicate:
+            leader.on_append(result.last_offset + 1)
+            self._uncommitted_bytes += len(batch)
             if self._log_end_watchers:
                 self._tell_of_log_end(len(batch))
-            if self.is_only_replica:
-                self.high_watermark = result.last_offset + 1
-                if self._watchers:
-                    self._tell_of_high_watermark(len(batch))
-            else:
-                self._uncommitted_bytes += len(batch)
+            if leader.high_watermark > self.high_watermark:
+                self._raise_high_watermark(leader.high_watermark)
         return result
 
-    def raise_high_watermark(self, offset: int) -> None:
+    def on_follower_fetch(
+        self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int
+    ) -> None:
+        """A follower of this leader epoch has everything before `fetch_offset`.
+
+        Raises NOT_LEADER_OR_FOLLOWER for a broker that has no replica, or if this broker does not lead.
+        """
+        leader = self.leader
+        if leader is None:
+            raise self._not_led()
+        change = leader.on_fetch(
+            replica_id, broker_epoch, fetch_offset, log_start_offset, self._context.now_ms()
+        )
+        if change is not None or leader.high_watermark > self.high_watermark:
+            self._after(change)
+
+    def closest_replica(self, rack: str, fetch_offset: int) -> int:
+        """The replica that a consumer in `rack` should read from (KIP-392), or NO_PREFERENCE."""
+        racks = self._context.racks()
+        leader = self.leader
+        if not racks or leader is None:
+            return NO_PREFERENCE
+        replicas = [ReplicaProgress(leader.broker_id, racks.get(leader.broker_id), True, 0, 0)]
+        replicas += [
+            ReplicaProgress(
+                each.broker_id,
+                racks.get(each.broker_id),
+                each.broker_id in self.isr and each.broker_id in racks,
+                each.log_start_offset,
+                each.log_end_offset,
+            )
+            for each in leader.followers
+        ]
+        return closest_replica(rack, fetch_offset, leader.broker_id, replicas)
+
+    def _raise_high_watermark(self, offset: int) -> None:
         """The records before `offset` are committed: acknowledge their produces, wake those who fetch."""
         if offset <= self.high_watermark:
             return
-        assert offset <= self.log.log_end_offset
         self.high_watermark = offset
         if self._watchers:
             # Too many bytes rather than too few: a fetch that is woken for nothing waits on.
@@ -164,22 +352,59 @@ class Partition:
         if self.waiting_produces:
             self.waiting_produces.refuse_all(error)
 
-    def closest_replica(self, rack: str, fetch_offset: int) -> int:
-        """The replica that a consumer in `rack` should read from (KIP-392): this one, the only one."""
-        return NO_PREFERENCE
+    # ---- as follower
 
-    def on_follower_fetch(
-        self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int
-    ) -> None:
-        """A follower of this leader epoch has everything before `fetch_offset`.
+    def next_fetch(self) -> FetchPosition | None:
+        """What to fetch from the leader next; None if nothing is to be fetched in this leader epoch."""
+        return None if self.follower is None else self.follower.next_fetch()
 
-        Raises NOT_LEADER_OR_FOLLOWER for a broker that has no replica.
-        """
-        if replica_id not in self.replicas:
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {replica_id} has no replica of {self.topic}-{self.index}",
-            )
+    def on_fetched(self, asked: FetchPosition, data: PartitionData) -> Action:
+        """What to do with the leader's answer."""
+        follower = self.follower
+        if follower is None or asked.current_leader_epoch != follower.leader_epoch:
+            return Action(Do.DROP)
+        diverging = data.diverging_epoch
+        return follower.on_answer(
+            asked.fetch_offset,
+            data.error_code,
+            diverging_epoch=-1 if diverging is None else diverging.epoch,
+            diverging_end_offset=-1 if diverging is None else diverging.end_offset,
+            leader_log_start_offset=data.log_start_offset,
+        )
+
+    def write_fetched(self, action: Action, data: PartitionData) -> None:
+        """Do it to the log. Runs on the event loop, or in a thread if it may take long."""
+        if action.do is Do.APPEND:
+            if data.records:
+                try:
+                    self.log.append_replicated(data.records, self._context.now_ms())
+                except CorruptBatch as error:
+                    raise KafkaError(
+                        ErrorCode.CORRUPT_MESSAGE,
+                        f"what the leader of {self.topic}-{self.index} sent is damaged: {error}",
+                    ) from error
+        elif action.do is Do.TRUNCATE:
+            self._context.truncate({self.topic_partition: action.offset})
+        else:
+            self._context.start_at({self.topic_partition: action.offset})
+
+    def settle_fetched(self, action: Action, data: PartitionData) -> None:
+        """The log is written: take over the leader's high watermark and log start."""
+        follower = self.follower
+        if follower is None:
+            return
+        if action.do is Do.APPEND:
+            log_start_offset = follower.on_appended(data.high_watermark, data.log_start_offset)
+            if log_start_offset is not None:
+                self.log.delete_records_before(log_start_offset)
+            if follower.high_watermark > self.high_watermark:
+                self.high_watermark = follower.high_watermark
+                self._tell_of_high_watermark(len(data.records) if data.records else 0)
+        else:
+            follower.on_truncated()
+            self.high_watermark = follower.high_watermark
+
+    # ---- for those who read
 
     def read(
         self,
@@ -258,7 +483,7 @@ class Partition:
     def take_offline(self, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
         """Nothing more is read or written here; produces that wait are refused with `code`."""
         self.is_offline = True
-        self.notify_changed()
         self.refuse_waiting_produces(
             KafkaError(code, f"{self.topic}-{self.index} is not available on this broker any longer")
         )
+        self.resign()

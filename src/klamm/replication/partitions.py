@@ -1,8 +1,9 @@
 """All partitions that this broker holds, kept in step with the cluster's metadata image.
 
-This class follows every change of the image: it creates and deletes logs and takes over leader epochs and
-settings. Handlers look partitions up here. The event loop owns all state; what may
-block runs through `run_in_thread`.
+This class follows what the controller says: it creates and deletes logs, and has partitions take over their
+roles and settings. A partition that gets another role is not fetched meanwhile. Handlers look partitions up
+here: `led` finds those that this broker leads, `get` all that have a replica here. The event loop owns all
+state; what may block runs through `run_in_thread`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
-from klamm.cluster.image import ClusterImage, ImageDelta, TopicImage
+from klamm.cluster.image import ClusterImage, ImageDelta, PartitionImage, TopicImage
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import TopicPartition
+from klamm.model.ids import TopicId, TopicPartition
+from klamm.replication.context import ReplicationContext
+from klamm.replication.fetcher import Fetchers
 from klamm.replication.flusher import Flusher
 from klamm.replication.opening import open_and_rewrite
 from klamm.replication.partition import Partition
@@ -56,11 +59,15 @@ class TopicSettings(NamedTuple):
 class Partitions:
     def __init__(
         self,
-        node_id: int,
+        context: ReplicationContext,
         log_dirs: LogDirs,
         settings_of: Callable[[TopicImage], TopicSettings],
+        fetchers: Fetchers | None = None,
     ) -> None:
-        self._node_id = node_id
+        """`fetchers` fetch what is followed here; a broker that is alone has none."""
+        self._context = context
+        self._node_id = context.node_id
+        self._fetchers = fetchers
         self._log_dirs = log_dirs
         self._settings_of = settings_of
         self._loop = asyncio.get_running_loop()
@@ -104,9 +111,22 @@ class Partitions:
         reason = self._lost.get((topic, index)) or self._unmade.get((topic, index))
         if reason is not None:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is offline: {reason}")
-        return KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index} on this broker"
-        )
+        known = self._topics.get(topic)
+        if known is not None and 0 <= index < len(known.partitions):
+            return KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} has no replica on this broker"
+            )
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
+
+    def led(self, topic: str, index: int) -> Partition:
+        """A partition that this broker leads; raises NOT_LEADER_OR_FOLLOWER if another one does."""
+        partition = self.get(topic, index)
+        if partition.leader is None:
+            partition.check_led_or_offline()
+        return partition
+
+    def led_by_id(self, topic_id: bytes, index: int) -> Partition:
+        return self.led(self.topic_of(topic_id), index)
 
     def is_offline(self, topic: str, index: int) -> bool:
         """True if the partition belongs to this broker and cannot be served."""
@@ -124,12 +144,16 @@ class Partitions:
         return offline
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
+        return self.get(self.topic_of(topic_id), index)
+
+    def topic_of(self, topic_id: bytes) -> str:
+        """The name of a topic; raises UNKNOWN_TOPIC_ID."""
         name = self._topic_names.get(topic_id)
         if name is None:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this topic id; it may have been deleted"
             )
-        return self.get(name, index)
+        return name
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return self._topic_names.get(topic_id)
@@ -179,7 +203,7 @@ class Partitions:
                     self._lost[topic.name, index] = "its log is in a directory that is offline"
         for topic in image.topics.values():
             self._topic_names[topic.topic_id] = topic.name
-            failure = await self._follow(topic)
+            failure = await self._follow(topic, dict(enumerate(topic.partitions)))
             if failure is not None:
                 logger.error("%s", failure)
 
@@ -239,12 +263,97 @@ class Partitions:
             else:
                 changed = (topic.after for topic in delta.topics.values())
             for number, topic in enumerate(changed, 1):
-                failure = await self._follow(topic) if topic is not None else None
+                if topic is not None:
+                    change = delta.topics.get(topic.name)
+                    states = {} if change is None else {at: topic.partitions[at] for at in change.partitions}
+                    failure = await self._follow(topic, states)
+                    if failure is not None:
+                        failures[topic.name] = failure
+                    await self._leave(topic.name, states)
                 if number % TOPICS_BETWEEN_PAUSES == 0:
                     await asyncio.sleep(0)
-                if topic is not None and failure is not None:
-                    failures[topic.name] = failure
         return failures
+
+    async def apply_settings(self, new: ClusterImage, delta: ImageDelta) -> None:
+        """Another broker is the controller, and has told of new topics and settings. Roles come apart."""
+        async with self._turn:
+            self._topics = new.topics
+            changed: Iterable[TopicImage | None]
+            changed = (
+                new.topics.values() if delta.broker_configs else (t.after for t in delta.topics.values())
+            )
+            for number, topic in enumerate(changed, 1):
+                if topic is not None:
+                    self._topic_names[topic.topic_id] = topic.name
+                    self._take_settings(topic, self._settings_of(topic))
+                if number % TOPICS_BETWEEN_PAUSES == 0:
+                    await asyncio.sleep(0)
+            for change in delta.topics.values():
+                if change.deleted is not None:
+                    self._topic_names.pop(change.deleted.topic_id, None)
+
+    async def take_roles(
+        self, topics: Mapping[str, tuple[TopicId, Mapping[int, PartitionImage]]]
+    ) -> dict[TopicPartition, KafkaError]:
+        """What the controller says of partitions that have a replica here; returns those that failed.
+
+        The topics and their settings are known already, by `apply_settings`.
+        """
+        failures: dict[TopicPartition, KafkaError] = {}
+        async with self._turn:
+            for name, (topic_id, states) in topics.items():
+                topic = self._topics.get(name)
+                if topic is None or topic.topic_id != topic_id:
+                    error = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"the topic {name} is not known here")
+                    failures.update((TopicPartition(name, index), error) for index in states)
+                    continue
+                await self._follow(topic, states)
+                for index in states:
+                    if (name, index) not in self._partitions:
+                        failures[TopicPartition(name, index)] = self._why_missing(name, index)
+        return failures
+
+    async def stop_replicas(self, places: Mapping[TopicPartition, bool]) -> dict[TopicPartition, KafkaError]:
+        """Have no replica of these partitions any longer; delete the logs of those that are True."""
+        async with self._turn:
+            await self._unfollow([self._partitions[place] for place in places if place in self._partitions])
+            for place in places:
+                self._drop(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            failed = await self._delete_logs([place for place, is_deleted in places.items() if is_deleted])
+        return {
+            place: KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {place} is not deleted: {error}")
+            for place, error in failed.items()
+        }
+
+    def resign_all(self) -> None:
+        """The cluster takes this broker for dead: lead and follow nothing until the controller says so."""
+        for partition in self._partitions.values():
+            partition.resign()
+
+    async def _leave(self, name: str, states: Mapping[int, PartitionImage]) -> None:
+        """Delete the logs of partitions that were moved to other brokers."""
+        gone = [
+            TopicPartition(name, index)
+            for index, state in states.items()
+            if self._node_id not in state.replicas and (name, index) in self._partitions
+        ]
+        if gone:
+            await self._unfollow([self._partitions[place] for place in gone])
+            for place in gone:
+                self._drop(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            for place, error in (await self._delete_logs(gone)).items():
+                logger.error("the log of %s, which was moved away, is not deleted: %s", place, error)
+
+    async def _unfollow(self, partitions: Iterable[Partition]) -> None:
+        if self._fetchers is not None:
+            await self._fetchers.unfollow(partitions)
+
+    def _drop(self, place: Place, code: ErrorCode) -> None:
+        self._lost.pop(place, None)
+        self._unmade.pop(place, None)
+        partition = self._partitions.pop(place, None)
+        if partition is not None:
+            partition.take_offline(code)
 
     async def make_unmade(self) -> None:
         """Try again to make the logs of partitions that were created while there was no room for them."""
@@ -253,7 +362,7 @@ class Partitions:
                 topic = self._topics.get(name)
                 if topic is None:
                     continue
-                failure = await self._follow(topic, retry=True)
+                failure = await self._follow(topic, dict(enumerate(topic.partitions)), retry=True)
                 if failure is None:
                     logger.info("the logs of topic %s could be made: all its partitions are online", name)
                 else:
@@ -266,12 +375,9 @@ class Partitions:
             if topic is not None:
                 self._topic_names.pop(topic.topic_id, None)
                 gone += [TopicPartition(name, index) for index in range(len(topic.partitions))]
+        await self._unfollow([self._partitions[place] for place in gone if place in self._partitions])
         for place in gone:  # all of them first: nothing more is acknowledged for these topics
-            self._lost.pop(place, None)
-            self._unmade.pop(place, None)
-            partition = self._partitions.pop(place, None)
-            if partition is not None:
-                partition.take_offline(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self._drop(place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return {
             name: KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -302,8 +408,10 @@ class Partitions:
         while self._to_remove:
             await self.run_in_thread(remove_tree, self._to_remove.popleft())
 
-    async def _follow(self, topic: TopicImage, *, retry: bool = False) -> KafkaError | None:
-        """Take over the topic's settings and state, and make the logs that it lacks here.
+    async def _follow(
+        self, topic: TopicImage, states: Mapping[int, PartitionImage], *, retry: bool = False
+    ) -> KafkaError | None:
+        """Take over the topic's settings, make the logs that it lacks here, and take the roles of `states`.
 
         Logs that could not be made before are tried again only with `retry`: a change of settings reaches
         every log that is there, however full the disk is.
@@ -323,19 +431,8 @@ class Partitions:
                 else:
                     reason = self._unmade[topic.name, index] = str(log)
             self.offline_version += len(self._unmade) != were_unmade
-        for index, state in enumerate(topic.partitions):
-            partition = self._partitions.get((topic.name, index))
-            if partition is not None:
-                partition.log.config = settings.log
-                partition.min_insync_replicas = settings.min_insync_replicas
-                partition.take_over(state)
-                if state.leader != self._node_id:
-                    partition.refuse_waiting_produces(
-                        KafkaError(
-                            ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                            f"{topic.name}-{index} is not led by this broker any longer",
-                        )
-                    )
+        self._take_settings(topic, settings)
+        await self._take_roles(topic.name, states)
         if not reason:
             return None
         offline = sum((topic.name, index) in self._unmade for index in range(len(topic.partitions)))
@@ -344,6 +441,31 @@ class Partitions:
             f"the topic {topic.name} exists, but {offline} of its {len(topic.partitions)} partitions are "
             f"offline: {reason}; free space or repair the disk, the broker tries again every few seconds",
         )
+
+    def _take_settings(self, topic: TopicImage, settings: TopicSettings) -> None:
+        for index in range(len(topic.partitions)):
+            partition = self._partitions.get((topic.name, index))
+            if partition is not None:
+                partition.log.config = settings.log
+                partition.set_min_insync_replicas(settings.min_insync_replicas)
+
+    async def _take_roles(self, name: str, states: Mapping[int, PartitionImage]) -> None:
+        """Partitions that get another role are fetched from nobody until they have it."""
+        changed = [
+            (partition, state)
+            for index, state in states.items()
+            if (partition := self._partitions.get((name, index))) is not None
+        ]
+        await self._unfollow([partition for partition, state in changed if partition.needs_other_role(state)])
+        followed: dict[int, list[Partition]] = {}
+        for partition, state in changed:
+            has_other_role = partition.needs_other_role(state)
+            partition.take_over(state)
+            if has_other_role and partition.follower is not None:
+                followed.setdefault(state.leader, []).append(partition)
+        if self._fetchers is not None:
+            for leader_id, partitions in followed.items():
+                self._fetchers.follow(leader_id, partitions)
 
     def _missing(self, topic: TopicImage) -> list[int]:
         """Partitions of the topic that belong here, have no log, and may be given a new one."""
@@ -369,7 +491,14 @@ class Partitions:
 
     def _add(self, topic: TopicImage, index: int, log: Log) -> None:
         log.on_roll = self._flush_rolled_soon
-        self._partitions[topic.name, index] = Partition(topic.name, index, topic.topic_id, log)
+        self._partitions[topic.name, index] = Partition(
+            topic.name,
+            index,
+            topic.topic_id,
+            log,
+            self._context,
+            self._log_dirs.high_watermark_of(log.topic_partition),
+        )
         self._topic_names[topic.topic_id] = topic.name
 
     def _flush_rolled_soon(self, log: Log) -> None:

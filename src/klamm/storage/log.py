@@ -192,6 +192,11 @@ class Log(LogEnd):
     def _cannot_read(self, error: Exception) -> KafkaError:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} cannot be read: {error}")
 
+    @property
+    def latest_epoch(self) -> int:
+        """The last leader epoch that is known here; -1 if none is."""
+        return self.epochs.latest
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """(largest epoch not above `epoch`, where it ended); (-1, -1) if not known."""
         return self.epochs.end_offset(epoch, self.log_end_offset)

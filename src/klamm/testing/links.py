@@ -1,8 +1,9 @@
 """The network between the brokers of a test's cluster: a TCP proxy before each broker, which tests cut.
 
 Every broker advertises the address of its proxy to the other brokers. The proxy knows who connects by the
-client id in the first request, `broker-<id>`. A cut link is silent, as when packets are lost: connections stay
-open, nothing passes, and what was sent arrives when the link is healed. `break_connections` resets them.
+client id in the first request, `broker-<id>`. A cut link is silent, as when packets are lost: connections
+stay open, nothing passes, and what was sent arrives when the link is healed. `break_connections` resets
+them.
 
 The proxies run on an event loop in a thread of their own. Everything public may be called from any thread.
 """
@@ -40,7 +41,7 @@ class Links:
         self._connections: set[_Connection] = set()
 
     def open(self, broker_id: int, host: str, port: int) -> int:
-        """Put a proxy before the listener of a broker; returns the port of the proxy, which stays the same."""
+        """Put a proxy before the listener of a broker; returns the proxy's port, which stays the same."""
         self._targets[broker_id] = (host, port)
         if broker_id not in self._servers:
             self._servers[broker_id] = self._control(self._listen(broker_id))

@@ -1,0 +1,49 @@
+"""What all partitions of a broker share: who the broker is, its clock, and whom partitions ask for things.
+
+A broker that is alone needs nothing of it but its id: nobody fetches from it, and no ISR changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from klamm.model.ids import TopicPartition
+from klamm.replication.isr import IsrChange
+from klamm.replication.progress import LagWatch
+
+if TYPE_CHECKING:
+    from klamm.replication.partition import Partition
+
+ALONE_EPOCH = 0
+"""The broker epoch of a broker that has not registered: one that is alone, or that is starting."""
+
+
+def _nobody_to_ask(partition: Partition, change: IsrChange) -> None:
+    raise AssertionError(f"{partition.topic_partition} proposes {change}, but the broker is alone")
+
+
+def _no_racks() -> Mapping[int, str | None]:
+    return {}
+
+
+def _nothing_to_cut(offsets: Mapping[TopicPartition, int]) -> None:
+    raise AssertionError(f"{list(offsets)} are to be cut, but the broker is alone")
+
+
+@dataclass(slots=True)
+class ReplicationContext:
+    node_id: int
+    now_ms: Callable[[], int]
+    lag_time_max_ms: Callable[[], int] = lambda: 30_000
+    broker_epoch: int = ALONE_EPOCH
+    lag_watch: LagWatch = field(default_factory=LagWatch)
+    propose: Callable[[Partition, IsrChange], None] = _nobody_to_ask
+    """Have a change of the ISR sent to the controller."""
+    truncate: Callable[[Mapping[TopicPartition, int]], None] = _nothing_to_cut
+    """Cut logs at offsets; blocks. Raises a KafkaError or an OSError."""
+    start_at: Callable[[Mapping[TopicPartition, int]], None] = _nothing_to_cut
+    """Drop logs and begin them at offsets, likewise."""
+    racks: Callable[[], Mapping[int, str | None]] = _no_racks
+    """The racks of the living brokers if consumers read from replicas in their own rack; else nothing."""
