@@ -1,0 +1,194 @@
+"""Clients that write and read while the brokers of a cluster fail, and remember what they did and saw.
+
+Producers are librdkafka's, idempotent, with acks=all. Each value is unique. Consumers read partitions from
+their start, without a group. The history is checked afterwards (`history.py`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from random import Random
+
+import confluent_kafka
+
+from tests.faults.history import History, Outcome, Seen, Sent, Stored
+from tests.waiting import wait_until
+
+PATIENT: dict[str, str | int | bool] = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 200,
+    "socket.timeout.ms": 5_000,
+    "topic.metadata.refresh.interval.ms": 2_000,
+    "log_level": 0,
+}
+"""Settings with which clients find their way soon after a fault."""
+
+PACE_S = 0.005
+DELIVERY_TIMEOUT_MS = 120_000
+FLUSH_S = 150.0
+READ_S = 90.0
+
+
+class WritingClient:
+    """An idempotent producer that sends unique values to all partitions of a topic."""
+
+    def __init__(self, bootstrap: str, name: str, topic: str, partitions: int, seed: int) -> None:
+        self.name = name
+        self._topic = topic
+        self._partitions = partitions
+        self._random = Random(f"{seed} {name}")
+        self._producer = confluent_kafka.Producer(
+            {
+                **PATIENT,
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+            }
+        )
+        self._lock = threading.Lock()
+        self._sent: list[Sent] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self.acknowledged_count = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> list[Sent]:
+        """Stop sending, wait for every delivery, and return the records in the order of their sends."""
+        self._stopping.set()
+        self._thread.join(FLUSH_S)
+        assert self._producer.flush(FLUSH_S) == 0, f"{self.name}: records have no outcome"
+        return self._sent
+
+    def _work(self) -> None:
+        number = 0
+        while not self._stopping.is_set():
+            partition = self._random.randrange(self._partitions)
+            place = (self._topic, partition)
+            value = b"%s:%d" % (self.name.encode(), number)
+            with self._lock:
+                at = len(self._sent)
+                self._sent.append(Sent(self.name, place, value, Outcome.UNKNOWN))
+            try:
+                self._producer.produce(
+                    self._topic,
+                    value,
+                    partition=partition,
+                    on_delivery=lambda error, message, at=at: self._delivered(at, error, message),
+                )
+                number += 1
+            except BufferError:
+                with self._lock:
+                    self._sent.pop()
+            self._producer.poll(PACE_S)
+
+    def _delivered(
+        self, at: int, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
+    ) -> None:
+        with self._lock:
+            if error is None:
+                self._sent[at] = self._sent[at]._replace(
+                    outcome=Outcome.ACKNOWLEDGED, offset=int(message.offset() or 0)
+                )
+                self.acknowledged_count += 1
+
+
+class ReadingClient:
+    """A consumer that reads all partitions of a topic from their start, for as long as the run goes on."""
+
+    def __init__(self, bootstrap: str, name: str, topic: str, partitions: int) -> None:
+        self.name = name
+        self._consumer = confluent_kafka.Consumer(
+            {
+                **PATIENT,
+                "bootstrap.servers": bootstrap,
+                "group.id": name,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        self._consumer.assign(
+            [confluent_kafka.TopicPartition(topic, index, 0) for index in range(partitions)]
+        )
+        self._seen: list[Seen] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> list[Seen]:
+        self._stopping.set()
+        self._thread.join(READ_S)
+        self._consumer.close()
+        return self._seen
+
+    def _work(self) -> None:
+        while not self._stopping.is_set():
+            for message in self._consumer.consume(500, 0.1):
+                if message.error() is None:
+                    self._seen.append(
+                        Seen(
+                            self.name,
+                            0,
+                            (str(message.topic()), int(message.partition() or 0)),
+                            int(message.offset() or 0),
+                            bytes(message.value() or b""),
+                        )
+                    )
+
+
+def read_everything(bootstrap: str, topic: str, partitions: int) -> list[Stored]:
+    """What the partitions hold at the end, up to their high watermarks."""
+    consumer = confluent_kafka.Consumer(
+        {**PATIENT, "bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False}
+    )
+    stored: list[Stored] = []
+    try:
+        ends: dict[int, int] = {}
+        for index in range(partitions):
+            place = confluent_kafka.TopicPartition(topic, index)
+            wait_until(
+                lambda place=place: _end_of(consumer, place, ends),  # type: ignore[misc]
+                f"the end of {topic}-{index} is known",
+                READ_S,
+            )
+        consumer.assign([confluent_kafka.TopicPartition(topic, index, 0) for index in range(partitions)])
+        reached = dict.fromkeys(range(partitions), 0)
+        deadline = time.monotonic() + READ_S
+        while any(reached[index] < ends[index] for index in range(partitions)):
+            assert time.monotonic() < deadline, f"records are missing: read {reached}, there should be {ends}"
+            for message in consumer.consume(1_000, 0.2):
+                if message.error() is None:
+                    index, offset = int(message.partition() or 0), int(message.offset() or 0)
+                    stored.append(Stored((topic, index), offset, bytes(message.value() or b"")))
+                    reached[index] = max(reached[index], offset + 1)
+    finally:
+        consumer.close()
+    return stored
+
+
+def _end_of(
+    consumer: confluent_kafka.Consumer, place: confluent_kafka.TopicPartition, ends: dict[int, int]
+) -> bool:
+    try:
+        _, ends[place.partition] = consumer.get_watermark_offsets(place, timeout=5)
+    except confluent_kafka.KafkaException:
+        return False
+    return True
+
+
+def history_of(
+    writing: Sequence[WritingClient], reading: Sequence[ReadingClient], stored: Sequence[Stored]
+) -> History:
+    """`writing` and `reading` are finished by this."""
+    sent = [record for client in writing for record in client.finish()]
+    seen = [record for client in reading for record in client.finish()]
+    return History(sent, seen, stored)
