@@ -161,7 +161,7 @@ def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None
         produce(wire, "t")
     with broker, WireConnection(broker.bootstrap) as wire:
         assert broker.node is not None
-        broker.node.cluster._committer.subscribers.clear()  # nobody follows the image: as good as a crash
+        broker.node.cluster.view.subscribers.clear()  # nobody follows the image: as good as a crash
         broker.run(mark_deleted(broker))
     with broker:
         pass

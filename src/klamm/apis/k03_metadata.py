@@ -14,7 +14,7 @@ kept until the topic changes.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -66,13 +66,9 @@ def handle(
 async def _create_and_answer(
     broker: Broker, request: Request[MetadataRequest], asked: list[MetadataRequestTopic], missing: list[str]
 ) -> Steps[MetadataResponse]:
-    errors: dict[str, ErrorCode] = {}
-    results: Iterable[TopicImage | KafkaError] = await broker.cluster.create_topics(
-        [NewTopic(name) for name in missing if name != OFFSETS_TOPIC]
-    )
-    for name, result in zip((name for name in missing if name != OFFSETS_TOPIC), results, strict=True):
-        if isinstance(result, KafkaError):
-            errors[name] = result.code
+    wanted = [NewTopic(name) for name in missing if name != OFFSETS_TOPIC]
+    failures = await broker.cluster.create_missing(wanted)
+    errors = {name: error.code for name, error in failures.items()}
     if OFFSETS_TOPIC in missing:
         try:
             await broker.cluster.ensure_offsets_topic()

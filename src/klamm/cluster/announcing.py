@@ -63,21 +63,28 @@ class Requests(NamedTuple):
     leader_and_isr: LeaderAndIsrRequest | None
 
 
-def requests_of_change(image: ClusterImage, delta: ImageDelta, controller_epoch: int) -> dict[int, Requests]:
-    """What each living broker is told after `delta`, which led to `image`."""
+def requests_of_change(
+    image: ClusterImage, delta: ImageDelta, controller_epoch: int, *, but_for: int | None = None
+) -> dict[int, Requests]:
+    """What each living broker is told after `delta`, which led to `image`; not the broker `but_for`."""
     announcement = _Announcement(image, controller_epoch)
     return {
         broker.id: announcement.full(broker)
         if _has_just_registered(delta.brokers.get(broker.id))
         else announcement.incremental(broker, delta)
         for broker in image.brokers.values()
+        if broker.id != but_for
     }
 
 
-def full_requests(image: ClusterImage, controller_epoch: int) -> dict[int, Requests]:
-    """What a new controller tells every living broker."""
+def full_requests(
+    image: ClusterImage, controller_epoch: int, *, but_for: int | None = None
+) -> dict[int, Requests]:
+    """What a new controller tells every living broker, but not the broker `but_for`."""
     announcement = _Announcement(image, controller_epoch)
-    return {broker.id: announcement.full(broker) for broker in image.brokers.values()}
+    return {
+        broker.id: announcement.full(broker) for broker in image.brokers.values() if broker.id != but_for
+    }
 
 
 def _has_just_registered(delta: BrokerDelta | None) -> bool:

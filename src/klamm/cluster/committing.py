@@ -3,29 +3,30 @@
 Changes do not wait for one another. A change is worked out on the newest image, which has all changes that
 are staged, also those that are not stored yet. Staged changes are written in order, as many in a transaction
 as fit, while the transaction before is under way nothing is written: so one fsync serves all that came in
-the meantime. Once a change is stored, the image with it is published, and subscribers are told what changed.
-Whoever asked for the change waits until they are done, so a created topic can be used when its creation is
-answered; the next change does not wait for them. Each subscriber is called in the order of the changes, and
-has to keep that order where it matters to it.
+the meantime. Once a change is stored, the image with it is published: this broker's subscribers and the other
+brokers are told what changed. Whoever asked for the change waits until they have followed, so a created topic
+can be used when its creation is answered; the next change does not wait for them. Each is told in the order
+of the changes, and has to keep that order where it matters to it.
 
 A staged change is made even when whoever asked for it goes away. If a transaction fails, or its outcome is
 not known, every change that is staged fails with it, because it was worked out on an image that may never
 be; then the store is read again before another change is worked out.
+
+A committer lives for one term of this broker as the controller.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
-from klamm.cluster.config_changes import effective_config
-from klamm.cluster.image import BrokerDelta, BrokerImage, ClusterImage, ImageDelta, difference, joined
-from klamm.cluster.loading import ControllerTerm, claim_controller, prepare_store, read_image
-from klamm.config.loading import BrokerConfig
+from klamm.cluster.image import BrokerDelta, ClusterImage, ImageDelta, difference, joined
+from klamm.cluster.loading import ControllerTerm, read_image
+from klamm.cluster.view import TopicFailures
 from klamm.coordination.store import (
     MAX_VALUE_BYTES,
     BadVersion,
@@ -37,9 +38,8 @@ from klamm.coordination.store import (
 )
 from klamm.model.errors import ErrorCode, KafkaError
 
-TopicFailures: TypeAlias = Mapping[str, KafkaError]
-"""Topics, by name, that this broker cannot fully serve after a change, each with the reason."""
-Subscriber = Callable[[ClusterImage, ClusterImage, ImageDelta], Awaitable[TopicFailures]]
+Publish = Callable[[ClusterImage, ImageDelta], "asyncio.Task[TopicFailures]"]
+"""Makes an image, which the delta led to, the current one; the task is done when everybody has followed."""
 
 # Changes share transactions of about this many operations: one fsync for hundreds of topics, and no
 # transaction so long that it holds up other writers.
@@ -59,6 +59,7 @@ class _Staged(NamedTuple):
     """Those that are not written yet."""
     delta: ImageDelta
     made: asyncio.Future[TopicFailures]
+    is_made_when_stored: bool
 
 
 class _Transaction(NamedTuple):
@@ -68,31 +69,29 @@ class _Transaction(NamedTuple):
 
 
 class Committer:
-    """Holds the current image and configuration, and changes them."""
+    """Holds the image that is stored and the newest one, and changes them."""
 
-    def __init__(self, store: Store, config: BrokerConfig) -> None:
+    def __init__(self, store: Store, term: ControllerTerm, node_id: int, publish: Publish) -> None:
         self.store = store
-        self.config = config
-        self.subscribers: list[Subscriber] = []
-        self._static_config = config
-        self._image: ClusterImage | None = None
+        self._term = term
+        self._node_id = node_id
+        self._publish_image = publish
+        self._stored: ClusterImage | None = None
         self._newest: ClusterImage | None = None
-        self._term = ControllerTerm(0, 0)
         self._staged: deque[_Staged] = deque()
         self.last: asyncio.Future[TopicFailures] | None = None
         """Of the change that was staged last. Whoever is refused a change of `newest` is told so when this is
         done: a topic that exists already is found then; and if `newest` was not stored, that is the reason.
         """
         self._writing: asyncio.Task[None] | None = None
-        self._telling: set[asyncio.Task[TopicFailures]] = set()
         self._reading = asyncio.Lock()
         self._must_reload = False
 
     @property
-    def image(self) -> ClusterImage:
-        """The image as it is stored: what handlers read."""
-        assert self._image is not None, "the cluster is not loaded"
-        return self._image
+    def stored(self) -> ClusterImage:
+        """The image as it is stored and published."""
+        assert self._stored is not None, "the cluster is not loaded"
+        return self._stored
 
     @property
     def newest(self) -> ClusterImage:
@@ -104,13 +103,14 @@ class Committer:
     def controller_epoch(self) -> int:
         return self._term.epoch
 
-    async def load(self, broker: BrokerImage) -> None:
-        """Read everything and begin a term as the controller, with `broker` alive."""
-        await prepare_store(self.store)
-        self._term = await claim_controller(self.store)
-        image = await self._read(broker.id)
-        self._switch_to(image.with_delta(ImageDelta(brokers={broker.id: BrokerDelta(None, broker)})))
-        self._newest = self._image
+    async def load(self) -> ClusterImage:
+        """Read everything, and return it: an image with no brokers in it. Nothing is published."""
+        self._stored = self._newest = await self._read()
+        return self._stored
+
+    def begin_with(self, image: ClusterImage) -> None:
+        """Go on from `image`, which differs from the loaded one only in what is not stored."""
+        self._stored = self._newest = image
 
     async def ready(self) -> None:
         """Wait until a change can be worked out on `newest`; KafkaError if the store cannot be read.
@@ -123,22 +123,27 @@ class Committer:
             elif self._writing is not None:
                 await asyncio.wait([self._writing])
 
-    def stage(self, change: Change) -> asyncio.Future[TopicFailures]:
+    def stage(
+        self, change: Change, *, is_made_when_stored: bool = False
+    ) -> asyncio.Future[TopicFailures]:
         """Have a change of `newest` made.
 
-        The future is done when the change is stored and the subscribers have followed it; it has their
-        failures, or the KafkaError of a change that was not made.
+        The future is done when the change is stored and everybody has followed it, unless
+        `is_made_when_stored`; it has the failures of this broker, or the KafkaError of a change that was not
+        made.
         """
         assert not self._must_reload, "the store is not read again yet"
         made: asyncio.Future[TopicFailures] = asyncio.get_running_loop().create_future()
         self._newest = change.image
         self.last = made
-        self._staged.append(_Staged(deque(change.units), change.delta, made))
+        self._staged.append(_Staged(deque(change.units), change.delta, made, is_made_when_stored))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_staged())
         return made
 
-    async def commit(self, work_out: Callable[[ClusterImage], Change]) -> TopicFailures:
+    async def commit(
+        self, work_out: Callable[[ClusterImage], Change], *, is_made_when_stored: bool = False
+    ) -> TopicFailures:
         """Make the change that `work_out` finds on the newest image; raises a KafkaError."""
         await self.ready()
         try:
@@ -147,7 +152,7 @@ class Committer:
             if self.last is not None:
                 await asyncio.shield(self.last)
             raise
-        return await asyncio.shield(self.stage(change))
+        return await asyncio.shield(self.stage(change, is_made_when_stored=is_made_when_stored))
 
     # ---- writing
 
@@ -201,7 +206,7 @@ class Committer:
         )
         if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
             after = error
-            self._newest = self._image
+            self._newest = self._stored
             self.last = None
         else:
             # What the store holds now is not known, so what the image says may be wrong.
@@ -222,7 +227,11 @@ class Committer:
             for staged in finished:
                 _set_result(staged.made, {})
             return
-        telling = self._tell(self.image.with_delta(delta), delta)
+        self._stored = self.stored.with_delta(delta)
+        telling = self._publish_image(self._stored, delta)
+        for staged in finished:
+            if staged.is_made_when_stored:
+                _set_result(staged.made, {})
 
         def answer(task: asyncio.Task[TopicFailures]) -> None:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -234,21 +243,6 @@ class Committer:
 
         telling.add_done_callback(answer)
 
-    def _tell(self, image: ClusterImage, delta: ImageDelta) -> asyncio.Task[TopicFailures]:
-        """Make `image` the current one; the task is done when all subscribers are."""
-        old = self.image
-        self._switch_to(image)
-        calls = [subscriber(old, image, delta) for subscriber in self.subscribers]
-        task = asyncio.create_task(_failures_of(calls))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
-        return task
-
-    def _switch_to(self, image: ClusterImage) -> None:
-        if self._image is None or image.broker_configs is not self._image.broker_configs:
-            self.config = effective_config(self._static_config, image)
-        self._image = image
-
     # ---- reading
 
     async def _reload(self) -> None:
@@ -257,19 +251,19 @@ class Committer:
             if not self._must_reload:
                 return
             try:
-                image = await self._read(self.image.controller_id)
+                image = await self._read()
             except StoreError as error:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the store cannot be read: {error}") from error
-            brokers = {broker.id: BrokerDelta(None, broker) for broker in self.image.brokers.values()}
-            image = image.with_delta(ImageDelta(brokers=brokers))
-            self._newest = image
+            before = self.stored
+            brokers = {broker.id: BrokerDelta(None, broker) for broker in before.brokers.values()}
+            self._stored = self._newest = image = image.with_delta(ImageDelta(brokers=brokers))
             self.last = None
             self._must_reload = False
-            await asyncio.shield(self._tell(image, difference(self.image, image)))
+            await asyncio.shield(self._publish_image(image, difference(before, image)))
 
-    async def _read(self, controller_id: int) -> ClusterImage:
+    async def _read(self) -> ClusterImage:
         """The image that the store describes, after finishing what a crash cut short."""
-        loaded = await read_image(self.store, controller_id, self.controller_epoch)
+        loaded = await read_image(self.store, self._node_id, self.controller_epoch)
         remaining = deque(loaded.unfinished)
         while remaining:
             operations: list[Operation] = []
@@ -277,17 +271,6 @@ class Committer:
                 operations += remaining.popleft()
             await self.store.txn([Check(layout.CONTROLLER_EPOCH, self._term.version), *operations])
         return loaded.image
-
-
-async def _failures_of(calls: Sequence[Awaitable[TopicFailures]]) -> TopicFailures:
-    """Wait for all. A subscriber that raises is a bug of ours; the others are heard before that goes on."""
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    failures: dict[str, KafkaError] = {}
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-        failures |= outcome
-    return failures
 
 
 def _unit_bytes(unit: Unit) -> int:

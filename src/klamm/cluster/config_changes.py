@@ -95,12 +95,8 @@ def _alter_topic(
 def _alter_broker(
     image: ClusterImage, config: BrokerConfig, name: str, alterations: Sequence[Alteration]
 ) -> Change:
-    own_name = str(config["node.id"])
-    if name not in (ALL_BROKERS, own_name):
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST,
-            f"this is broker {own_name}: the configuration of broker {name!r} cannot be altered here",
-        )
+    if name != ALL_BROKERS and name not in map(str, image.brokers):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no broker {name!r}, so nothing can be altered")
     for alteration in alterations:
         row = BROKER_KEYS.get(alteration.name)
         if row is None or alteration.operation is AlterOperation.DELETE:
@@ -117,7 +113,8 @@ def _alter_broker(
     altered = alter(find_broker_row, before, alterations, config.text_of)
     stored = _stored(layout.broker_config_path(name), before, altered)
     change = Change.of(image, [stored], ImageDelta(broker_configs={name: altered or None}))
-    effective_config(config, change.image)  # raises if the values do not go together
+    # Raises if the values do not go together. What other brokers were started with is not known here.
+    config.with_dynamic(change.image.broker_configs.get(ALL_BROKERS, {}), altered if name else {})
     return change
 
 

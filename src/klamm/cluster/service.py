@@ -1,30 +1,44 @@
 """The cluster as the rest of the broker sees it: the current image, and the only way to change it.
 
 `controller/` works out what a command changes; the committer makes the changes, in order. Commands for
-several topics stand for themselves: each result is a topic or the KafkaError for it.
+several topics stand for themselves: each result is a topic or the KafkaError for it. On a broker that is not
+the controller every command is answered with NOT_CONTROLLER, but for `create_missing`, which asks the
+controller.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from klamm.cluster import layout
+from klamm.cluster.announcing import delta_of_request
 from klamm.cluster.changes import Change
-from klamm.cluster.committing import Committer, Subscriber, TopicFailures
+from klamm.cluster.channels import Send
+from klamm.cluster.committing import Committer
 from klamm.cluster.config_changes import alter_config, current_config, replacement
 from klamm.cluster.controller import topics
+from klamm.cluster.controller.brokers import shut_down_broker, unregister_broker
+from klamm.cluster.controller.elections import ElectionType, elect_leaders
+from klamm.cluster.controller.isr import IsrProposal, IsrResult
 from klamm.cluster.controller.partitions import raise_leader_epochs
+from klamm.cluster.controller.reassignment import reassign_partition
 from klamm.cluster.controller.topics import (
     MAX_NEW_PARTITIONS,
     USE_DEFAULT,
     NewPartitions,
     NewTopic,
 )
-from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, TopicImage
+from klamm.cluster.controlling import Control
+from klamm.cluster.election import Controller
+from klamm.cluster.fencing import check_controller_epoch
+from klamm.cluster.forwarded_topics import request_to_create, results_of_creation
+from klamm.cluster.image import NO_LEADER, OFFSETS_TOPIC, BrokerImage, ClusterImage, TopicImage
+from klamm.cluster.loading import ControllerTerm, claim_controller, prepare_store, read_image
+from klamm.cluster.view import ClusterView, Subscriber, TopicFailures
 from klamm.config.alterations import Alteration
 from klamm.config.loading import BrokerConfig
 from klamm.coordination.store import (
@@ -39,6 +53,8 @@ from klamm.coordination.store import (
 )
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
+from klamm.protocol.messages.k06_update_metadata import UpdateMetadataRequest
+from klamm.protocol.schema import Message
 
 CommandT = TypeVar("CommandT")
 ChangeOne: TypeAlias = Callable[[ClusterImage, CommandT], tuple[Change, TopicImage]]
@@ -54,30 +70,43 @@ PRODUCER_ID_BLOCK_SIZE = 1_000
 _MAX_START = 1 << 20
 
 
+AskController: TypeAlias = Callable[[Message], Awaitable[Any]]
+"""Sends a request to whichever broker is the controller; raises a KafkaError if none answers."""
+
+
 class ClusterService:
     def __init__(self, store: Store, config: BrokerConfig) -> None:
         """`config` is what the broker was started with; what was set at run time comes with loading."""
         self._store = store
-        self._committer = Committer(store, config)
+        self._node_id = config.int_("node.id")
+        self.view = ClusterView(config)
+        self._control: Control | None = None
+        self._send: Send = _nobody_to_tell
+        self._ask_controller: AskController = _nobody_to_ask
+        self.controller: Controller | None = None
+        """The broker that is the controller, as the store says; None if there is none."""
+        self.latest_controller_epoch = 0
+        """The latest that this broker has heard of."""
         self._running: set[asyncio.Task[list[TopicImage | KafkaError]]] = set()
 
     @property
     def image(self) -> ClusterImage:
         """The latest image."""
-        return self._committer.image
+        return self.view.image
 
     @property
     def config(self) -> BrokerConfig:
         """This broker's effective configuration under that image."""
-        return self._committer.config
+        return self.view.config
+
+    @property
+    def is_controller(self) -> bool:
+        return self._control is not None and self._control.is_serving
 
     @property
     def unfinished_deletions(self) -> frozenset[str]:
         """Topics that were deleted and whose files this broker may still have: a crash came between."""
-        node_id = self.config.int_("node.id")
-        return frozenset(
-            topic.name for topic in self.image.deleted_topics.values() if node_id in topic.brokers
-        )
+        return unfinished_deletions_of(self.image, self._node_id)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Have `subscriber(old, new, delta)` called after every change, and awaited before it is answered.
@@ -85,12 +114,109 @@ class ClusterService:
         Changes do not wait for it, so it is called again before it is done. What it returns are the topics
         that this broker cannot fully serve: their commands are answered with these errors.
         """
-        self._committer.subscribers.append(subscriber)
+        self.view.subscribers.append(subscriber)
+
+    # ---- this broker's life in the cluster
 
     async def load(self, broker: BrokerImage) -> ClusterImage:
-        """Read everything from the store, with `broker` (this one) alive. Subscribers are not told."""
-        await self._committer.load(broker)
+        """Read everything from the store, with `broker` (this one) alive and alone: it is the controller from
+        here on. Subscribers are not told."""
+        await prepare_store(self._store)
+        term = await claim_controller(self._store)
+        self._control = Control(self._store, term, self._node_id, self.view, self._send)
+        await self._control.begin_alone(broker)
         return self.image
+
+    async def join(self, store: Store, send: Send, ask_controller: AskController) -> ClusterImage:
+        """Take part in a cluster of several brokers; returns what its store says now.
+
+        The view has the cluster's settings, and neither brokers nor topics before a controller tells of them.
+        """
+        self._store, self._send, self._ask_controller = store, send, ask_controller
+        await prepare_store(store)
+        loaded = (await read_image(store, NO_LEADER, 0)).image
+        self.view.begin_with(
+            ClusterImage(
+                loaded.cluster_id,
+                NO_LEADER,
+                broker_configs=loaded.broker_configs,
+                group_configs=loaded.group_configs,
+            )
+        )
+        return loaded
+
+    def use_store(self, store: Store) -> None:
+        """After the session of the store before has ended. This broker is not the controller now."""
+        assert not self.is_controller, "the term ends with the session"
+        self._store = store
+
+    def on_elected(self, term: ControllerTerm) -> None:
+        self.on_resigned()
+        self.latest_controller_epoch = max(self.latest_controller_epoch, term.epoch)
+        self._control = Control(self._store, term, self._node_id, self.view, self._send)
+        self._control.begin()
+
+    def on_resigned(self) -> None:
+        if self._control is not None:
+            self._control.end()
+            self._control = None
+
+    def on_controller(self, controller: Controller | None) -> None:
+        self.controller = controller
+
+    def obey(self, controller_epoch: int) -> None:
+        """A request of a controller has come; STALE_CONTROLLER_EPOCH if that one has been replaced."""
+        check_controller_epoch(controller_epoch, self.latest_controller_epoch)
+        if controller_epoch > self.latest_controller_epoch:
+            self.latest_controller_epoch = controller_epoch
+            self.on_resigned()  # if this broker was the controller, it has been replaced
+
+    async def update(self, request: UpdateMetadataRequest) -> None:
+        """Follow what the controller says of the cluster; `obey` was called."""
+        image = self.view.image
+        delta = delta_of_request(image, request)
+        if delta:
+            await asyncio.shield(self.view.publish(image.with_delta(delta), delta))
+
+    @property
+    def _committer(self) -> Committer:
+        """Of this broker's term; NOT_CONTROLLER if it is not the controller."""
+        if self._control is None or not self._control.is_serving:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller: ask that one")
+        return self._control.committer
+
+    # ---- commands
+
+    async def create_missing(self, new_topics: Sequence[NewTopic]) -> Mapping[str, KafkaError]:
+        """Have the controller make topics that are needed here; the errors by topic name.
+
+        A topic that is not among the errors is in the image.
+        """
+        if self.is_controller:
+            results = await self.create_topics(new_topics)
+            errors = {
+                new.name: result
+                for new, result in zip(new_topics, results, strict=True)
+                if isinstance(result, KafkaError)
+            }
+        else:
+            try:
+                response = await self._ask_controller(request_to_create(new_topics))
+                errors = results_of_creation(response)
+            except KafkaError as error:
+                errors = {new.name: error for new in new_topics}
+        there = self.image.topics
+        errors = {
+            name: error
+            for name, error in errors.items()
+            if name not in there and error.code is not ErrorCode.TOPIC_ALREADY_EXISTS
+        }
+        missing = {
+            new.name: KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{new.name} is being made; try again")
+            for new in new_topics
+            if new.name not in there and new.name not in errors
+        }
+        return missing | errors
 
     async def create_topics(
         self, new_topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -162,8 +288,9 @@ class ClusterService:
     async def _confirm(self, topic_ids: Sequence[bytes]) -> None:
         """This broker has no files of these topics."""
         if topic_ids:
-            node_id = self.config.int_("node.id")
-            await self._committer.commit(lambda image: topics.confirm_deletions(image, node_id, topic_ids))
+            await self._committer.commit(
+                lambda image: topics.confirm_deletions(image, self._node_id, topic_ids)
+            )
 
     async def alter_config(
         self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool = False
@@ -194,11 +321,12 @@ class ClusterService:
     async def _change_config(
         self, work_out: Callable[[ClusterImage], Change], *, validate_only: bool
     ) -> None:
+        committer = self._committer
         if not validate_only:
-            await self._committer.commit(work_out)
+            await committer.commit(work_out)
             return
-        await self._committer.ready()
-        work_out(self._committer.newest)
+        await committer.ready()
+        work_out(committer.newest)
 
     async def ensure_offsets_topic(self) -> TopicImage:
         """The topic of committed offsets, made if it is not there."""
@@ -216,12 +344,10 @@ class ClusterService:
                 "compression.type": "producer",
             },
         )
-        (result,) = await self.create_topics([new])
-        if isinstance(result, TopicImage):
-            return result
-        if result.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-            return self.image.topics[OFFSETS_TOPIC]
-        raise result
+        errors = await self.create_missing([new])
+        if OFFSETS_TOPIC in errors:
+            raise errors[OFFSETS_TOPIC]
+        return self.image.topics[OFFSETS_TOPIC]
 
     async def raise_leader_epochs(self, partitions: Iterable[TopicPartition]) -> None:
         """Begin a new leader epoch in each: for logs that may have lost records in a crash."""
@@ -230,6 +356,66 @@ class ClusterService:
             await self._committer.commit(
                 lambda image: raise_leader_epochs(image, which, controller_epoch=self._controller_epoch)
             )
+
+    async def elect_leaders(
+        self, election_type: ElectionType, which: Sequence[TopicPartition] | None
+    ) -> list[tuple[TopicPartition, KafkaError | None]]:
+        """Elect leaders of these partitions, or of all that need it; raises a KafkaError."""
+        committer = self._committer
+        await committer.ready()
+        elections = elect_leaders(
+            committer.newest, election_type, which, controller_epoch=self._controller_epoch
+        )
+        if elections.change.delta:
+            await asyncio.shield(committer.stage(elections.change))
+        return elections.results
+
+    async def reassign_partitions(
+        self,
+        targets: Sequence[tuple[TopicPartition, Sequence[int] | None]],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> list[KafkaError | None]:
+        """Begin to move each partition to its target replicas (None cancels); an error or None for each."""
+        begun: list[KafkaError | asyncio.Future[TopicFailures]] = []
+        for topic_partition, target in targets:
+            try:
+                committer = self._committer
+                await committer.ready()
+                change = reassign_partition(
+                    committer.newest,
+                    topic_partition,
+                    target,
+                    controller_epoch=self._controller_epoch,
+                    allow_replication_factor_change=allow_replication_factor_change,
+                )
+                begun.append(committer.stage(change))
+            except KafkaError as error:
+                begun.append(error.as_result())
+        return [await _error_of(each) for each in begun]
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that will not come back; raises a KafkaError."""
+        await self._committer.commit(lambda image: unregister_broker(image, broker_id))
+
+    async def shut_down_broker(self, broker_id: int, broker_epoch: int) -> list[TopicPartition]:
+        """Move leadership off a broker; returns the partitions that no other replica can lead."""
+        committer = self._committer
+        await committer.ready()
+        shutdown = shut_down_broker(
+            committer.newest, broker_id, broker_epoch, controller_epoch=self._controller_epoch
+        )
+        if shutdown.change.delta:
+            await asyncio.shield(committer.stage(shutdown.change))
+        return shutdown.remaining
+
+    async def alter_isrs(
+        self, broker_id: int, broker_epoch: int, proposals: Sequence[IsrProposal]
+    ) -> list[IsrResult]:
+        """What becomes of a leader's proposals; raises a KafkaError that holds for all of them."""
+        self._committer  # noqa: B018 (raises if this broker is not the controller)
+        assert self._control is not None
+        return await self._control.alter_isrs(broker_id, broker_epoch, proposals)
 
     async def next_producer_id_block(self) -> range:
         """A block of producer ids that no broker was given before; KafkaError if the store fails."""
@@ -260,9 +446,8 @@ class ClusterService:
 
     def _block(self, start: int) -> bytes:
         end = start + PRODUCER_ID_BLOCK_SIZE - 1
-        broker = self.config.int_("node.id")
         return layout.encode(
-            {"version": 1, "broker": broker, "block_start": str(start), "block_end": str(end)}
+            {"version": 1, "broker": self._node_id, "block_start": str(start), "block_end": str(end)}
         )
 
     @property
@@ -281,10 +466,11 @@ class ClusterService:
     ) -> list[TopicImage | KafkaError]:
         """What each command would change if those before it were carried out."""
         try:
-            await self._committer.ready()
+            committer = self._committer
+            await committer.ready()
         except KafkaError as error:
             return [error] * len(commands)
-        image = self._committer.newest
+        image = committer.newest
         results: list[TopicImage | KafkaError] = []
         for position, command in enumerate(commands, 1):
             try:
@@ -302,16 +488,43 @@ class ClusterService:
     ) -> list[TopicImage | KafkaError]:
         """Have each command carried out; what others change meanwhile comes in between."""
         begun: list[tuple[TopicImage | KafkaError, asyncio.Future[TopicFailures] | None]] = []
+        try:
+            committer = self._committer
+        except KafkaError as error:
+            return [error] * len(commands)
         for position, command in enumerate(commands, 1):
             try:
-                await self._committer.ready()
-                made, topic = change(self._committer.newest, command)
-                begun.append((topic, self._committer.stage(made)))
+                await committer.ready()
+                made, topic = change(committer.newest, command)
+                begun.append((topic, committer.stage(made)))
             except KafkaError as error:
-                begun.append((error.as_result(), self._committer.last))
+                begun.append((error.as_result(), committer.last))
             if position % COMMANDS_BETWEEN_PAUSES == 0:
                 await asyncio.sleep(0)
         return [await _result(outcome, made) for outcome, made in begun]
+
+
+def unfinished_deletions_of(image: ClusterImage, broker_id: int) -> frozenset[str]:
+    """Topics that were deleted and whose files the broker may still have."""
+    return frozenset(topic.name for topic in image.deleted_topics.values() if broker_id in topic.brokers)
+
+
+async def _nobody_to_tell(broker_id: int, request: Message) -> Any:
+    raise AssertionError(f"broker {broker_id} is told something by a broker that is alone")
+
+
+async def _nobody_to_ask(request: Message) -> Any:
+    raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker knows no controller")
+
+
+async def _error_of(begun: KafkaError | asyncio.Future[TopicFailures]) -> KafkaError | None:
+    if isinstance(begun, KafkaError):
+        return begun
+    try:
+        await asyncio.shield(begun)
+    except KafkaError as error:
+        return error.as_result()
+    return None
 
 
 async def _result(

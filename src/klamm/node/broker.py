@@ -9,7 +9,7 @@ import random
 
 from klamm.apis.broker import Clock, ProducerIds
 from klamm.apis.registry import load_handlers
-from klamm.cluster.committing import TopicFailures
+from klamm.cluster.view import TopicFailures
 from klamm.cluster.image import ClusterImage, ImageDelta, TopicImage, broker_image
 from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig

@@ -1,0 +1,269 @@
+"""One term of this broker as the controller: reads the store, follows the brokers, and tells them all changes.
+
+A term begins when the store has been read and what became of the brokers meanwhile is stored. From then on
+every change goes to this broker's own view by a direct call and to the others through channels. Whoever asked
+for a change waits for the brokers too, but not long: a broker that is slow or dead fails no change.
+
+When the term is over nothing more is told. What was on its way to the store is made or not, as the store
+decides; the next controller reads it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from klamm.cluster import layout
+from klamm.cluster.announcing import Requests, full_requests, requests_of_change
+from klamm.cluster.channels import Channels, Send
+from klamm.cluster.committing import Committer
+from klamm.cluster.config_changes import effective_config
+from klamm.cluster.controller import isr
+from klamm.cluster.controller.brokers import brokers_changed
+from klamm.cluster.controller.elections import ElectionType, elect_leaders, imbalanced_partitions
+from klamm.cluster.controller.isr import IsrProposal, IsrResult
+from klamm.cluster.controller.topics import confirm_deletions
+from klamm.cluster.image import BrokerDelta, BrokerImage, ClusterImage, ImageDelta, TopicDelta, difference
+from klamm.cluster.layout import Registration
+from klamm.cluster.loading import ControllerTerm
+from klamm.cluster.view import ClusterView, TopicFailures
+from klamm.coordination.store import NoNode, Store, StoreError
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition
+
+logger = logging.getLogger("klamm.cluster")
+
+TELLING_S = 5.0
+"""How long a change waits for the other brokers to follow it before it is answered."""
+
+RETRY_S = 0.2
+"""Pause after the store has failed."""
+
+_SUPERSEDED = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    }
+)
+"""Refusals of a proposal whose leader does not know the current state of its partition."""
+
+
+async def read_registrations(store: Store) -> dict[int, Registration]:
+    """All brokers that are registered now."""
+    registered: dict[int, Registration] = {}
+    for name in await store.list(layout.BROKER_IDS):
+        path = f"{layout.BROKER_IDS}/{name}"
+        try:
+            registered[int(name)] = layout.decode_registration(path, await store.get(path))
+        except NoNode:
+            continue  # it has left meanwhile
+    return registered
+
+
+class Control:
+    def __init__(
+        self, store: Store, term: ControllerTerm, node_id: int, view: ClusterView, send: Send
+    ) -> None:
+        self._store = store
+        self._term = term
+        self._node_id = node_id
+        self._view = view
+        self.committer = Committer(store, term, node_id, self._publish)
+        self._channels = Channels(
+            send,
+            full=self._full_requests_of,
+            on_deleted=self._on_deleted,
+            on_replaced=self.end,
+        )
+        self.is_serving = False
+        """True from the moment that the image of this term is published until the term is over."""
+        self._is_over = False
+        self._dirty = asyncio.Event()
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    @property
+    def epoch(self) -> int:
+        return self._term.epoch
+
+    async def begin_alone(self, broker: BrokerImage) -> None:
+        """Begin the term in a store that no other broker uses, with `broker`, this one, alive."""
+        image = await self.committer.load()
+        image = image.with_delta(ImageDelta(brokers={broker.id: BrokerDelta(None, broker)}))
+        self.committer.begin_with(image)
+        self._view.begin_with(image)
+        self.is_serving = True
+
+    def begin(self) -> None:
+        """Begin the term as soon as the store can be read, and go on until `end`."""
+        self._start(self._follow_brokers())
+        self._start(self._rebalance_leaders())
+
+    def end(self) -> None:
+        """The term is over: another broker may be the controller already."""
+        self._is_over = True
+        self.is_serving = False
+        self._channels.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- following the brokers
+
+    async def _follow_brokers(self) -> None:
+        watch = self._store.watch(layout.BROKER_IDS, self._dirty.set)
+        try:
+            while True:
+                self._dirty.clear()
+                try:
+                    await self._take_registrations()
+                except (StoreError, KafkaError) as error:
+                    logger.warning("the controller cannot follow the brokers now: %s", error)
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                await self._dirty.wait()
+        finally:
+            watch.cancel()
+
+    async def _take_registrations(self) -> None:
+        if not self.is_serving:
+            self.committer = Committer(self._store, self._term, self._node_id, self._publish)
+            await self.committer.load()
+        registered = await read_registrations(self._store)
+        committer = self.committer
+        await committer.ready()
+        image = committer.newest
+        config = effective_config(self._view.config, image)
+        change = brokers_changed(image, config, registered, controller_epoch=self.epoch)
+        if change.delta:
+            await asyncio.shield(committer.stage(change, is_made_when_stored=True))
+
+    async def _rebalance_leaders(self) -> None:
+        """Now and then give leadership back to preferred replicas."""
+        while True:
+            await asyncio.sleep(self._view.config.int_("leader.imbalance.check.interval.seconds"))
+            if not self.is_serving or not self._view.config.bool_("auto.leader.rebalance.enable"):
+                continue
+            which = imbalanced_partitions(self.committer.newest)
+            if which:
+                await self._give_leadership_back(which)
+
+    async def _give_leadership_back(self, which: Sequence[TopicPartition]) -> None:
+        logger.info("%d partitions go back to their preferred leaders", len(which))
+        try:
+            await self.committer.commit(
+                lambda image: elect_leaders(
+                    image, ElectionType.PREFERRED, which, controller_epoch=self.epoch
+                ).change
+            )
+        except KafkaError as error:
+            logger.warning("leadership was not given back: %s", error)
+
+    # ---- telling everybody
+
+    def _publish(self, image: ClusterImage, delta: ImageDelta) -> asyncio.Task[TopicFailures]:
+        if self._is_over:
+            return asyncio.create_task(_no_failures())
+        is_first = not self.is_serving
+        if is_first:
+            # To brokers this term begins with everything: they may have been told less than was stored.
+            delta = difference(self._view.image, image)
+            self.is_serving = True
+            logger.info("this broker is the controller now, in controller epoch %d", self.epoch)
+        told: list[asyncio.Future[None]] = []
+        if len(image.brokers) > 1 or self._node_id not in image.brokers:
+            requests = (
+                full_requests(image, self.epoch, but_for=self._node_id)
+                if is_first
+                else requests_of_change(image, delta, self.epoch, but_for=self._node_id)
+            )
+            told = self._channels.tell(image, requests)
+        else:
+            self._channels.tell(image, {})
+        own = self._view.publish(image, delta)
+        if is_first:
+            self._start(self._confirm_own_deletions(own))
+        return asyncio.create_task(_all_told(own, told)) if told else own
+
+    async def _confirm_own_deletions(self, own: asyncio.Task[TopicFailures]) -> None:
+        """Topics that were deleted before this term: this broker has just followed that."""
+        failures = await own
+        gone = [
+            topic_id
+            for topic_id, topic in self.committer.newest.deleted_topics.items()
+            if topic.name not in failures
+        ]
+        await self._confirm(self._node_id, gone)
+
+    def _on_deleted(self, broker_id: int, topic_ids: list[bytes]) -> None:
+        self._start(self._confirm(broker_id, topic_ids))
+
+    async def _confirm(self, broker_id: int, topic_ids: Sequence[bytes]) -> None:
+        try:
+            await self.committer.commit(
+                lambda image: confirm_deletions(image, broker_id, topic_ids), is_made_when_stored=True
+            )
+        except KafkaError as error:
+            # A deletion that stays noted is told again by the next controller.
+            logger.info("deletions by broker %d are not noted: %s", broker_id, error)
+
+    def _full_requests_of(self, broker_id: int) -> Requests | None:
+        return full_requests(self.committer.stored, self.epoch).get(broker_id)
+
+    # ---- ISRs
+
+    async def alter_isrs(
+        self, broker_id: int, broker_epoch: int, proposals: Sequence[IsrProposal]
+    ) -> list[IsrResult]:
+        """The answers to a leader's proposals; they do not wait for other brokers to follow."""
+        committer = self.committer
+        await committer.ready()
+        altered = isr.alter_isrs(
+            committer.newest, broker_id, broker_epoch, proposals, controller_epoch=self.epoch
+        )
+        if altered.change.delta:
+            await asyncio.shield(committer.stage(altered.change, is_made_when_stored=True))
+        elif committer.last is not None:
+            await asyncio.shield(committer.last)  # what the answers were found on may not be stored yet
+        self._remind(broker_id, proposals, altered.results)
+        return altered.results
+
+    def _remind(self, broker_id: int, proposals: Sequence[IsrProposal], results: Sequence[IsrResult]) -> None:
+        """Tell a leader again what it does not seem to know: it may have lost what it was told."""
+        image = self.committer.stored
+        indexes: dict[str, set[int]] = {}
+        for proposal, result in zip(proposals, results, strict=True):
+            name = image.topic_names_by_id.get(proposal.topic_id)
+            if isinstance(result, KafkaError) and result.code in _SUPERSEDED and name is not None:
+                if 0 <= proposal.partition < len(image.topics[name].partitions):
+                    indexes.setdefault(name, set()).add(proposal.partition)
+        if not indexes or self._is_over or broker_id not in image.brokers:
+            return
+        delta = ImageDelta(
+            {
+                name: TopicDelta(image.topics[name], image.topics[name], tuple(sorted(which)))
+                for name, which in indexes.items()
+            }
+        )
+        if broker_id == self._node_id:
+            self._view.publish(image, delta)
+        else:
+            requests = requests_of_change(image, delta, self.epoch, but_for=self._node_id)
+            self._channels.tell(image, {broker_id: requests[broker_id]})
+
+
+async def _no_failures() -> TopicFailures:
+    return {}
+
+
+async def _all_told(own: asyncio.Task[TopicFailures], told: list[asyncio.Future[None]]) -> TopicFailures:
+    failures = await own
+    await asyncio.wait(told, timeout=TELLING_S)
+    return failures

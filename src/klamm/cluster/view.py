@@ -1,0 +1,63 @@
+"""The cluster as one broker sees it: the current image, the configuration under it, and who follows it.
+
+Both lives of a broker share its view. While the broker is the controller, every change that is stored is
+published here; otherwise what the controller tells by UpdateMetadata is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from klamm.cluster.config_changes import effective_config
+from klamm.cluster.image import ClusterImage, ImageDelta
+from klamm.config.loading import BrokerConfig
+from klamm.model.errors import KafkaError
+
+TopicFailures: TypeAlias = Mapping[str, KafkaError]
+"""Topics, by name, that this broker cannot fully serve after a change, each with the reason."""
+Subscriber = Callable[[ClusterImage, ClusterImage, ImageDelta], Awaitable[TopicFailures]]
+
+
+class ClusterView:
+    def __init__(self, config: BrokerConfig) -> None:
+        """`config` is what the broker was started with."""
+        self.config = config
+        """The broker's effective configuration under the image."""
+        self.subscribers: list[Subscriber] = []
+        self._static_config = config
+        self._image: ClusterImage | None = None
+        self._telling: set[asyncio.Task[TopicFailures]] = set()
+
+    @property
+    def image(self) -> ClusterImage:
+        assert self._image is not None, "the cluster is not loaded"
+        return self._image
+
+    def begin_with(self, image: ClusterImage) -> None:
+        """Make `image` the current one without telling subscribers."""
+        if self._image is None or image.broker_configs is not self._image.broker_configs:
+            self.config = effective_config(self._static_config, image)
+        self._image = image
+
+    def publish(self, image: ClusterImage, delta: ImageDelta) -> asyncio.Task[TopicFailures]:
+        """Make `image`, which `delta` led to, the current one; the task is done when all subscribers are."""
+        old = self.image
+        self.begin_with(image)
+        calls = [subscriber(old, image, delta) for subscriber in self.subscribers]
+        task = asyncio.create_task(_failures_of(calls))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+        return task
+
+
+async def _failures_of(calls: Sequence[Awaitable[TopicFailures]]) -> TopicFailures:
+    """Wait for all. A subscriber that raises is a bug of ours; the others are heard before that goes on."""
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    failures: dict[str, KafkaError] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        failures |= outcome
+    return failures
