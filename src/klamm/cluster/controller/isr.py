@@ -3,6 +3,9 @@
 A proposal holds if it was made in the current leader epoch and partition epoch, by the leader, and if every
 broker that it names is alive in the broker epoch that the leader knows and is not shutting down. The checks
 and their codes are those of Kafka, in Kafka's order.
+
+A proposal of the ISR that is there raises the partition epoch too: then an earlier proposal of the leader
+that is still on its way is refused, and the leader knows that it never comes.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ def alter_isrs(
             isr = tuple(member for member, _ in proposal.isr)
             after = before if set(isr) == set(before.isr) else before._replace(isr=isr)
             after = complete_if_in_sync(image.brokers, after)
-            after = changes.put(topic, proposal.partition, after)
+            after = changes.put(topic, proposal.partition, after, raises_epoch=True)
             results.append(after if after.leader == broker_id else _new_leader(after))
         except KafkaError as error:
             results.append(error.as_result())

@@ -21,11 +21,14 @@ class PartitionChanges:
         self._controller_epoch = controller_epoch
         self._changed: dict[str, dict[int, PartitionImage]] = {}
 
-    def put(self, topic: str, index: int, after: PartitionImage) -> PartitionImage:
-        """Returns `after` in its new partition epoch; the partition itself if nothing is changed."""
+    def put(
+        self, topic: str, index: int, after: PartitionImage, *, raises_epoch: bool = False
+    ) -> PartitionImage:
+        """Returns `after` in its new partition epoch; the partition itself if nothing is changed, unless
+        `raises_epoch`."""
         before = self._image.topics[topic].partitions[index]
         after = after._replace(partition_epoch=before.partition_epoch)
-        if after == before:
+        if after == before and not raises_epoch:
             self._changed.get(topic, {}).pop(index, None)
             return before
         after = after._replace(partition_epoch=before.partition_epoch + 1)
