@@ -5,6 +5,7 @@ from __future__ import annotations
 from klamm.apis.registry import Request
 from klamm.protocol.apis import API_VERSIONS
 from klamm.protocol.codec import decode, encode
+from klamm.replication.context import ReplicationContext
 from klamm.replication.partitions import Partitions, TopicSettings
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirs
@@ -30,7 +31,8 @@ class FakeBroker:
         self.cluster = cluster
         self.node_id = 1
         no_logs = LogDirs((), now_ms=lambda: 0, report=print)
-        self.partitions = Partitions(self.node_id, no_logs, lambda topic: TopicSettings(LogConfig(), 1))
+        context = ReplicationContext(self.node_id, lambda: 0)
+        self.partitions = Partitions(context, no_logs, lambda topic: TopicSettings(LogConfig(), 1))
 
     @property
     def config(self):

@@ -42,6 +42,12 @@ class ModelSession:
         self._watches = []
         self._callbacks = []
 
+    async def open(self): ...
+
+    async def close(self):
+        if self.state is not State.EXPIRED:
+            self.end()
+
     def on_state(self, callback):
         self._callbacks.append(callback)
 

@@ -82,9 +82,7 @@ def full_requests(
 ) -> dict[int, Requests]:
     """What a new controller tells every living broker, but not the broker `but_for`."""
     announcement = _Announcement(image, controller_epoch)
-    return {
-        broker.id: announcement.full(broker) for broker in image.brokers.values() if broker.id != but_for
-    }
+    return {broker.id: announcement.full(broker) for broker in image.brokers.values() if broker.id != but_for}
 
 
 def _has_just_registered(delta: BrokerDelta | None) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
@@ -38,6 +38,7 @@ from klamm.coordination.store import (
 )
 from klamm.model.errors import ErrorCode, KafkaError
 
+T = TypeVar("T")
 Publish = Callable[[ClusterImage, ImageDelta], "asyncio.Task[TopicFailures]"]
 """Makes an image, which the delta led to, the current one; the task is done when everybody has followed."""
 
@@ -58,8 +59,8 @@ class _Staged(NamedTuple):
     units: deque[Unit]
     """Those that are not written yet."""
     delta: ImageDelta
+    stored: asyncio.Future[None]
     made: asyncio.Future[TopicFailures]
-    is_made_when_stored: bool
 
 
 class _Transaction(NamedTuple):
@@ -83,6 +84,8 @@ class Committer:
         """Of the change that was staged last. Whoever is refused a change of `newest` is told so when this is
         done: a topic that exists already is found then; and if `newest` was not stored, that is the reason.
         """
+        self._last_stored: asyncio.Future[None] | None = None
+        """Of the same change; done when it is stored."""
         self._writing: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
         self._must_reload = False
@@ -123,27 +126,23 @@ class Committer:
             elif self._writing is not None:
                 await asyncio.wait([self._writing])
 
-    def stage(
-        self, change: Change, *, is_made_when_stored: bool = False
-    ) -> asyncio.Future[TopicFailures]:
+    def stage(self, change: Change) -> asyncio.Future[TopicFailures]:
         """Have a change of `newest` made.
 
-        The future is done when the change is stored and everybody has followed it, unless
-        `is_made_when_stored`; it has the failures of this broker, or the KafkaError of a change that was not
-        made.
+        The future is done when the change is stored and everybody has followed it; it has the failures of
+        this broker, or the KafkaError of a change that was not made.
         """
         assert not self._must_reload, "the store is not read again yet"
-        made: asyncio.Future[TopicFailures] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        staged = _Staged(deque(change.units), change.delta, loop.create_future(), loop.create_future())
         self._newest = change.image
-        self.last = made
-        self._staged.append(_Staged(deque(change.units), change.delta, made, is_made_when_stored))
+        self.last, self._last_stored = staged.made, staged.stored
+        self._staged.append(staged)
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_staged())
-        return made
+        return staged.made
 
-    async def commit(
-        self, work_out: Callable[[ClusterImage], Change], *, is_made_when_stored: bool = False
-    ) -> TopicFailures:
+    async def commit(self, work_out: Callable[[ClusterImage], Change]) -> TopicFailures:
         """Make the change that `work_out` finds on the newest image; raises a KafkaError."""
         await self.ready()
         try:
@@ -152,7 +151,15 @@ class Committer:
             if self.last is not None:
                 await asyncio.shield(self.last)
             raise
-        return await asyncio.shield(self.stage(change, is_made_when_stored=is_made_when_stored))
+        return await asyncio.shield(self.stage(change))
+
+    async def newest_is_stored(self) -> None:
+        """Wait until `newest`, as it is now, is stored, but for nobody to follow it.
+
+        Raises a KafkaError if it is never stored.
+        """
+        if self._last_stored is not None:
+            await asyncio.shield(self._last_stored)
 
     # ---- writing
 
@@ -207,14 +214,16 @@ class Committer:
         if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER:
             after = error
             self._newest = self._stored
-            self.last = None
+            self.last = self._last_stored = None
         else:
             # What the store holds now is not known, so what the image says may be wrong.
             self._must_reload = True
         partly_written = [self._staged.popleft()] if self._staged and not failed else []
         for staged in (*failed, *partly_written):
+            _set_error(staged.stored, error)
             _set_error(staged.made, error)
         for staged in self._staged:
+            _set_error(staged.stored, after)
             _set_error(staged.made, after)
         self._staged.clear()
 
@@ -223,15 +232,15 @@ class Committer:
     def _publish(self, finished: Sequence[_Staged]) -> None:
         """Make the image with these changes the current one, and have subscribers told."""
         delta = joined(staged.delta for staged in finished)
-        if not delta:
-            for staged in finished:
-                _set_result(staged.made, {})
-            return
-        self._stored = self.stored.with_delta(delta)
-        telling = self._publish_image(self._stored, delta)
+        if delta:
+            self._stored = self.stored.with_delta(delta)
         for staged in finished:
-            if staged.is_made_when_stored:
+            _set_result(staged.stored, None)
+            if not delta:
                 _set_result(staged.made, {})
+        if not delta:
+            return
+        telling = self._publish_image(self.stored, delta)
 
         def answer(task: asyncio.Task[TopicFailures]) -> None:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
@@ -257,7 +266,7 @@ class Committer:
             before = self.stored
             brokers = {broker.id: BrokerDelta(None, broker) for broker in before.brokers.values()}
             self._stored = self._newest = image = image.with_delta(ImageDelta(brokers=brokers))
-            self.last = None
+            self.last = self._last_stored = None
             self._must_reload = False
             await asyncio.shield(self._publish_image(image, difference(before, image)))
 
@@ -282,12 +291,12 @@ def _unit_bytes(unit: Unit) -> int:
     )
 
 
-def _set_result(future: asyncio.Future[TopicFailures], failures: TopicFailures) -> None:
+def _set_result(future: asyncio.Future[T], result: T) -> None:
     if not future.done():
-        future.set_result(failures)
+        future.set_result(result)
 
 
-def _set_error(future: asyncio.Future[TopicFailures], error: BaseException) -> None:
+def _set_error(future: asyncio.Future[T], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
         future.exception()  # whoever asked may have gone away: then nobody else looks at it

@@ -1,4 +1,4 @@
-"""One term of this broker as the controller: reads the store, follows the brokers, and tells them all changes.
+"""One term of this broker as the controller: it reads the store, follows the brokers, and tells them changes.
 
 A term begins when the store has been read and what became of the brokers meanwhile is stored. From then on
 every change goes to this broker's own view by a direct call and to the others through channels. Whoever asked
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from klamm.cluster import layout
@@ -143,7 +144,8 @@ class Control:
         config = effective_config(self._view.config, image)
         change = brokers_changed(image, config, registered, controller_epoch=self.epoch)
         if change.delta:
-            await asyncio.shield(committer.stage(change, is_made_when_stored=True))
+            committer.stage(change)
+            await committer.newest_is_stored()
 
     async def _rebalance_leaders(self) -> None:
         """Now and then give leadership back to preferred replicas."""
@@ -159,9 +161,9 @@ class Control:
         logger.info("%d partitions go back to their preferred leaders", len(which))
         try:
             await self.committer.commit(
-                lambda image: elect_leaders(
-                    image, ElectionType.PREFERRED, which, controller_epoch=self.epoch
-                ).change
+                lambda image: (
+                    elect_leaders(image, ElectionType.PREFERRED, which, controller_epoch=self.epoch).change
+                )
             )
         except KafkaError as error:
             logger.warning("leadership was not given back: %s", error)
@@ -173,8 +175,8 @@ class Control:
             return asyncio.create_task(_no_failures())
         is_first = not self.is_serving
         if is_first:
-            # To brokers this term begins with everything: they may have been told less than was stored.
-            delta = difference(self._view.image, image)
+            # This term begins with everything: also this broker may have been told less than was stored.
+            delta = _everything(self._view.image, image)
             self.is_serving = True
             logger.info("this broker is the controller now, in controller epoch %d", self.epoch)
         told: list[asyncio.Future[None]] = []
@@ -207,9 +209,7 @@ class Control:
 
     async def _confirm(self, broker_id: int, topic_ids: Sequence[bytes]) -> None:
         try:
-            await self.committer.commit(
-                lambda image: confirm_deletions(image, broker_id, topic_ids), is_made_when_stored=True
-            )
+            await self.committer.commit(lambda image: confirm_deletions(image, broker_id, topic_ids))
         except KafkaError as error:
             # A deletion that stays noted is told again by the next controller.
             logger.info("deletions by broker %d are not noted: %s", broker_id, error)
@@ -229,9 +229,8 @@ class Control:
             committer.newest, broker_id, broker_epoch, proposals, controller_epoch=self.epoch
         )
         if altered.change.delta:
-            await asyncio.shield(committer.stage(altered.change, is_made_when_stored=True))
-        elif committer.last is not None:
-            await asyncio.shield(committer.last)  # what the answers were found on may not be stored yet
+            committer.stage(altered.change)
+        await committer.newest_is_stored()  # also what a refusal was found on
         self._remind(broker_id, proposals, altered.results)
         return altered.results
 
@@ -240,10 +239,11 @@ class Control:
         image = self.committer.stored
         indexes: dict[str, set[int]] = {}
         for proposal, result in zip(proposals, results, strict=True):
-            name = image.topic_names_by_id.get(proposal.topic_id)
-            if isinstance(result, KafkaError) and result.code in _SUPERSEDED and name is not None:
-                if 0 <= proposal.partition < len(image.topics[name].partitions):
-                    indexes.setdefault(name, set()).add(proposal.partition)
+            topic = image.topics.get(image.topic_names_by_id.get(proposal.topic_id, ""))
+            if topic is None or not isinstance(result, KafkaError) or result.code not in _SUPERSEDED:
+                continue
+            if 0 <= proposal.partition < len(topic.partitions):
+                indexes.setdefault(topic.name, set()).add(proposal.partition)
         if not indexes or self._is_over or broker_id not in image.brokers:
             return
         delta = ImageDelta(
@@ -257,6 +257,16 @@ class Control:
         else:
             requests = requests_of_change(image, delta, self.epoch, but_for=self._node_id)
             self._channels.tell(image, {broker_id: requests[broker_id]})
+
+
+def _everything(old: ClusterImage, image: ClusterImage) -> ImageDelta:
+    """What changed from `old`, and besides all topics of `image` with all their partitions."""
+    changed = difference(old, image)
+    topics = {
+        name: TopicDelta(old.topics.get(name), topic, tuple(range(len(topic.partitions))))
+        for name, topic in image.topics.items()
+    }
+    return replace(changed, topics={**changed.topics, **topics})
 
 
 async def _no_failures() -> TopicFailures:

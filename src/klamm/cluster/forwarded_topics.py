@@ -26,9 +26,7 @@ def request_to_create(new_topics: Sequence[NewTopic]) -> CreateTopicsRequest:
                     CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
                     for index, replicas in new.assignment
                 ],
-                configs=[
-                    CreatableTopicConfig(name=name, value=value) for name, value in new.config.items()
-                ],
+                configs=[CreatableTopicConfig(name=name, value=value) for name, value in new.config.items()],
             )
             for new in new_topics
         ]

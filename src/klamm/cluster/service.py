@@ -54,6 +54,7 @@ from klamm.coordination.store import (
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
 from klamm.protocol.messages.k06_update_metadata import UpdateMetadataRequest
+from klamm.protocol.messages.k19_create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.schema import Message
 
 CommandT = TypeVar("CommandT")
@@ -70,8 +71,8 @@ PRODUCER_ID_BLOCK_SIZE = 1_000
 _MAX_START = 1 << 20
 
 
-AskController: TypeAlias = Callable[[Message], Awaitable[Any]]
-"""Sends a request to whichever broker is the controller; raises a KafkaError if none answers."""
+AskController: TypeAlias = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
+"""Has whichever broker is the controller make topics; raises a KafkaError if none answers."""
 
 
 class ClusterService:
@@ -513,7 +514,7 @@ async def _nobody_to_tell(broker_id: int, request: Message) -> Any:
     raise AssertionError(f"broker {broker_id} is told something by a broker that is alone")
 
 
-async def _nobody_to_ask(request: Message) -> Any:
+async def _nobody_to_ask(request: CreateTopicsRequest) -> CreateTopicsResponse:
     raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker knows no controller")
 
 

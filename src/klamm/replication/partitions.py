@@ -178,11 +178,17 @@ class Partitions:
     # ---- following the image
 
     async def adopt(
-        self, image: ClusterImage, loaded: dict[TopicPartition, Log], deleted: frozenset[str] = frozenset()
+        self,
+        image: ClusterImage,
+        loaded: dict[TopicPartition, Log],
+        deleted: frozenset[str] = frozenset(),
+        *,
+        takes_roles: bool = True,
     ) -> None:
         """Take over the logs found on disk at start, then make what the image has and the disk lacks.
 
-        `deleted` are the topics whose deletion was under way when the broker stopped.
+        `deleted` are the topics whose deletion was under way when the broker stopped. A broker of a cluster
+        takes no roles here: they may be others since it stopped, and the controller will say which.
         """
         self._topics = image.topics
         self._remove_soon(self._log_dirs.put_away_before())
@@ -203,7 +209,8 @@ class Partitions:
                     self._lost[topic.name, index] = "its log is in a directory that is offline"
         for topic in image.topics.values():
             self._topic_names[topic.topic_id] = topic.name
-            failure = await self._follow(topic, dict(enumerate(topic.partitions)))
+            states = dict(enumerate(topic.partitions)) if takes_roles else {}
+            failure = await self._follow(topic, states)
             if failure is not None:
                 logger.error("%s", failure)
 
