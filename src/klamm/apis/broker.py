@@ -38,3 +38,10 @@ class Broker(Protocol):
     @property
     def config(self) -> BrokerConfig:
         """The effective configuration: static values with dynamic ones laid over them."""
+
+    @property
+    def broker_epoch(self) -> int | None:
+        """The epoch in which this broker is registered with its cluster; None while it is not."""
+
+    async def forward(self, frame: bytes, client_host: str) -> bytes | None:
+        """Have the controller answer a client's request, both without their length; None if it does not."""

@@ -2,7 +2,8 @@
 
 Advertises, for every API that is served to clients, the range that Kafka 4.3 advertises, and no other API:
 clients call what they see. A version that is too new is answered by the dispatcher in version 0. No features
-are finalized: transaction.version and the like come with transactions.
+are finalized: transaction.version and the like come with transactions. On the listener for brokers, and only
+there, the APIs between brokers are advertised too.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ def handle(broker: Broker, request: Request[ApiVersionsRequest]) -> ApiVersionsR
         and _is_valid_software_name(message.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=_served_apis())
+    is_broker = request.listener_name == broker.config.inter_broker_listener_name
+    return ApiVersionsResponse(api_keys=_served_apis(is_broker))
 
 
 @cache
-def _served_apis() -> list[ApiVersion]:
+def _served_apis(is_broker: bool) -> list[ApiVersion]:
+    """What is told to a client, or to another broker."""
     return [
         ApiVersion(
             api_key=key,
@@ -38,7 +41,7 @@ def _served_apis() -> list[ApiVersion]:
             max_version=API_VERSIONS[key].max_version,
         )
         for key in sorted(HANDLERS)
-        if not API_VERSIONS[key].is_inter_broker
+        if is_broker or not API_VERSIONS[key].is_inter_broker
     ]
 
 

@@ -16,7 +16,7 @@ def broker(
         str,
         typer.Option(
             help="The store that the brokers of the cluster share: zookeeper://host:port,host:port/path, or "
-            "sqlite:FILE for brokers of one machine."
+            "sqlite://FILE for brokers of one machine."
         ),
     ],
     listeners: Annotated[

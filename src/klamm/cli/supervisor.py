@@ -51,7 +51,7 @@ def plan_brokers(
                 *executable,
                 "broker",
                 *("--id", str(broker_id)),
-                *("--coordination", f"sqlite:{data_dir / STORE_FILE}"),
+                *("--coordination", f"sqlite://{data_dir / STORE_FILE}"),
                 *("--listeners", f"PLAINTEXT://{address}:{port + broker_id - 1 if port else 0}"),
                 *("--data-dir", str(data_dir / f"broker-{broker_id}")),
                 "--stop-with-stdin",

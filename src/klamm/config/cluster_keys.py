@@ -12,8 +12,8 @@ CLUSTER_ROWS = [
         ConfigType.STRING,
         None,
         "The store through which the brokers of a cluster find one another and elect a controller: "
-        "zookeeper://host:port,host:port/path, or sqlite:FILE for brokers of one machine. Unset: the broker "
-        "is alone, and keeps its metadata in its first log directory.",
+        "zookeeper://host:port,host:port/path, or sqlite://FILE for brokers of one machine. Unset: the "
+        "broker is alone, and keeps its metadata in its first log directory.",
         Importance.HIGH,
         internal=True,
     ),

@@ -1,4 +1,9 @@
-"""One broker: makes all its parts, connects them, starts and stops them in order."""
+"""One broker: makes all its parts, connects them, starts and stops them in order.
+
+A broker without `klamm.coordination.url` is a cluster of one: its store is a file of its own, it is its own
+controller from the start, and nothing waits for others. Otherwise it joins: it reads the store to know whose
+logs it has, registers, and takes no role in any partition before a controller has said so.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,34 @@ import asyncio
 import gc
 import logging
 import random
+from pathlib import Path
+from typing import Any
 
 from klamm.apis.broker import Clock, ProducerIds
 from klamm.apis.registry import load_handlers
+from klamm.cluster.image import BrokerImage, ClusterImage, ImageDelta, TopicImage, broker_image
+from klamm.cluster.service import ClusterService, unfinished_deletions_of
 from klamm.cluster.view import TopicFailures
-from klamm.cluster.image import ClusterImage, ImageDelta, TopicImage, broker_image
-from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig
 from klamm.config.topic_keys import topic_config
+from klamm.coordination.engines import new_store
 from klamm.coordination.sqlite import SqliteStore
-from klamm.coordination.store import StoreError
+from klamm.coordination.store import Store, StoreError
 from klamm.groups.coordinator import GroupCoordinator
 from klamm.model.ids import TopicPartition
 from klamm.node.clock import SystemClock
+from klamm.node.controller_link import ControllerLink
 from klamm.node.housekeeping import Housekeeping
 from klamm.node.limits import open_files_limit, raise_descriptor_limit
+from klamm.node.membership import IdIsTaken, Membership
 from klamm.node.offsets_log import TOPIC as OFFSETS_TOPIC
 from klamm.node.offsets_log import OffsetsLog
+from klamm.node.peers import CONTROL, Peers
 from klamm.node.producer_ids import ProducerIdBlocks
+from klamm.protocol.schema import Message
 from klamm.replication.context import ReplicationContext
 from klamm.replication.fetch_sessions import FetchSessions
+from klamm.replication.isr_requests import IsrRequests
 from klamm.replication.partitions import Partitions, TopicSettings
 from klamm.server.dispatch import Dispatcher
 from klamm.server.listener import CannotListen, Server
@@ -64,9 +77,17 @@ class BrokerNode:
             report=logger.info,
             open_files=OpenFiles(most_open_files or open_files_limit()),
         )
-        self._store_path = self.log_dirs.directories[0].path / STORE_FILE
-        self._store = SqliteStore(self._store_path)
+        url = config.optional_str("klamm.coordination.url")
+        self._store_address = url or str(self.log_dirs.directories[0].path / STORE_FILE)
+        self._session_timeout_s = config.int_("broker.session.timeout.ms") / 1000
+        self._store = self._new_store()
         self.cluster = ClusterService(self._store, config)
+        self.membership: Membership | None = None
+        self.peers: Peers | None = None
+        self.controller_link: ControllerLink | None = None
+        self._isr_requests: IsrRequests | None = None
+        if config.inter_broker_listener_name is not None:
+            self._make_cluster_parts(config.inter_broker_listener_name)
         self.producer_ids: ProducerIds = ProducerIdBlocks(self.cluster)
         self._server = Server(
             Dispatcher(self, load_handlers()),
@@ -74,10 +95,41 @@ class BrokerNode:
             lambda work: self.partitions.run_in_thread(work),
         )
         self._stop_requested = asyncio.Event()
+        self._has_services = False
+
+    def _new_store(self) -> Store:
+        if self._static_config["klamm.coordination.url"] is None:
+            return SqliteStore(Path(self._store_address))
+        try:
+            return new_store(self._store_address, session_timeout_s=self._session_timeout_s)
+        except ValueError as error:
+            raise CannotStart(f"klamm.coordination.url is refused: {error}") from None
+
+    def _make_cluster_parts(self, listener_name: str) -> None:
+        self.membership = Membership(
+            self.node_id,
+            self._new_store,
+            self.cluster,
+            session_timeout_s=self._session_timeout_s,
+            on_registered=self._on_registered,
+            on_lost=self._on_session_lost,
+        )
+        self.peers = Peers(
+            self.node_id, listener_name, self._static_config, lambda: self.cluster.image.brokers
+        )
+        self.controller_link = ControllerLink(self.node_id, self.cluster, self.peers)
 
     @property
     def config(self) -> BrokerConfig:
         return self.cluster.config
+
+    @property
+    def broker_epoch(self) -> int | None:
+        return None if self.membership is None else self.membership.broker_epoch
+
+    async def forward(self, frame: bytes, client_host: str) -> bytes | None:
+        assert self.controller_link is not None, "a broker that is alone is the controller"
+        return await self.controller_link.forward(frame, client_host)
 
     async def start(self) -> None:
         """Start; the broker serves when this returns. If it raises CannotStart, nothing is left open."""
@@ -86,10 +138,10 @@ class BrokerNode:
             self.log_dirs.lock()
             await self._start_parts()
         except (LogDirError, CannotListen) as error:
-            self._abandon_start()
+            await self._abandon_start()
             raise CannotStart(str(error)) from error
         except BaseException:
-            self._abandon_start()
+            await self._abandon_start()
             raise
         gc.collect()
         gc.freeze()
@@ -100,7 +152,8 @@ class BrokerNode:
         sockets = {
             listener.name: self._server.bind(listener.host, listener.port) for listener in config.listeners
         }
-        image = await self._load_cluster({name: sock.getsockname()[1] for name, sock in sockets.items()})
+        own = broker_image(config, {name: sock.getsockname()[1] for name, sock in sockets.items()})
+        image = await self._load_cluster(own)
         if ignored := self.config.without_effect():
             logger.warning(
                 "these settings have no effect (docs/CONFIGURATION.md says why): %s", ", ".join(ignored)
@@ -108,30 +161,93 @@ class BrokerNode:
         self.log_dirs.identify(self.node_id, image.cluster_id)
         await self._load_logs(image)
         self._start_services()
-        first = image.brokers[self.node_id].endpoints[config.listeners[0].name]
+        first = own.endpoints[config.listeners[0].name]
         self.bootstrap = f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
+        if self.membership is not None:
+            assert config.inter_broker_listener_name is not None
+            for_brokers = sockets.pop(config.inter_broker_listener_name)
+            self._server.start_accepting(for_brokers, config.inter_broker_listener_name)
+            await self._join(self.membership, own)
         for name, sock in sockets.items():
             self._server.start_accepting(sock, name)
 
-    async def _load_cluster(self, bound_ports: dict[str, int]) -> ClusterImage:
+    async def _load_cluster(self, own: BrokerImage) -> ClusterImage:
+        """What the store says of the cluster."""
         try:
-            await self._store.open()
-            return await self.cluster.load(broker_image(self._static_config, bound_ports))
+            if self.membership is None:
+                await self._store.open()
+                return await self.cluster.load(own)
+            assert self.controller_link is not None
+            store = await self.membership.open()
+            return await self.cluster.join(store, self._tell_broker, self.controller_link.create_topics)
         except StoreError as error:
-            raise CannotStart(f"the metadata in {self._store_path} cannot be read: {error}") from error
+            raise CannotStart(f"the metadata in {self._store_address} cannot be read: {error}") from error
+
+    async def _join(self, membership: Membership, own: BrokerImage) -> None:
+        """Register, and wait until a controller has said what this broker is to do."""
+        is_told = asyncio.Event()
+
+        async def look(old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> TopicFailures:
+            broker = new.brokers.get(self.node_id)
+            if broker is not None and broker.epoch == membership.broker_epoch:
+                is_told.set()
+            return {}
+
+        self.cluster.subscribe(look)
+        try:
+            await membership.register(own, self._clean_shutdown_epoch())
+        except IdIsTaken as error:
+            raise CannotStart(str(error)) from None
+        except StoreError as error:
+            raise CannotStart(f"this broker cannot register in {self._store_address}: {error}") from error
+        waiting = [asyncio.create_task(event.wait()) for event in (is_told, self._stop_requested)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        self.cluster.view.subscribers.remove(look)
+
+    def _clean_shutdown_epoch(self) -> int:
+        """The broker epoch in which all logs were closed cleanly; -1 if they were not."""
+        epochs = {
+            directory.broker_epoch if directory.had_clean_shutdown else -1
+            for directory in self.log_dirs.directories
+        }
+        return epochs.pop() if len(epochs) == 1 else -1
+
+    async def _tell_broker(self, broker_id: int, request: Message) -> Any:
+        assert self.peers is not None
+        return await self.peers.call(broker_id, CONTROL, request)
+
+    def _on_registered(self, broker_epoch: int) -> None:
+        self._context.broker_epoch = broker_epoch
+
+    async def _on_session_lost(self) -> None:
+        """Other brokers lead what was led here."""
+        self.partitions.resign_all()
+        self.groups.update_leadership()
 
     async def _load_logs(self, image: ClusterImage) -> None:
-        self.partitions = Partitions(
-            ReplicationContext(self.node_id, self.clock.now_ms), self.log_dirs, self._settings_of
-        )
+        self._context = ReplicationContext(self.node_id, self.clock.now_ms)
+        if self.controller_link is not None:
+            self._isr_requests = IsrRequests(
+                self.node_id, lambda: self._context.broker_epoch, self.controller_link.alter_partition
+            )
+            self._context.propose = self._isr_requests.propose
+        self.partitions = Partitions(self._context, self.log_dirs, self._settings_of)
         configs = {name: self._settings_of(topic).log for name, topic in image.topics.items()}
         loaded = await self.partitions.run_in_thread(
             self.log_dirs.load_logs, lambda topic: configs.get(topic, LogConfig())
         )
-        await self.partitions.adopt(image, loaded, self.cluster.unfinished_deletions)
-        await self.cluster.finish_deletions()
+        await self.partitions.adopt(
+            image,
+            loaded,
+            unfinished_deletions_of(image, self.node_id),
+            takes_roles=self.membership is None,
+        )
         self.cluster.subscribe(self._on_image)
-        await self.cluster.raise_leader_epochs(self._recovered_partitions(image))
+        if self.membership is None:
+            await self.cluster.finish_deletions()
+            await self.cluster.raise_leader_epochs(self._recovered_partitions(image))
 
     def _recovered_partitions(self, image: ClusterImage) -> list[TopicPartition]:
         """Those that were not closed cleanly: a new leader epoch lets clients notice a log that was cut."""
@@ -155,6 +271,7 @@ class BrokerNode:
         self._housekeeping = Housekeeping(self.partitions, self.log_dirs, self.clock, lambda: self.config)
         self._housekeeping.start()
         self._cleaner = asyncio.create_task(self._make_cleaner().run())
+        self._has_services = True
 
     def _make_cleaner(self) -> LogCleaner:
         return LogCleaner(
@@ -174,35 +291,83 @@ class BrokerNode:
         """Have `run_until_stopped` shut down; safe to call from a signal handler of the loop."""
         self._stop_requested.set()
 
-    async def run_until_stopped(self) -> None:
+    async def wait_for_stop(self) -> None:
+        """Wait until a stop is requested."""
         await self._stop_requested.wait()
+
+    async def run_until_stopped(self) -> None:
+        await self.wait_for_stop()
         await self.stop()
 
     async def stop(self) -> None:
         """Shut down cleanly: nothing is lost, and the next start needs no recovery."""
+        await self._hand_over_leaders()
+        await self._end_services()
+        await self._housekeeping.write_checkpoints()
+        epoch = -1 if self.membership is None else self.membership.last_broker_epoch
+        if epoch < 0:  # it has not registered: what the logs said of the time before still holds
+            epoch = self._clean_shutdown_epoch()
+        await self.partitions.run_in_thread(lambda: self.log_dirs.close(broker_epoch=epoch))
+        await self._leave_cluster()
+        self.partitions.shut_down()
+
+    async def kill(self) -> None:
+        """End as a process that dies: nothing is handed over, flushed or written down."""
+        await self._end_services()
+        await self._leave_cluster()
+        await self.partitions.run_in_thread(lambda: self.log_dirs.close(clean=False))
+        self.partitions.shut_down()
+
+    async def _end_services(self) -> None:
         self._server.stop_accepting()
         self._server.close_connections()
         self.groups.stop()
         self._cleaner.cancel()
         await asyncio.gather(self._cleaner, self._housekeeping.stop(), return_exceptions=True)
-        await self._housekeeping.write_checkpoints()
-        await self.partitions.run_in_thread(self.log_dirs.close)
-        await self._store.close()
-        self.partitions.shut_down()
+        if self._isr_requests is not None:
+            await self._isr_requests.shut_down()
 
-    def _abandon_start(self) -> None:
+    async def _hand_over_leaders(self) -> None:
+        epoch = self.broker_epoch
+        if self.controller_link is None or epoch is None:
+            return
+        if self.config.bool_("controlled.shutdown.enable") and not await self.controller_link.shut_down(
+            epoch
+        ):
+            logger.warning("this broker stops with partitions that no other broker can lead")
+
+    async def _leave_cluster(self) -> None:
+        if self.membership is None:
+            await self._store.close()
+            return
+        self.cluster.on_resigned()
+        await self.membership.close()
+        if self.peers is not None:
+            await self.peers.close()
+
+    async def _abandon_start(self) -> None:
+        if self._has_services:
+            await self.stop()
+            return
         self._server.stop_accepting()
+        if self.membership is not None:
+            await self._leave_cluster()
         self.log_dirs.unlock()
 
     # ---- following the cluster's image
 
     async def _on_image(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> TopicFailures:
-        failures = await self.partitions.apply(new, delta)
-        offsets_topic = delta.topics.get(OFFSETS_TOPIC)
-        if offsets_topic is not None and (offsets_topic.before is None) != (offsets_topic.after is None):
-            self.groups.update_leadership()
+        failures: TopicFailures = {}
+        if delta.brokers and self.peers is not None:
+            self.peers.on_brokers_changed()
+        if self.cluster.is_controller:
+            failures = await self.partitions.apply(new, delta)
+            if OFFSETS_TOPIC in delta.topics and self._has_services:
+                self.groups.update_leadership()
+        else:
+            await self.partitions.apply_settings(new, delta)
         gone = [change.deleted for change in delta.topics.values() if change.deleted is not None]
-        if gone:
+        if gone and self._has_services:
             self.groups.on_topics_deleted({topic.name: topic.topic_id for topic in gone})
         return failures
 

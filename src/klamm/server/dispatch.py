@@ -1,4 +1,7 @@
-"""Decodes a frame, finds the handler of its API key and version, and has it answered."""
+"""Decodes a frame, finds the handler of its API key and version, and has it answered.
+
+APIs between brokers are served on the listener for brokers only: on the others they are unknown.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from types import GeneratorType
 from typing import Any, NamedTuple
 
 from klamm.apis.broker import Broker
+from klamm.apis.forwarding import FORWARDED, forwarded
 from klamm.apis.registry import CloseConnection, ConnectionHandle, Handler, Request
 from klamm.apis.steps import Steps
 from klamm.model.errors import ErrorCode
@@ -75,7 +79,7 @@ class Dispatcher:
                 route = self._add_route(ApiKey.API_VERSIONS, 0)
                 line.open(route, correlation_id).complete(_unsupported_version())
                 return
-            route = self._find_route(api_key, version, client_id)
+            route = self._find_route(api_key, version, client_id, connection)
         if len(frame) > MAX_BYTES_AT_ONCE:
             raise LargeRequest
         try:
@@ -90,7 +94,9 @@ class Dispatcher:
     def start_in_steps(self, frame: memoryview, connection: ConnectionHandle, line: ReplyLine) -> None:
         """As `start`, for a request that `start` refused as large. `frame` must stay as it is meanwhile."""
         api_key, version, correlation_id, client_id, body_offset = parse_request_header(frame)
-        route = self._routes[api_key, version]
+        route = self._routes.get((api_key, version))
+        if route is None:
+            route = self._find_route(api_key, version, client_id, connection)
         reply = line.open(route, correlation_id)
 
         def steps() -> Steps[Any]:
@@ -103,8 +109,10 @@ class Dispatcher:
 
         reply.do_steps(steps(), is_large=True)
 
-    def _find_route(self, api_key: int, version: int, client_id: str | None) -> Route:
-        if api_key not in self._handlers:
+    def _find_route(
+        self, api_key: int, version: int, client_id: str | None, connection: ConnectionHandle
+    ) -> Route:
+        if api_key not in self._handlers or not self._is_for(api_key, connection):
             raise CloseConnection(f"client {client_id!r} asked for API key {api_key}, which is not served")
         key = ApiKey(api_key)
         accepted = API_VERSIONS[key].accepted
@@ -113,10 +121,21 @@ class Dispatcher:
                 f"client {client_id!r} asked for {key.title} version {version}, which is not served: "
                 f"versions {accepted} are"
             )
+        if API_VERSIONS[key].is_inter_broker:
+            # Not kept: what is in `_routes` is served on every listener.
+            return Route(key.value, version, API_VERSIONS[key].request, self._handlers[key])
         return self._add_route(key, version)
 
+    def _is_for(self, api_key: int, connection: ConnectionHandle) -> bool:
+        if not API_VERSIONS[ApiKey(api_key)].is_inter_broker:
+            return True
+        return connection.listener_name == self._broker.config.inter_broker_listener_name
+
     def _add_route(self, key: ApiKey, version: int) -> Route:
-        route = Route(key.value, version, API_VERSIONS[key].request, self._handlers[key])
+        handler = self._handlers[key]
+        if key in FORWARDED:
+            handler = forwarded(handler)
+        route = Route(key.value, version, API_VERSIONS[key].request, handler)
         self._routes[key.value, version] = route
         return route
 

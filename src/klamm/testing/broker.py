@@ -50,7 +50,7 @@ class Broker:
         data_dir: Path | str | None = None,
     ) -> None:
         settings = dict(TEST_DEFAULTS)
-        settings.update({name: _text(value) for name, value in (config or {}).items()})
+        settings.update({name: as_text(value) for name, value in (config or {}).items()})
         self._owns_data_dir = data_dir is None and "log.dirs" not in settings
         self.data_dir = Path(tempfile.mkdtemp(prefix="klamm-")) if data_dir is None else Path(data_dir)
         settings.setdefault("log.dirs", str(self.data_dir))
@@ -59,6 +59,7 @@ class Broker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started = threading.Event()
         self._failure: BaseException | None = None
+        self._is_killed = False
         self.node: BrokerNode | None = None
 
     @property
@@ -75,6 +76,7 @@ class Broker:
         assert self._thread is None, "the broker is running already"
         self._started.clear()
         self._failure = None
+        self._is_killed = False
         self._thread = threading.Thread(target=self._run, name="klamm-broker", daemon=True)
         self._thread.start()
         if not self._started.wait(START_TIMEOUT_S):
@@ -97,6 +99,14 @@ class Broker:
         self.node = None
         if self._failure is not None:
             raise self._failure
+
+    def kill(self) -> None:
+        """End at once, as a process that is killed: nothing is handed over, flushed or written down.
+
+        Only its session ends at once with every kind of store, as that of a dead process with SQLite.
+        """
+        self._is_killed = True
+        self.stop()
 
     def restart(self) -> None:
         """Stop cleanly, and start again on the same port with the same data."""
@@ -132,8 +142,10 @@ class Broker:
         self.node = BrokerNode(BrokerConfig(self._settings), most_open_files=MOST_OPEN_FILES)
         await self.node.start()
         self._started.set()
-        await self.node.run_until_stopped()
+        await self.node.wait_for_stop()
+        await (self.node.kill() if self._is_killed else self.node.stop())
 
 
-def _text(value: str | int | float | bool) -> str:
+def as_text(value: str | int | float | bool) -> str:
+    """A setting's value as a configuration file has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

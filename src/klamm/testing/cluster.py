@@ -60,7 +60,7 @@ class Cluster:
             Path(tempfile.mkdtemp(prefix="klamm-cluster-")) if data_dir is None else Path(data_dir)
         )
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        self._coordination = coordination or f"sqlite:{self.data_dir / 'klamm-metadata.sqlite'}"
+        self._coordination = coordination or f"sqlite://{self.data_dir / 'klamm-metadata.sqlite'}"
         self._config = {
             **CLUSTER_DEFAULTS,
             "default.replication.factor": str(min(brokers, 3)),

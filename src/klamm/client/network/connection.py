@@ -582,7 +582,15 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
 _UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
-_THROTTLED = frozenset(key.value for key in ApiKey) - {ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
+_THROTTLED = frozenset(key.value for key in ApiKey) - {
+    ApiKey.LEADER_AND_ISR,
+    ApiKey.STOP_REPLICA,
+    ApiKey.UPDATE_METADATA,
+    ApiKey.CONTROLLED_SHUTDOWN,
+    ApiKey.SASL_HANDSHAKE,
+    ApiKey.SASL_AUTHENTICATE,
+    ApiKey.ENVELOPE,
+}
 """The requests whose answers have a throttle time."""
 
 

@@ -1,0 +1,122 @@
+"""How this broker reaches the controller, whichever broker that is at the moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from klamm.apis.k56_alter_partition import answer as answer_alter_partition
+from klamm.client.errors import ClientError
+from klamm.cluster.service import ClusterService
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.node.peers import CONTROL, FORWARDING
+from klamm.protocol.messages.k07_controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from klamm.protocol.messages.k19_create_topics import CreateTopicsRequest, CreateTopicsResponse
+from klamm.protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from klamm.protocol.messages.k58_envelope import EnvelopeRequest, EnvelopeResponse
+from klamm.protocol.schema import Message
+
+T = TypeVar("T")
+
+FORWARDING_S = 10.0
+"""How long a client's request waits for a controller: an election takes less, and clients wait longer."""
+
+SHUTDOWN_S = 5.0
+"""How long a broker that stops waits for its leaders to move."""
+
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 0.5
+
+
+class PeerCalls(Protocol):
+    """See `node/peers.py`."""
+
+    async def call(
+        self, broker_id: int, lane: str, request: Message, timeout_s: float | None = None
+    ) -> Any: ...
+
+
+class ControllerLink:
+    def __init__(self, node_id: int, cluster: ClusterService, peers: PeerCalls) -> None:
+        self._node_id = node_id
+        self._cluster = cluster
+        self._peers = peers
+
+    async def forward(self, frame: bytes, client_host: str) -> bytes | None:
+        """The controller's answer to a client's request; None if no controller answers in time."""
+        envelope = EnvelopeRequest(request_data=frame, client_host_address=client_host.encode())
+
+        async def attempt(timeout_s: float) -> EnvelopeResponse | None:
+            response: EnvelopeResponse = await self._call(FORWARDING, envelope, timeout_s)
+            return None if response.error_code == ErrorCode.NOT_CONTROLLER else response
+
+        try:
+            response = await self._until_answered(attempt, FORWARDING_S)
+        except KafkaError:
+            return None
+        return None if response.response_data is None else bytes(response.response_data)
+
+    async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+        """Have topics made that this broker needs; raises a KafkaError if no controller answers in time."""
+
+        async def attempt(timeout_s: float) -> CreateTopicsResponse | None:
+            response: CreateTopicsResponse = await self._call(FORWARDING, request, timeout_s)
+            refused = any(topic.error_code == ErrorCode.NOT_CONTROLLER for topic in response.topics)
+            return None if refused else response
+
+        return await self._until_answered(attempt, FORWARDING_S)
+
+    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Ask once for other ISRs; raises a ClientError or KafkaError without an answer."""
+        if self._cluster.is_controller:
+            return await answer_alter_partition(self._cluster, request)
+        response: AlterPartitionResponse = await self._call(CONTROL, request, None)
+        return response
+
+    async def shut_down(self, broker_epoch: int) -> bool:
+        """Have the leaders of this broker moved to others; False if some stay, or nobody answers in time."""
+        request = ControlledShutdownRequest(broker_id=self._node_id, broker_epoch=broker_epoch)
+
+        async def attempt(timeout_s: float) -> bool | None:
+            if self._cluster.is_controller:
+                remaining: int = len(await self._cluster.shut_down_broker(self._node_id, broker_epoch))
+            else:
+                response: ControlledShutdownResponse = await self._call(CONTROL, request, timeout_s)
+                if response.error_code != ErrorCode.NONE:
+                    raise KafkaError(ErrorCode(response.error_code))
+                remaining = len(response.remaining_partitions)
+            if not remaining:
+                return True
+            return False if len(self._cluster.image.brokers) <= 1 else None
+
+        try:
+            return await self._until_answered(attempt, SHUTDOWN_S)
+        except KafkaError:
+            return False
+
+    async def _call(self, lane: str, request: Message, timeout_s: float | None) -> Any:
+        controller = self._cluster.controller
+        if controller is None or controller.broker_id == self._node_id:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "there is no controller now")
+        return await self._peers.call(controller.broker_id, lane, request, timeout_s)
+
+    async def _until_answered(self, attempt: Callable[[float], Awaitable[T | None]], patience_s: float) -> T:
+        """What the first attempt returns that is not None. Attempts that fail are made again."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience_s
+        pause_s = FIRST_PAUSE_S
+        reason = "the controller did not take the request"
+        while (left_s := deadline - loop.time()) > 0:
+            try:
+                result = await attempt(left_s)
+                if result is not None:
+                    return result
+            except (ClientError, KafkaError) as error:
+                reason = str(error)
+            await asyncio.sleep(min(pause_s, max(0.0, deadline - loop.time())))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, f"no controller has answered: {reason}")

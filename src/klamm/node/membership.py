@@ -1,0 +1,158 @@
+"""This broker's place in a cluster: its session with the store, its registration, and the elections.
+
+A broker is in the cluster for as long as its node `/brokers/ids/<id>` lives, which is as long as its session
+does. If the session ends while the broker lives on, others have been elected to lead what it led: so it stops
+all its replicas, opens a new session and registers again, in a new broker epoch. It has lost no records by
+that, so it counts as one that had stopped cleanly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from klamm.cluster import layout
+from klamm.cluster.election import ControllerElection
+from klamm.cluster.image import BrokerImage
+from klamm.cluster.layout import Registration
+from klamm.cluster.service import ClusterService
+from klamm.coordination.store import Create, NodeExists, NoNode, Store, StoreError
+from klamm.coordination.watchdog import LoopWatchdog
+
+logger = logging.getLogger("klamm.node")
+
+RETRY_S = 0.5
+"""Pause before a broker whose session has ended tries again to register."""
+
+PATIENCE_IN_TIMEOUTS = 1.5
+"""How many session timeouts a broker waits for the end of a session that holds its id: one of its own, before
+a crash, ends within one."""
+
+
+class IdIsTaken(Exception):
+    """Another broker that is alive has this broker's id."""
+
+
+class Membership:
+    def __init__(
+        self,
+        node_id: int,
+        new_store: Callable[[], Store],
+        cluster: ClusterService,
+        *,
+        session_timeout_s: float,
+        on_registered: Callable[[int], None],
+        on_lost: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`on_registered` gets the broker epoch. `on_lost` stops all replicas; it is awaited before the
+        broker registers again."""
+        self._node_id = node_id
+        self._new_store = new_store
+        self._cluster = cluster
+        self._session_timeout_s = session_timeout_s
+        self._on_registered = on_registered
+        self._on_lost = on_lost
+        self._watchdog = LoopWatchdog(session_timeout_s)
+        self._store: Store | None = None
+        self._broker: BrokerImage | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.broker_epoch: int | None = None
+        """None while this broker is not registered."""
+        self.last_broker_epoch = -1
+        """The epoch of the last registration, also if its session has ended."""
+
+    async def open(self) -> Store:
+        """Begin a session; raises a StoreError."""
+        self._store = self._new_store()
+        await self._store.open()
+        self._watchdog.start()
+        return self._store
+
+    async def register(self, broker: BrokerImage, clean_shutdown_epoch: int) -> None:
+        """Raises IdIsTaken or a StoreError. From here on this broker takes part in elections."""
+        self._broker = broker
+        await self._register(Registration(broker, clean_shutdown_epoch))
+        self._task = asyncio.create_task(self._run(), name="klamm-membership")
+
+    async def close(self) -> None:
+        """Leave the cluster."""
+        self._watchdog.stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._store is not None:
+            await self._store.close()
+
+    async def _register(self, registration: Registration) -> None:
+        store = self._store
+        assert store is not None
+        path = layout.broker_path(self._node_id)
+        deadline = asyncio.get_running_loop().time() + PATIENCE_IN_TIMEOUTS * self._session_timeout_s
+        changed = asyncio.Event()
+        watch = store.watch(path, changed.set)
+        try:
+            while True:
+                changed.clear()
+                try:
+                    await store.txn([Create(path, layout.encode_registration(registration), ephemeral=True)])
+                except NodeExists:
+                    if await self._is_own(store, path):
+                        break  # an attempt whose outcome was not known had succeeded
+                    await self._wait_for_end(changed, deadline)
+                    continue
+                break
+            node = await store.get(path)
+        finally:
+            watch.cancel()
+        self.broker_epoch = self.last_broker_epoch = node.created_rev
+        self._on_registered(node.created_rev)
+        logger.info("broker %d is registered in broker epoch %d", self._node_id, node.created_rev)
+
+    async def _is_own(self, store: Store, path: str) -> bool:
+        try:
+            return (await store.get(path)).owner == store.session_id
+        except NoNode:
+            return False
+
+    async def _wait_for_end(self, changed: asyncio.Event, deadline: float) -> None:
+        """Wait until the node of another session with this broker's id may have gone."""
+        left_s = deadline - asyncio.get_running_loop().time()
+        try:
+            await asyncio.wait_for(changed.wait(), max(0.0, left_s))
+        except TimeoutError:
+            raise IdIsTaken(
+                f"another broker with the id {self._node_id} is alive in this cluster: "
+                "stop it, or choose another id (node.id)"
+            ) from None
+
+    async def _run(self) -> None:
+        while True:
+            assert self._store is not None
+            election = ControllerElection(
+                self._store,
+                self._node_id,
+                on_elected=self._cluster.on_elected,
+                on_resigned=self._cluster.on_resigned,
+                on_controller=self._cluster.on_controller,
+            )
+            await election.run()
+            logger.error("the session of broker %d has ended: it stops its replicas", self._node_id)
+            self.broker_epoch = None
+            await self._on_lost()
+            await self._rejoin()
+
+    async def _rejoin(self) -> None:
+        assert self._broker is not None
+        while True:
+            try:
+                if self._store is not None:
+                    await self._store.close()
+                self._store = self._new_store()
+                await self._store.open()
+                self._cluster.use_store(self._store)
+                await self._register(Registration(self._broker, self.last_broker_epoch))
+                return
+            except (StoreError, IdIsTaken) as error:
+                logger.warning("broker %d cannot register again: %s", self._node_id, error)
+                await asyncio.sleep(RETRY_S)
