@@ -38,7 +38,11 @@ every_version = pytest.mark.parametrize(
         for version in range(API_VERSIONS[key].accepted.first, API_VERSIONS[key].accepted.last + 1)
     ],
 )
-every_key = pytest.mark.parametrize("key", sorted(load_handlers()), ids=lambda key: key.title)
+every_key = pytest.mark.parametrize(
+    "key",
+    [key for key in sorted(load_handlers()) if not API_VERSIONS[key].is_inter_broker],
+    ids=lambda key: key.title,
+)
 
 
 def fresh_topic(connection: WireConnection) -> bytes:

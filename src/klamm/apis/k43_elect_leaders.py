@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps
+from klamm.apis.steps import Steps, distinct, in_steps, lazily, with_pauses
 from klamm.cluster.controller.elections import ElectionType
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
@@ -24,25 +24,32 @@ from klamm.protocol.messages.k43_elect_leaders import (
 
 _FIRST_VERSION_WITH_ERROR_CODE = 1
 
+_Result = tuple[TopicPartition, KafkaError | None]
+
 
 @api(ApiKey.ELECT_LEADERS)
 async def handle(broker: Broker, request: Request[ElectLeadersRequest]) -> Steps[ElectLeadersResponse]:
     message = request.message
     which: list[TopicPartition] | None = None
     if message.topic_partitions is not None:
-        named = (
+        named = [
             TopicPartition(topic.topic, index)
-            for topic in message.topic_partitions
+            async for topic in with_pauses(message.topic_partitions)
             for index in topic.partitions
-        )
-        which = list(dict.fromkeys(named))
+        ]
+        which = distinct(named)
+    code = ErrorCode.NONE
     try:
         results = await broker.cluster.elect_leaders(_election_type(message.election_type), which)
     except KafkaError as error:
-        results = [(each, error) for each in which or ()]
-        code = error.code if request.version >= _FIRST_VERSION_WITH_ERROR_CODE else ErrorCode.NONE
-        return in_steps(ElectLeadersResponse(error_code=code, replica_election_results=_by_topic(results)))
-    return in_steps(ElectLeadersResponse(replica_election_results=_by_topic(results)))
+        results = [(each, error.as_result()) for each in which or ()]
+        if request.version >= _FIRST_VERSION_WITH_ERROR_CODE:
+            code = error.code
+    by_topic: dict[str, list[_Result]] = {}
+    async for each in with_pauses(results):
+        by_topic.setdefault(each[0].topic, []).append(each)
+    topics = lazily(list(by_topic), lambda name: _topic(name, by_topic[name]))
+    return in_steps(ElectLeadersResponse(error_code=code, replica_election_results=topics))
 
 
 def _election_type(number: int) -> ElectionType:
@@ -55,15 +62,14 @@ def _election_type(number: int) -> ElectionType:
         ) from None
 
 
-def _by_topic(results: list[tuple[TopicPartition, KafkaError | None]]) -> list[ReplicaElectionResult]:
-    topics: dict[str, ReplicaElectionResult] = {}
-    for (name, index), error in results:
-        topic = topics.setdefault(name, ReplicaElectionResult(topic=name, partition_result=[]))
-        topic.partition_result.append(
-            PartitionResult(
-                partition_id=index,
-                error_code=ErrorCode.NONE if error is None else error.code,
-                error_message=None if error is None else error.message,
-            )
-        )
-    return list(topics.values())
+def _topic(name: str, results: list[_Result]) -> ReplicaElectionResult:
+    return ReplicaElectionResult(topic=name, partition_result=lazily(results, _partition))
+
+
+def _partition(result: _Result) -> PartitionResult:
+    (_, index), error = result
+    return PartitionResult(
+        partition_id=index,
+        error_code=ErrorCode.NONE if error is None else error.code,
+        error_message=None if error is None else error.message,
+    )

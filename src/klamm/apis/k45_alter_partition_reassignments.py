@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps
+from klamm.apis.steps import Steps, in_steps, lazily, with_pauses
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.protocol.apis import ApiKey
@@ -37,19 +37,37 @@ async def handle(
                 error_message="this broker is not the controller",
             )
         )
-    targets: list[tuple[TopicPartition, Sequence[int] | None]] = [
-        (TopicPartition(topic.name, partition.partition_index), partition.replicas)
-        for topic in message.topics
-        for partition in topic.partitions
-    ]
-    errors = await broker.cluster.reassign_partitions(targets, allow_replication_factor_change=allows_change)
-    topics: dict[str, ReassignableTopicResponse] = {}
-    for ((name, index), _), error in zip(targets, errors, strict=True):
-        topic = topics.setdefault(name, ReassignableTopicResponse(name=name, partitions=[]))
-        topic.partitions.append(_result(index, error))
+    targets: dict[TopicPartition, Sequence[int] | None] = {}
+    too_many: dict[TopicPartition, KafkaError] = {}
+    async for topic in with_pauses(message.topics):
+        for partition in topic.partitions:
+            place = TopicPartition(topic.name, partition.partition_index)
+            if partition.replicas is None or len(partition.replicas) <= len(broker.cluster.image.brokers):
+                targets[place] = partition.replicas
+            else:
+                too_many[place] = KafkaError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                    f"{place} is given {len(partition.replicas)} replicas: there are not so many brokers",
+                )
+    errors: dict[TopicPartition, KafkaError | None] = {**too_many}
+    outcomes = await broker.cluster.reassign_partitions(
+        list(targets.items()), allow_replication_factor_change=allows_change
+    )
+    errors.update(zip(targets, outcomes, strict=True))
+    by_topic: dict[str, list[TopicPartition]] = {}
+    async for place in with_pauses(list(errors)):
+        by_topic.setdefault(place.topic, []).append(place)
     return in_steps(
         AlterPartitionReassignmentsResponse(
-            allow_replication_factor_change=allows_change, error_message=None, responses=list(topics.values())
+            allow_replication_factor_change=allows_change,
+            error_message=None,
+            responses=lazily(
+                list(by_topic),
+                lambda name: ReassignableTopicResponse(
+                    name=name,
+                    partitions=lazily(by_topic[name], lambda place: _result(place.partition, errors[place])),
+                ),
+            ),
         )
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, in_steps
+from klamm.apis.steps import Steps, in_steps, with_pauses
 from klamm.cluster.controller.reassignment import reassigned_partitions
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import TopicPartition
@@ -33,7 +33,11 @@ async def handle(
     asked = request.message.topics
     which = None
     if asked is not None:
-        which = {TopicPartition(topic.name, index) for topic in asked for index in topic.partition_indexes}
+        which = {
+            TopicPartition(topic.name, index)
+            async for topic in with_pauses(asked)
+            for index in topic.partition_indexes
+        }
     topics: dict[str, OngoingTopicReassignment] = {}
     for topic_partition, partition in reassigned_partitions(broker.cluster.image):
         if which is not None and topic_partition not in which:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -65,6 +65,9 @@ ChangeOne: TypeAlias = Callable[[ClusterImage, CommandT], tuple[Change, TopicIma
 COMMANDS_BETWEEN_PAUSES = 20
 
 COUNTED_BETWEEN_PAUSES = 2_000
+
+# Partitions whose leaders are elected before other work of the loop goes on.
+ELECTIONS_BETWEEN_PAUSES = 200
 
 PRODUCER_ID_BLOCK_SIZE = 1_000
 
@@ -363,13 +366,30 @@ class ClusterService:
     ) -> list[tuple[TopicPartition, KafkaError | None]]:
         """Elect leaders of these partitions, or of all that need it; raises a KafkaError."""
         committer = self._committer
-        await committer.ready()
-        elections = elect_leaders(
-            committer.newest, election_type, which, controller_epoch=self._controller_epoch
-        )
-        if elections.change.delta:
-            await asyncio.shield(committer.stage(elections.change))
-        return elections.results
+        partitions = which if which is not None else list(_all_partitions(self.image))
+        results: list[tuple[TopicPartition, KafkaError | None]] = []
+        made: list[asyncio.Future[TopicFailures]] = []
+        for first in range(0, len(partitions), ELECTIONS_BETWEEN_PAUSES):
+            await committer.ready()
+            elections = elect_leaders(
+                committer.newest,
+                election_type,
+                partitions[first : first + ELECTIONS_BETWEEN_PAUSES],
+                controller_epoch=committer.controller_epoch,
+            )
+            results += elections.results
+            if elections.change.delta:
+                made.append(committer.stage(elections.change))
+            await asyncio.sleep(0)
+        for each in made:
+            await asyncio.shield(each)
+        if which is not None:
+            return results
+        return [
+            (place, error)
+            for place, error in results
+            if error is None or error.code is not ErrorCode.ELECTION_NOT_NEEDED
+        ]
 
     async def reassign_partitions(
         self,
@@ -379,7 +399,9 @@ class ClusterService:
     ) -> list[KafkaError | None]:
         """Begin to move each partition to its target replicas (None cancels); an error or None for each."""
         begun: list[KafkaError | asyncio.Future[TopicFailures]] = []
-        for topic_partition, target in targets:
+        for position, (topic_partition, target) in enumerate(targets, 1):
+            if position % COMMANDS_BETWEEN_PAUSES == 0:
+                await asyncio.sleep(0)
             try:
                 committer = self._committer
                 await committer.ready()
@@ -503,6 +525,12 @@ class ClusterService:
             if position % COMMANDS_BETWEEN_PAUSES == 0:
                 await asyncio.sleep(0)
         return [await _result(outcome, made) for outcome, made in begun]
+
+
+def _all_partitions(image: ClusterImage) -> Iterator[TopicPartition]:
+    for name in sorted(image.topics):
+        for index in range(len(image.topics[name].partitions)):
+            yield TopicPartition(name, index)
 
 
 def unfinished_deletions_of(image: ClusterImage, broker_id: int) -> frozenset[str]:
