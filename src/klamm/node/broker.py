@@ -35,10 +35,10 @@ from klamm.node.offsets_log import TOPIC as OFFSETS_TOPIC
 from klamm.node.offsets_log import OffsetsLog
 from klamm.node.peers import CONTROL, Peers
 from klamm.node.producer_ids import ProducerIdBlocks
+from klamm.node.replication import Replication
 from klamm.protocol.schema import Message
 from klamm.replication.context import ReplicationContext
 from klamm.replication.fetch_sessions import FetchSessions
-from klamm.replication.isr_requests import IsrRequests
 from klamm.replication.partitions import Partitions, TopicSettings
 from klamm.server.dispatch import Dispatcher
 from klamm.server.listener import CannotListen, Server
@@ -85,7 +85,7 @@ class BrokerNode:
         self.membership: Membership | None = None
         self.peers: Peers | None = None
         self.controller_link: ControllerLink | None = None
-        self._isr_requests: IsrRequests | None = None
+        self.replication: Replication | None = None
         if config.inter_broker_listener_name is not None:
             self._make_cluster_parts(config.inter_broker_listener_name)
         self.producer_ids: ProducerIds = ProducerIdBlocks(self.cluster)
@@ -118,6 +118,16 @@ class BrokerNode:
             self.node_id, listener_name, self._static_config, lambda: self.cluster.image.brokers
         )
         self.controller_link = ControllerLink(self.node_id, self.cluster, self.peers)
+        self.replication = Replication(
+            self.node_id,
+            self.clock,
+            self.log_dirs,
+            lambda: self.config,
+            lambda: {broker.id: broker.rack for broker in self.cluster.image.brokers.values()},
+            self.peers,
+            self.controller_link,
+            lambda: self.partitions,
+        )
 
     @property
     def config(self) -> BrokerConfig:
@@ -219,7 +229,8 @@ class BrokerNode:
         return await self.peers.call(broker_id, CONTROL, request)
 
     def _on_registered(self, broker_epoch: int) -> None:
-        self._context.broker_epoch = broker_epoch
+        assert self.replication is not None
+        self.replication.context.broker_epoch = broker_epoch
 
     async def _on_session_lost(self) -> None:
         """Other brokers lead what was led here."""
@@ -227,13 +238,11 @@ class BrokerNode:
         self.groups.update_leadership()
 
     async def _load_logs(self, image: ClusterImage) -> None:
-        self._context = ReplicationContext(self.node_id, self.clock.now_ms)
-        if self.controller_link is not None:
-            self._isr_requests = IsrRequests(
-                self.node_id, lambda: self._context.broker_epoch, self.controller_link.alter_partition
-            )
-            self._context.propose = self._isr_requests.propose
-        self.partitions = Partitions(self._context, self.log_dirs, self._settings_of)
+        if self.replication is None:
+            context, fetchers = ReplicationContext(self.node_id, self.clock.now_ms), None
+        else:
+            context, fetchers = self.replication.context, self.replication.fetchers
+        self.partitions = Partitions(context, self.log_dirs, self._settings_of, fetchers)
         configs = {name: self._settings_of(topic).log for name, topic in image.topics.items()}
         loaded = await self.partitions.run_in_thread(
             self.log_dirs.load_logs, lambda topic: configs.get(topic, LogConfig())
@@ -271,6 +280,8 @@ class BrokerNode:
         self._housekeeping = Housekeeping(self.partitions, self.log_dirs, self.clock, lambda: self.config)
         self._housekeeping.start()
         self._cleaner = asyncio.create_task(self._make_cleaner().run())
+        if self.replication is not None:
+            self.replication.start()
         self._has_services = True
 
     def _make_cleaner(self) -> LogCleaner:
@@ -324,8 +335,8 @@ class BrokerNode:
         self.groups.stop()
         self._cleaner.cancel()
         await asyncio.gather(self._cleaner, self._housekeeping.stop(), return_exceptions=True)
-        if self._isr_requests is not None:
-            await self._isr_requests.shut_down()
+        if self.replication is not None:
+            await self.replication.shut_down()
 
     async def _hand_over_leaders(self) -> None:
         epoch = self.broker_epoch
@@ -334,7 +345,7 @@ class BrokerNode:
         if self.config.bool_("controlled.shutdown.enable") and not await self.controller_link.shut_down(
             epoch
         ):
-            logger.warning("this broker stops with partitions that no other broker can lead")
+            logger.info("this broker stops with partitions that no other broker can lead now")
 
     async def _leave_cluster(self) -> None:
         if self.membership is None:

@@ -582,14 +582,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
 _UNSUPPORTED = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
-_THROTTLED = frozenset(key.value for key in ApiKey) - {
-    ApiKey.LEADER_AND_ISR,
-    ApiKey.STOP_REPLICA,
-    ApiKey.UPDATE_METADATA,
-    ApiKey.CONTROLLED_SHUTDOWN,
+_THROTTLED = frozenset(key.value for key, spec in API_VERSIONS.items() if not spec.is_inter_broker) - {
     ApiKey.SASL_HANDSHAKE,
     ApiKey.SASL_AUTHENTICATE,
-    ApiKey.ENVELOPE,
 }
 """The requests whose answers have a throttle time."""
 
