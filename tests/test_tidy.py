@@ -76,6 +76,7 @@ CORES = (
     "cluster/image.py",
     "replication/isr.py",
     "replication/leader.py",
+    "replication/leader_session.py",
     "replication/progress.py",
     "replication/follower.py",
     "cluster/persistent_map.py",

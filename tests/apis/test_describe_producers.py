@@ -20,7 +20,7 @@ def test_very_many_producers_are_described_in_short_steps() -> None:
     entry = ProducerEntry(3, (ProducedBatch(0, 7, 7, 7, 1),), 5)
     log = SimpleNamespace(producers=ProducerStates(dict.fromkeys(range(PRODUCERS), entry)))
     broker: Any = SimpleNamespace(
-        partitions=SimpleNamespace(get=lambda topic, index: SimpleNamespace(log=log))
+        partitions=SimpleNamespace(led=lambda topic, index: SimpleNamespace(log=log))
     )
     message = DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])])
     connection: Any = SimpleNamespace()

@@ -17,7 +17,7 @@ from klamm.protocol.messages.k01_fetch import FetchResponse, PartitionData
 from klamm.replication.fetch_sessions import FetchPosition, FetchSession, FetchSessions, PartitionKey
 from klamm.replication.partition import Partition
 from klamm.storage.log import WouldBlock
-from tests.replication.partitions import append, open_partition, position
+from tests.replication.partitions import append, commit, led_by, open_partition, position
 from tests.replies import FakeReply
 
 KEY: PartitionKey = ("orders", 0)
@@ -223,14 +223,14 @@ async def test_an_abandoned_fetch_leaves_nobody_watching(node: Node) -> None:
 
 async def test_a_follower_is_woken_by_the_log_end_and_a_consumer_by_the_high_watermark(node: Node) -> None:
     partition = node.partitions.by_key[KEY]
-    partition.replicas = (1, FOLLOWER)
+    partition.take_over(led_by(1, 1, FOLLOWER, epoch=1))
     follower = park(node.fetch([position(KEY)], replica_id=FOLLOWER))
     consumer = park(node.fetch([position(KEY)]))
-    partition._tell_of_log_end(1)
-    await asyncio.sleep(0)
-    assert not node.fetch_sessions._woken and consumer.is_open
     append(partition, b"news")
-    assert byte_count(await answer_of(follower)) == byte_count(await answer_of(consumer)) > 0
+    answer = await answer_of(follower)
+    assert not node.fetch_sessions._woken and consumer.is_open
+    commit(partition, 1)
+    assert byte_count(answer) == byte_count(await answer_of(consumer)) > 0
 
 
 async def test_a_session_goes_on_listening_between_its_requests(node: Node) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from klamm.model.errors import ErrorCode, KafkaError
+from klamm.cluster.image import PartitionImage
+from klamm.model.errors import ErrorCode
 from klamm.protocol.messages.k00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from klamm.protocol.messages.k19_create_topics import (
     CreatableTopic,
@@ -25,12 +26,20 @@ from klamm.testing.wire import WireConnection
 from tests.waiting import is_ready, wait_until
 
 VERSION = 9
+LEADER, FOLLOWER = 1, 2
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker() as broker:
         yield broker
+
+
+def give_role(partition: Partition, leader_id: int) -> None:
+    """As the controller does, in the next leader epoch."""
+    both = (LEADER, FOLLOWER)
+    epoch = partition.leader_epoch + 1
+    partition.take_over(PartitionImage(both, both, leader_id, epoch, partition.partition_epoch + 1))
 
 
 class Replicated:
@@ -44,7 +53,7 @@ class Replicated:
         topic = CreatableTopic(name=name, num_partitions=3, replication_factor=1, configs=configs)
         wire.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000))
         for index in range(3):
-            self.do(index, lambda partition: setattr(partition, "is_only_replica", False))
+            self.do(index, lambda partition: give_role(partition, LEADER))
 
     def do(self, index: int, work: Callable[[Partition], Any]) -> Any:
         """Call `work` with a partition, on the broker's loop."""
@@ -76,7 +85,7 @@ class Replicated:
 
     def raise_high_watermark(self, index: int, offset: int) -> None:
         self.until_appended(index, offset)
-        self.do(index, lambda partition: partition.raise_high_watermark(offset))
+        self.do(index, lambda partition: partition.on_follower_fetch(FOLLOWER, 7, offset, 0))
 
     def shortcuts(self) -> Any:
         """Those of the producer, which is the only client with some."""
@@ -156,18 +165,17 @@ def test_lost_leadership_refuses_what_waits_and_ends_the_shortcut(topic: Replica
         topic.send(0)
     topic.until_appended(0, count)
 
-    def lose(partition: Partition) -> None:
-        partition.leader_epoch += 1
-        partition.refuse_waiting_produces(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "as told"))
-
-    topic.do(0, lose)
+    topic.do(0, lambda partition: give_role(partition, FOLLOWER))
     refused = [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
     assert [topic.receive() for _ in range(count)] == [refused] * count
+    topic.send(0)
+    assert topic.receive() == refused
+    topic.do(0, lambda partition: give_role(partition, LEADER))
     for offset in range(count, count + 4):
         topic.send(0)
         topic.raise_high_watermark(0, offset + 1)
         assert topic.receive() == [(ErrorCode.NONE, offset)]
-    assert topic.shortcuts()._last.leader_epoch == 1
+    assert topic.shortcuts()._last.leader_epoch == 3
 
 
 def test_a_deleted_topic_refuses_what_waits(topic: Replicated, broker: Broker) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from klamm.cluster.image import PartitionImage
 from klamm.groups.log_port import LogPort
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
@@ -143,7 +144,10 @@ def test_too_few_replicas_refuse_an_append_and_nothing_is_written() -> None:
         port, partition = log.port, log.node.partitions.get(TOPIC, 0)
         epoch = port.leader_epoch(0)
         assert epoch is not None
-        partition.isr = ()
+        partition.set_min_insync_replicas(2)
+        partition.take_over(
+            PartitionImage((1, 2), (1,), 1, partition.leader_epoch, partition.partition_epoch + 1)
+        )
         with pytest.raises(KafkaError) as error:
             port.append(0, epoch, [(b"a", b"1")])
         assert error.value.code is ErrorCode.NOT_ENOUGH_REPLICAS

@@ -34,12 +34,35 @@ def open_log(directory: Path, topic: str = "orders", index: int = 0, config: Log
 
 
 def open_partition(
-    directory: Path, topic: str = "orders", index: int = 0, config: LogConfig | None = None
+    directory: Path,
+    topic: str = "orders",
+    index: int = 0,
+    config: LogConfig | None = None,
+    *,
+    state: PartitionImage | None = None,
+    context: ReplicationContext | None = None,
 ) -> Partition:
-    partition = Partition(topic, index, TOPIC_ID, open_log(directory, topic, index, config), alone())
-    partition.take_over(ALONE)
+    """A partition of broker 1: its only replica, unless there is a `state`."""
+    log = open_log(directory, topic, index, config)
+    partition = Partition(topic, index, TOPIC_ID, log, context or alone())
+    partition.take_over(state or ALONE)
     return partition
 
+
+def led_by(leader: int, *replicas: int, epoch: int = 0, isr: tuple[int, ...] | None = None) -> PartitionImage:
+    """A partition in the leader epoch `epoch`, which is its partition epoch too."""
+    return PartitionImage(replicas, replicas if isr is None else isr, leader, epoch, epoch)
+
+
+def commit(partition: Partition, offset: int) -> None:
+    """All followers have everything before `offset`."""
+    for broker_id in partition.replicas:
+        if broker_id != partition.leader_id:
+            partition.on_follower_fetch(broker_id, BROKER_EPOCH, offset, 0)
+
+
+BROKER_EPOCH = 7
+"""The broker epoch of every follower."""
 
 ALONE = PartitionImage(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
 """The state of a partition whose only replica is on broker 1."""

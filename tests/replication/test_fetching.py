@@ -10,7 +10,17 @@ from klamm.replication.fetch_sessions import FetchPosition, FetchSession, Partit
 from klamm.replication.fetching import Reading, has_nothing_new, report_followers, settle
 from klamm.replication.newest_batches import MAX_ENTRIES, NewestBatches
 from klamm.replication.partition import Partition
-from tests.replication.partitions import TOPIC_ID, append, open_log, open_partition, position
+from tests.replication.partitions import (
+    BROKER_EPOCH,
+    TOPIC_ID,
+    alone,
+    append,
+    commit,
+    led_by,
+    open_log,
+    open_partition,
+    position,
+)
 
 KEY: PartitionKey = ("orders", 0)
 OTHER: PartitionKey = ("orders", 1)
@@ -144,22 +154,20 @@ def test_a_log_that_cannot_be_read_is_an_error_of_its_partition(tmp_path: Path, 
 # ---- followers
 
 
+THIRD = 3
+
+
 class Led(Partition):
-    """A partition with a follower: what was appended is not committed, and fetches are noted."""
+    """A partition with two followers, whose fetches are noted."""
 
     __slots__ = ("noted",)
 
     @classmethod
     def open(cls, directory: Path) -> Led:
-        partition = cls("orders", 0, TOPIC_ID, open_log(directory))
-        partition.replicas = partition.isr = (1, FOLLOWER)
+        partition = cls("orders", 0, TOPIC_ID, open_log(directory), alone())
+        partition.take_over(led_by(1, 1, FOLLOWER, THIRD))
         partition.noted = []
         return partition
-
-    def append_uncommitted(self, value: bytes) -> None:
-        before = self.high_watermark
-        append(self, value)
-        self.high_watermark = before
 
     def on_follower_fetch(
         self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int
@@ -178,7 +186,7 @@ def follow(tmp_path: Path, asked: FetchPosition, replica_id: int = FOLLOWER) -> 
 
 def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark(tmp_path: Path) -> None:
     partition, follower = follow(tmp_path, position(KEY, 0, log_start_offset=0))
-    partition.append_uncommitted(b"not everywhere yet")
+    append(partition, b"not everywhere yet")
     (answer,) = follower.read().answers
     assert answer.records is not None and answer.high_watermark == 0
     follower.session = FetchSession([position(KEY)])
@@ -188,7 +196,7 @@ def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark(tm
 
 def test_a_followers_progress_is_noted_before_it_is_answered(tmp_path: Path) -> None:
     partition, follower = follow(tmp_path, position(KEY, 1, log_start_offset=0))
-    partition.append_uncommitted(b"one")
+    append(partition, b"one")
     follower.read()
     assert partition.noted == [(FOLLOWER, 7, 1, 0)]
 
@@ -203,14 +211,14 @@ def test_a_followers_progress_is_noted_before_it_is_answered(tmp_path: Path) -> 
 )
 def test_what_a_follower_has_that_we_have_not_is_not_noted(tmp_path: Path, asked: FetchPosition) -> None:
     partition, follower = follow(tmp_path, asked)
-    partition.append_uncommitted(b"one")
+    append(partition, b"one")
     assert follower.read().must_answer
     assert partition.noted == []
 
 
 def test_a_broker_without_a_replica_is_refused(tmp_path: Path) -> None:
     partition, stranger = follow(tmp_path, position(KEY), replica_id=9)
-    partition.append_uncommitted(b"one")
+    append(partition, b"one")
     reading = stranger.read()
     (answer,) = reading.answers
     assert reading.must_answer and answer.records is None
@@ -219,28 +227,25 @@ def test_a_broker_without_a_replica_is_refused(tmp_path: Path) -> None:
 
 def test_a_follower_is_told_at_once_of_a_newer_high_watermark(tmp_path: Path) -> None:
     partition, follower = follow(tmp_path, position(KEY, 1, log_start_offset=0, high_watermark=0))
-    partition.append_uncommitted(b"one")
+    append(partition, b"one")
     assert not follower.read().must_answer
-    partition.high_watermark = 1
+    partition.on_follower_fetch(THIRD, BROKER_EPOCH, 1, 0)
+    assert partition.high_watermark == 1
     reading = follower.read()
     assert reading.must_answer
     settle(follower.session, reading.answers)
     assert not follower.read().must_answer, "it has been told"
 
 
-class Far(Partition):
-    """A partition with a replica in the rack `west`."""
-
-    __slots__ = ()
-
-    def closest_replica(self, rack: str, fetch_offset: int) -> int:
-        return FOLLOWER if rack == "west" else NO_PREFERENCE
-
-
 def test_a_consumer_is_sent_to_a_closer_replica(tmp_path: Path) -> None:
     fetcher = Fetcher(tmp_path)
-    partition = fetcher.partitions[KEY] = Far("near", 0, TOPIC_ID, open_log(tmp_path, "near"))
+    context = alone()
+    context.racks = lambda: {1: "east", FOLLOWER: "west"}
+    partition = fetcher.partitions[KEY] = open_partition(
+        tmp_path, "near", state=led_by(1, 1, FOLLOWER), context=context
+    )
     append(partition, b"one")
+    commit(partition, 1)
     fetcher.session = FetchSession([position(KEY)])
     reading = fetcher.read(rack="west")
     (answer,) = reading.answers
@@ -248,8 +253,7 @@ def test_a_consumer_is_sent_to_a_closer_replica(tmp_path: Path) -> None:
     assert (answer.preferred_read_replica, answer.high_watermark) == (FOLLOWER, 1)
     (answer,) = fetcher.read(rack="east").answers
     assert answer.records is not None and answer.preferred_read_replica == NO_PREFERENCE
-    fetcher.session = FetchSession([position(KEY)], replica_id=1)
-    partition.replicas = (1,)
+    fetcher.session = FetchSession([position(KEY)], replica_id=FOLLOWER)
     (answer,) = fetcher.read(rack="west").answers
     assert answer.records is not None, "a follower copies from its leader, wherever both are"
 

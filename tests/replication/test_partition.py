@@ -6,7 +6,7 @@ import pytest
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.replication.partition import Partition
-from tests.replication.partitions import append, open_partition
+from tests.replication.partitions import BROKER_EPOCH, append, led_by, open_partition
 
 
 class Listener:
@@ -71,13 +71,14 @@ def test_records_carry_the_leader_epoch(partition: Partition) -> None:
 
 
 def test_acks_all_needs_enough_replicas_in_sync(partition: Partition) -> None:
-    partition.replicas, partition.isr, partition.min_insync_replicas = (1, 2, 3), (1,), 2
+    partition.set_min_insync_replicas(2)
+    partition.take_over(led_by(1, 1, 2, 3, epoch=1, isr=(1,)))
     with pytest.raises(KafkaError) as raised:
         partition.check_enough_replicas()
     assert raised.value.code == ErrorCode.NOT_ENOUGH_REPLICAS
-    partition.isr = (1, 3)
+    partition.take_over(led_by(1, 1, 2, 3, epoch=2, isr=(1, 3)))
     partition.check_enough_replicas()
-    partition.replicas, partition.isr = (1,), (1,)
+    partition.take_over(led_by(1, 1, epoch=3))
     partition.check_enough_replicas()
 
 
@@ -125,15 +126,17 @@ def test_followers_hear_of_the_log_end_and_consumers_of_the_high_watermark(parti
 def test_with_replicas_the_high_watermark_waits_for_them(partition: Partition) -> None:
     listener = Listener()
     partition.watch(listener)
-    partition.is_only_replica = False
+    partition.take_over(led_by(1, 1, 2, epoch=1))
+    assert listener.heard == [0], "it has changed"
+    partition.watch(listener)
     for _ in range(3):
         append(partition, b"a")
-    assert (partition.high_watermark, listener.heard) == (0, [])
+    assert (partition.high_watermark, listener.heard) == (0, [0])
     assert read(partition, 0) is None
-    partition.raise_high_watermark(2)
+    partition.on_follower_fetch(2, BROKER_EPOCH, 2, 0)
     assert partition.high_watermark == 2
-    assert len(listener.heard) == 1 and listener.heard[0] > 0
-    partition.raise_high_watermark(1)
+    assert len(listener.heard) == 2 and listener.heard[1] > 0
+    partition.on_follower_fetch(2, BROKER_EPOCH, 1, 0)
     assert partition.high_watermark == 2, "it never goes back"
 
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from klamm.cluster.image import PartitionImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.replication.partition import Partition
 from klamm.replication.waiting_produces import SWEEP_INTERVAL_S, WaitingProduces
-from tests.replication.partitions import append, open_partition
+from tests.replication.partitions import BROKER_EPOCH, append, commit, led_by, open_partition
 
 
 class Produce:
@@ -50,11 +49,7 @@ class Waiting:
         self.now_s = end_s
 
     def partition(self, index: int = 0) -> Partition:
-        partition = open_partition(self._directory, "orders", index)
-        partition.take_over(
-            PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=0, partition_epoch=0)
-        )
-        return partition
+        return open_partition(self._directory, "orders", index, state=led_by(1, 1, 2, 3))
 
     def produce(self, partition: Partition, timeout_ms: int = 30_000) -> Produce:
         produce = Produce(append(partition, b"value").last_offset + 1)
@@ -70,21 +65,24 @@ def waiting(tmp_path: Path) -> Waiting:
 def test_the_high_watermark_acknowledges_what_it_has_reached(waiting: Waiting) -> None:
     partition = waiting.partition()
     produces = [waiting.produce(partition) for _ in range(5)]
-    partition.raise_high_watermark(3)
+    commit(partition, 3)
     assert [each.told for each in produces] == [[None]] * 3 + [[]] * 2
-    partition.raise_high_watermark(5)
+    commit(partition, 5)
     assert [each.told for each in produces] == [[None]] * 5
 
 
 def test_too_few_replicas_in_sync_after_the_append(waiting: Waiting) -> None:
+    """Nothing is committed by too few, so it is not acknowledged either."""
     partition = waiting.partition()
-    partition.min_insync_replicas = 2
-    first, second = waiting.produce(partition), waiting.produce(partition)
-    partition.isr = (1,)
-    partition.raise_high_watermark(1)
-    partition.isr = (1, 3)
-    partition.raise_high_watermark(2)
-    assert first.told == [ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+    partition.set_min_insync_replicas(2)
+    first, second = waiting.produce(partition, 1000), waiting.produce(partition)
+    partition.take_over(led_by(1, 1, 2, 3, isr=(1,))._replace(partition_epoch=1))
+    waiting.advance(1 + SWEEP_INTERVAL_S)
+    assert (first.told, second.told) == ([ErrorCode.REQUEST_TIMED_OUT], [])
+    assert partition.high_watermark == 0
+    partition.take_over(led_by(1, 1, 2, 3, isr=(1, 3))._replace(partition_epoch=2))
+    assert second.told == []
+    partition.on_follower_fetch(3, BROKER_EPOCH, 2, 0)
     assert second.told == [None]
 
 
@@ -97,7 +95,7 @@ def test_time_counts_and_one_timer_is_enough(waiting: Waiting) -> None:
     waiting.advance(0.01 + SWEEP_INTERVAL_S)
     assert [each.told for each in late] == [[ErrorCode.REQUEST_TIMED_OUT]] * 3
     assert later.told == []
-    partitions[0].raise_high_watermark(2)
+    commit(partitions[0], 2)
     assert later.told == [None] and late[0].told == [ErrorCode.REQUEST_TIMED_OUT]
     waiting.advance(SWEEP_INTERVAL_S)
     assert waiting.timer is None, "nothing runs while nothing waits"
@@ -123,18 +121,23 @@ def test_produces_of_clients_that_left_are_forgotten(waiting: Waiting) -> None:
     [
         (lambda partition: partition.take_offline(), ErrorCode.KAFKA_STORAGE_ERROR),
         (
-            lambda partition: partition.refuse_waiting_produces(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)),
+            lambda partition: partition.take_over(led_by(2, 1, 2, 3, epoch=1)),
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ),
+        (
+            lambda partition: partition.take_over(led_by(-1, 1, 2, 3, epoch=1)),
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ),
+        (lambda partition: partition.resign(), ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
-    ids=["offline", "led by another broker"],
+    ids=["offline", "led by another broker", "led by nobody", "taken for dead"],
 )
 def test_a_lost_partition_refuses_all(
     waiting: Waiting, lose: Callable[[Partition], None], code: ErrorCode
 ) -> None:
     partition = waiting.partition()
     produces = [waiting.produce(partition) for _ in range(3)]
-    partition.raise_high_watermark(1)
+    commit(partition, 1)
     lose(partition)
     assert [each.told for each in produces] == [[None], [code], [code]]
 
@@ -142,7 +145,7 @@ def test_a_lost_partition_refuses_all(
 def test_the_only_replica_that_is_left_commits_what_it_has(waiting: Waiting) -> None:
     partition = waiting.partition()
     produce = waiting.produce(partition)
-    partition.take_over(PartitionImage(replicas=(1,), isr=(1,), leader=1, leader_epoch=1, partition_epoch=1))
+    partition.take_over(led_by(1, 1, epoch=1))
     assert (partition.high_watermark, produce.told) == (1, [None])
 
 
@@ -151,7 +154,7 @@ def test_a_batch_that_is_sent_again_waits_too(waiting: Waiting) -> None:
     first, second = waiting.produce(partition), waiting.produce(partition)
     again = Produce(first.end_offset)
     waiting.produces.add(partition, again, 1000)
-    partition.raise_high_watermark(1)
+    commit(partition, 1)
     assert (first.told, again.told) == ([None], [])
-    partition.raise_high_watermark(2)
+    commit(partition, 2)
     assert (second.told, again.told) == ([None], [None])

@@ -4,8 +4,8 @@ A look reads what the partitions of the session have (`replication/fetching.py`)
 request is answered. Else the request is parked: its session passes on the progress of its partitions, and
 all requests that are woken in one turn of the event loop look once at its end, however many appends there
 were. A consumer's request is woken when the high watermark rises, a follower's when the log grows, and both
-when a partition is deleted, goes offline or changes its leader. When max_wait_ms is up the request is
-answered with what is there.
+when a partition is deleted, goes offline or changes its leader. When max_wait_ms is up, or another request
+of the same session has come, the request is answered with what is there.
 
 A look that would wait for a disk is made by a thread instead, and ends the waiting.
 """
@@ -257,6 +257,10 @@ class Fetch:
         """Look again, after being woken."""
         self._is_woken = False
         self._look(False)
+
+    def answer_now(self) -> None:
+        if self._reply is not None:  # else it is still looking, and is not going to wait for long
+            self._look(True)
 
     def _look(self, is_last: bool) -> None:
         if self._is_over or self._must_block:

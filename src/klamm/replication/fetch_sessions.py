@@ -146,6 +146,9 @@ class ParkedRequest(Protocol):
     def look(self) -> None:
         """Read again what is ready."""
 
+    def answer_now(self) -> None:
+        """Wait no longer: answer with what is there."""
+
 
 class FetchSession:
     """The partitions that a client fetches. `ready` holds those that the next look reads, in turn."""
@@ -327,6 +330,9 @@ class FetchSessions:
     ) -> FetchSession:
         """The session of a later request, brought up to date with what the request changes."""
         session = self.get(session_id, uses_topic_ids=uses_topic_ids, replica_id=replica_id)
+        if session.parked is not None:
+            # The client has more to ask, and answers keep the order of their requests.
+            session.parked.answer_now()
         session.continue_with(epoch, positions, forgotten)
         self.recount(session)
         return session

@@ -1,22 +1,28 @@
 """Followers fetch: one task and one connection for each broker that leads partitions which are followed here.
 
 A `LeaderFetcher` sends one Fetch request after the other. Each names what changed in its session
-(`leader_session.py`), and waits at the leader until there are records. What an answer says is decided by the
+(`leader_session.py`), and waits at the leader until there are records. When partitions are added meanwhile, a
+second request follows at once, upon which the leader answers the first. What an answer says is decided by the
 follower of each partition (`follower.py`); its records are written as they came. Small answers are written by
 the event loop, as produced batches are; large ones, and truncations, by a thread.
 
-A partition belongs to at most one fetcher. `Fetchers.unfollow` returns when no answer of the old leader is
-being written any more: only then may the partition get another role.
+Invariants:
+* A partition belongs to at most one fetcher. `Fetchers.unfollow` returns when what was fetched of it is
+  written and settled: only then may the partition get another role.
+* No error ends a fetcher: it pauses, and begins anew. A partition with an error is left out for a pause; the
+  others go on.
+* While there is nothing to fetch, nothing is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from klamm.client.errors import ClientError
+from klamm.client.errors import BrokerError, ClientError
 from klamm.client.network.connection import BrokerConnection
 from klamm.model.errors import KafkaError
 from klamm.protocol.apis import ApiKey
@@ -30,7 +36,7 @@ from klamm.protocol.messages.k01_fetch import (
     ReplicaState,
 )
 from klamm.replication.follower import Action, Do, FetchPosition
-from klamm.replication.leader_session import Key, LeaderSession, NextRequest
+from klamm.replication.leader_session import INITIAL_EPOCH, Key, LeaderSession, NextRequest
 
 logger = logging.getLogger("klamm.replication")
 
@@ -39,6 +45,10 @@ WRITTEN_AT_ONCE_BYTES = 128 * 1024
 
 RECONNECT_PAUSE_S = 0.05
 """Before the next attempt to reach a leader; the connection pool makes the pause longer by itself."""
+
+MOST_IN_FLIGHT = 2
+"""Requests that may be under way on a connection: one that waits for records, and one that makes the leader
+answer it."""
 
 
 class FollowedPartition(Protocol):
@@ -74,7 +84,7 @@ Connect = Callable[[int], Awaitable[BrokerConnection]]
 Settings = Callable[[], FetchSettings]
 RunInThread = Callable[[Callable[[], None]], Awaitable[None]]
 
-Written = list[tuple[FollowedPartition, Action, PartitionData]]
+Writes = list[tuple[FollowedPartition, Action, PartitionData]]
 
 
 class LeaderFetcher:
@@ -90,6 +100,9 @@ class LeaderFetcher:
         self._session = LeaderSession()
         self._partitions: dict[Key, FollowedPartition] = {}
         self._has_work = asyncio.Event()
+        self._connection: BrokerConnection | None = None
+        self._in_flight: deque[tuple[NextRequest, asyncio.Future[FetchResponse]]] = deque()
+        self._last_problem = ""
         self._writing: asyncio.Future[None] | None = None
         """Pending while an answer is being written by a thread."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"klamm-fetch-from-{leader_id}")
@@ -98,10 +111,22 @@ class LeaderFetcher:
         for partition in partitions:
             self._partitions[partition.key] = partition
             self._session.add(partition.key, partition)
+        self._ask_soon()
+
+    def _ask_soon(self) -> None:
+        """Partitions were added: do not let them wait until a request that waits for records is answered."""
         self._has_work.set()
+        connection = self._connection
+        if (
+            connection is not None
+            and 0 < len(self._in_flight) < MOST_IN_FLIGHT
+            and self._session.may_ask_ahead
+            and not connection.closed
+        ):
+            self._send(connection)
 
     async def remove(self, partitions: Iterable[FollowedPartition]) -> None:
-        """Returns when nothing of these partitions is being written any more."""
+        """Returns when what was fetched of these partitions is written and settled."""
         for partition in partitions:
             if self._partitions.get(partition.key) is partition:
                 del self._partitions[partition.key]
@@ -116,73 +141,105 @@ class LeaderFetcher:
             await asyncio.shield(self._writing)
 
     async def _run(self) -> None:
-        last_problem = ""
         while True:
-            if not self._partitions:
+            if not len(self._session):
                 self._has_work.clear()
                 await self._has_work.wait()
             try:
-                connection = await self._connect(self._leader_id)
-                await self._fetch_until_it_fails(connection)
+                self._connection = await self._connect(self._leader_id)
+                await self._fetch(self._connection)
             except (ClientError, KafkaError) as error:
-                self._session.on_failure()
-                if str(error) != last_problem:
-                    last_problem = str(error)
+                if str(error) != self._last_problem:
+                    self._last_problem = str(error)
                     logger.warning("cannot fetch from broker %d: %s", self._leader_id, error)
-                await asyncio.sleep(RECONNECT_PAUSE_S)
+                await self._begin_anew()
+            except Exception:
+                logger.exception("cannot fetch from broker %d", self._leader_id)
+                await self._begin_anew()
 
-    async def _fetch_until_it_fails(self, connection: BrokerConnection) -> None:
-        version = connection.version(ApiKey.FETCH)
-        while self._partitions:
-            settings = self._settings()
-            asked = self._session.next_request()
-            answer: FetchResponse = await connection.send(_request(settings, asked), version)
-            if self._session.on_answer(answer.error_code, answer.session_id):
-                await self._take(answer, settings.pause_s)
+    async def _begin_anew(self) -> None:
+        self._connection = None
+        for _, answer in self._in_flight:
+            answer.cancel()
+        self._in_flight.clear()
+        self._session.on_failure()
+        await asyncio.sleep(RECONNECT_PAUSE_S)
 
-    async def _take(self, answer: FetchResponse, pause_s: float) -> None:
-        to_write: Written = []
+    async def _fetch(self, connection: BrokerConnection) -> None:
+        """Fetch until there is nothing to fetch, or an error is raised."""
+        while len(self._session) or self._in_flight:
+            if not self._in_flight:
+                self._send(connection)
+            asked, answering = self._in_flight[0]
+            answer = await answering
+            self._in_flight.popleft()
+            if self._session.on_answer(asked, answer.error_code, answer.session_id):
+                self._last_problem = ""
+                await self._take(asked, answer, self._settings().pause_s)
+            elif asked.epoch == INITIAL_EPOCH:
+                raise BrokerError.of(answer.error_code, "a new fetch session")
+
+    def _send(self, connection: BrokerConnection) -> None:
+        asked = self._session.next_request()
+        request = _request(self._settings(), asked)
+        answering = connection.send(request, connection.version(ApiKey.FETCH))
+        answering.add_done_callback(_look_at_error)
+        self._in_flight.append((asked, answering))
+
+    async def _take(self, asked: NextRequest, answer: FetchResponse, pause_s: float) -> None:
+        writes: Writes = []
         needs_thread = False
         byte_count = 0
         for topic in answer.responses:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
-                partition, asked = self._partitions.get(key), self._session.position(key)
-                if partition is None or asked is None:
+                partition, position = self._partitions.get(key), self._session.position(key, asked)
+                if partition is None or position is None:
                     continue
-                action = partition.on_fetched(asked, data)
+                action = partition.on_fetched(position, data)
                 if action.do in _WRITES:
-                    to_write.append((partition, action, data))
+                    writes.append((partition, action, data))
                     needs_thread = needs_thread or action.do is not Do.APPEND
                     byte_count += len(data.records) if data.records else 0
                 elif action.do is Do.RETRY_LATER:
                     self._pause(partition, pause_s)
                 elif action.do is Do.WAIT_FOR_EPOCH:
                     self._session.remove(key)
+                else:
+                    # The leader would send the same again. The next request names where the partition is
+                    # now, or forgets it.
+                    self._session.touch((key,))
         if needs_thread or byte_count > WRITTEN_AT_ONCE_BYTES:
-            failed = await self._write_in_thread(to_write)
+            self._writing = asyncio.ensure_future(self._write_in_thread(writes, pause_s))
+            # It is finished even if this task is cancelled meanwhile.
+            await asyncio.shield(self._writing)
         else:
-            failed = _write(to_write)
-        for partition, action, data in to_write:
-            if partition.key in failed:
+            self._settle(writes, _write(writes), pause_s)
+
+    async def _write_in_thread(self, writes: Writes, pause_s: float) -> None:
+        failed = {partition.key for partition, _, _ in writes}
+        try:
+            await self._run_in_thread(lambda: failed.intersection_update(_write(writes)))
+        except Exception:
+            logger.exception("what was fetched from broker %d cannot be written", self._leader_id)
+        finally:
+            self._settle(writes, failed, pause_s)
+            self._writing = None
+
+    def _settle(self, writes: Writes, failed: set[Key], pause_s: float) -> None:
+        """The logs are written, also of partitions that were removed meanwhile."""
+        for partition, action, data in writes:
+            is_fetched = self._partitions.get(partition.key) is partition
+            if partition.key not in failed:
+                try:
+                    partition.settle_fetched(action, data)
+                except (KafkaError, OSError) as error:
+                    logger.error("what was fetched cannot be settled: %s", error)
+                    failed.add(partition.key)
+            if is_fetched and partition.key in failed:
                 self._pause(partition, pause_s)
-            elif self._partitions.get(partition.key) is partition:
-                partition.settle_fetched(action, data)
+            elif is_fetched:
                 self._session.touch((partition.key,))
-
-    async def _write_in_thread(self, to_write: Written) -> set[Key]:
-        """As `_write`. It is finished even if this task is cancelled meanwhile."""
-        failed: set[Key] = set()
-
-        async def write() -> None:
-            try:
-                await self._run_in_thread(lambda: failed.update(_write(to_write)))
-            finally:
-                self._writing = None
-
-        self._writing = asyncio.ensure_future(write())
-        await asyncio.shield(self._writing)
-        return failed
 
     def _pause(self, partition: FollowedPartition, pause_s: float) -> None:
         """Leave a partition out of the next requests."""
@@ -192,19 +249,29 @@ class LeaderFetcher:
     def _resume(self, partition: FollowedPartition) -> None:
         if self._partitions.get(partition.key) is partition:
             self._session.add(partition.key, partition)
+            self._ask_soon()
+
+
+def _look_at_error(answering: asyncio.Future[FetchResponse]) -> None:
+    """A request that nobody awaits any longer may fail without a word."""
+    if not answering.cancelled():
+        answering.exception()
 
 
 _WRITES = (Do.APPEND, Do.TRUNCATE, Do.START_AT)
 
 
-def _write(to_write: Written) -> set[Key]:
+def _write(writes: Writes) -> set[Key]:
     """Change the logs; returns the partitions whose log could not be changed."""
     failed: set[Key] = set()
-    for partition, action, data in to_write:
+    for partition, action, data in writes:
         try:
             partition.write_fetched(action, data)
         except (KafkaError, OSError) as error:
             logger.error("what was fetched cannot be written: %s", error)
+            failed.add(partition.key)
+        except Exception:
+            logger.exception("what was fetched of partition %s cannot be written", partition.key)
             failed.add(partition.key)
     return failed
 

@@ -57,7 +57,7 @@ class Outcome(Enum):
     """The controller has a newer leader epoch or partition epoch and will tell the leader of it."""
 
 
-_OUTCOMES = {
+_OUTCOMES: dict[int, Outcome] = {
     ErrorCode.NONE: Outcome.APPLIED,
     ErrorCode.OPERATION_NOT_ATTEMPTED: Outcome.NOT_APPLIED,
     ErrorCode.INELIGIBLE_REPLICA: Outcome.NOT_APPLIED,
@@ -71,7 +71,7 @@ _OUTCOMES = {
 }
 
 
-def outcome_of(error: ErrorCode) -> Outcome:
+def outcome_of(error: int) -> Outcome:
     """Every error that is not listed (no controller, no connection, no time) leaves the outcome open."""
     return _OUTCOMES.get(error, Outcome.UNKNOWN)
 

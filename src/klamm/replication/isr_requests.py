@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from klamm.client.errors import ClientError
+from klamm.client.errors import BrokerError, ClientError
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.messages.k56_alter_partition import (
     AlterPartitionRequest,
@@ -56,14 +56,16 @@ class IsrRequests:
         self._proposed: dict[Key, tuple[LedPartition, IsrChange]] = {}
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     def propose(self, partition: LedPartition, change: IsrChange) -> None:
         """Have a change sent. A later change of the same partition takes its place until it is sent."""
         self._proposed[partition.key] = (partition, change)
-        if self._task is None or self._task.done():
+        if not self._is_closed and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run(), name="klamm-isr-requests")
 
     async def shut_down(self) -> None:
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -77,6 +79,10 @@ class IsrRequests:
             except (ClientError, KafkaError) as error:
                 if not self._failures:
                     logger.warning("the controller cannot be asked for changes of the ISR: %s", error)
+                results = {}
+            except Exception:
+                # Without an outcome a leader would wait for ever, and propose nothing more.
+                logger.exception("the controller cannot be asked for changes of the ISR")
                 results = {}
             needs_pause = self._take(under_way, results)
             if needs_pause:
@@ -98,7 +104,7 @@ class IsrRequests:
                 following = partition.on_isr_outcome(change, Outcome.UNKNOWN, (), -1)
                 outcome = Outcome.UNKNOWN
             else:
-                outcome = outcome_of(ErrorCode(result.error_code))
+                outcome = outcome_of(result.error_code)
                 following = partition.on_isr_outcome(
                     change, outcome, tuple(result.isr), result.partition_epoch
                 )
@@ -130,7 +136,7 @@ def _request(
 def _results(response: AlterPartitionResponse) -> dict[Key, AlterPartitionResult]:
     """The results by partition; none if the request as a whole was refused, which says nothing of any."""
     if response.error_code != ErrorCode.NONE:
-        raise KafkaError(ErrorCode(response.error_code), "the controller refused the request")
+        raise BrokerError.of(response.error_code, "AlterPartition")
     return {
         (topic.topic_id, result.partition_index): result
         for topic in response.topics

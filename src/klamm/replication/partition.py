@@ -44,6 +44,7 @@ class Partition:
     __slots__ = (
         "__weakref__",
         "_context",
+        "_has_resigned",
         "_log_end_watchers",
         "_min_insync_replicas",
         "_uncommitted_bytes",
@@ -87,6 +88,8 @@ class Partition:
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
         self._min_insync_replicas = 1
+        self._has_resigned = False
+        """Without a role until the controller speaks again, be it in the same leader epoch."""
         self.high_watermark = max(log.log_start_offset, min(high_watermark, log.log_end_offset))
         self.is_offline = False
         self.waiting_produces: ProduceQueue | None = None
@@ -114,23 +117,33 @@ class Partition:
     # ---- roles
 
     def is_news(self, state: PartitionImage) -> bool:
-        """True if the controller's `state` is newer than what this partition was told last."""
-        return (state.leader_epoch, state.partition_epoch) > (self.leader_epoch, self.partition_epoch)
+        """True if the controller's `state` is newer than what this partition was told last.
+
+        After a resignation the same state is news too: a follower's leader epoch is not raised because its
+        broker was away.
+        """
+        told = (state.leader_epoch, state.partition_epoch)
+        known = (self.leader_epoch, self.partition_epoch)
+        return told > known or (self._has_resigned and told == known)
 
     def needs_other_role(self, state: PartitionImage) -> bool:
         """True if `state` ends the present leadership or following. Then nobody may fetch meanwhile."""
-        return state.leader_epoch > self.leader_epoch
+        return self.is_news(state) and (state.leader_epoch > self.leader_epoch or self._has_resigned)
 
     def take_over(self, state: PartitionImage) -> None:
         """Follow what the controller says of this partition; an older state changes nothing."""
         if not self.is_news(state):
             return
         if self.needs_other_role(state):
-            self._resign()
+            self._end_role()
             self.leader_epoch = state.leader_epoch
             self.leader_id = state.leader
-            self._take_role(state)
+            self._has_resigned = False
+            if not self.is_offline:
+                self._take_role(state)
             self._note(state)
+            if self.leader is None:
+                self.refuse_waiting_produces(self._not_led())
             self.notify_changed()
             if self.leader is not None:
                 self._after(None)
@@ -177,15 +190,17 @@ class Partition:
             )
 
     def resign(self) -> None:
-        """Lead and follow no longer, until the controller says otherwise in a newer leader epoch."""
-        self._resign()
+        """Lead and follow no longer, until the controller says what to do."""
+        self._end_role()
+        self._has_resigned = True
+        self.refuse_waiting_produces(self._not_led())
         self.notify_changed()
 
-    def _resign(self) -> None:
+    def _end_role(self) -> None:
+        """Produces that wait stay: if this broker leads on in a newer epoch, its log has them still."""
         if self.leader is not None:
             self._context.lag_watch.discard(self.leader)
             self.leader = None
-            self.refuse_waiting_produces(self._not_led())
         self.follower = None
         self._uncommitted_bytes = 0
 
@@ -364,13 +379,17 @@ class Partition:
         if follower is None or asked.current_leader_epoch != follower.leader_epoch:
             return Action(Do.DROP)
         diverging = data.diverging_epoch
-        return follower.on_answer(
+        action = follower.on_answer(
             asked.fetch_offset,
             data.error_code,
             diverging_epoch=-1 if diverging is None else diverging.epoch,
             diverging_end_offset=-1 if diverging is None else diverging.end_offset,
             leader_log_start_offset=data.log_start_offset,
         )
+        if action.do is Do.TRUNCATE and action.offset < self.high_watermark:
+            # Before the log is cut, which a thread does: nobody may see it above the log end.
+            self.high_watermark = action.offset
+        return action
 
     def write_fetched(self, action: Action, data: PartitionData) -> None:
         """Do it to the log. Runs on the event loop, or in a thread if it may take long."""
@@ -391,7 +410,9 @@ class Partition:
     def settle_fetched(self, action: Action, data: PartitionData) -> None:
         """The log is written: take over the leader's high watermark and log start."""
         follower = self.follower
-        if follower is None:
+        if follower is None:  # it has resigned meanwhile
+            log = self.log
+            self.high_watermark = max(min(self.high_watermark, log.log_end_offset), log.log_start_offset)
             return
         if action.do is Do.APPEND:
             log_start_offset = follower.on_appended(data.high_watermark, data.log_start_offset)

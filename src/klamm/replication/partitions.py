@@ -26,10 +26,10 @@ from klamm.replication.flusher import Flusher
 from klamm.replication.opening import open_and_rewrite
 from klamm.replication.partition import Partition
 from klamm.replication.waiting_produces import WaitingProduces
-from klamm.storage.files import remove_tree
+from klamm.storage.files import LogDirFailure, remove_tree
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
-from klamm.storage.log_dirs import LogDirs
+from klamm.storage.log_dirs import LogDirs, Truncated
 
 logger = logging.getLogger("klamm.replication")
 
@@ -66,6 +66,8 @@ class Partitions:
     ) -> None:
         """`fetchers` fetch what is followed here; a broker that is alone has none."""
         self._context = context
+        context.truncate = lambda offsets: self._move_back(log_dirs.truncate, offsets)
+        context.start_at = lambda offsets: self._move_back(log_dirs.start_at, offsets)
         self._node_id = context.node_id
         self._fetchers = fetchers
         self._log_dirs = log_dirs
@@ -187,8 +189,9 @@ class Partitions:
     ) -> None:
         """Take over the logs found on disk at start, then make what the image has and the disk lacks.
 
-        `deleted` are the topics whose deletion was under way when the broker stopped. A broker of a cluster
-        takes no roles here: they may be others since it stopped, and the controller will say which.
+        `deleted` are the topics whose deletion was under way when the broker stopped. A broker with peers
+        takes no roles from an image that is older than its registration: to lead on in a leader epoch from
+        before a crash would be to lose what its followers have and its own log has lost.
         """
         self._topics = image.topics
         self._remove_soon(self._log_dirs.put_away_before())
@@ -205,12 +208,12 @@ class Partitions:
         await self._adopt_damaged(image, deleted)
         if len(self._log_dirs.online) < len(self._log_dirs.directories):
             for topic in image.topics.values():
-                for index in self._missing(topic):
+                for index in self._missing(topic.name, dict(enumerate(topic.partitions))):
                     self._lost[topic.name, index] = "its log is in a directory that is offline"
         for topic in image.topics.values():
             self._topic_names[topic.topic_id] = topic.name
-            states = dict(enumerate(topic.partitions)) if takes_roles else {}
-            failure = await self._follow(topic, states)
+            states = dict(enumerate(topic.partitions))
+            failure = await self._follow(topic, states, takes_roles=takes_roles)
             if failure is not None:
                 logger.error("%s", failure)
 
@@ -304,7 +307,8 @@ class Partitions:
     ) -> dict[TopicPartition, KafkaError]:
         """What the controller says of partitions that have a replica here; returns those that failed.
 
-        The topics and their settings are known already, by `apply_settings`.
+        The topics and their settings are known already, by `apply_settings`. A replica of an earlier topic
+        of the same name is deleted: the controller has forgotten it.
         """
         failures: dict[TopicPartition, KafkaError] = {}
         async with self._turn:
@@ -314,19 +318,26 @@ class Partitions:
                     error = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"the topic {name} is not known here")
                     failures.update((TopicPartition(name, index), error) for index in states)
                     continue
+                earlier = [
+                    TopicPartition(name, index)
+                    for index in states
+                    if (place := (name, index)) in self._partitions
+                    and self._partitions[place].topic_id != topic_id
+                ]
+                await self._remove_replicas(earlier, ErrorCode.UNKNOWN_TOPIC_ID)
                 await self._follow(topic, states)
                 for index in states:
-                    if (name, index) not in self._partitions:
+                    if (name, index) not in self._partitions or self.is_offline(name, index):
                         failures[TopicPartition(name, index)] = self._why_missing(name, index)
         return failures
 
     async def stop_replicas(self, places: Mapping[TopicPartition, bool]) -> dict[TopicPartition, KafkaError]:
         """Have no replica of these partitions any longer; delete the logs of those that are True."""
         async with self._turn:
-            await self._unfollow([self._partitions[place] for place in places if place in self._partitions])
-            for place in places:
-                self._drop(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            failed = await self._delete_logs([place for place, is_deleted in places.items() if is_deleted])
+            kept = [place for place, is_deleted in places.items() if not is_deleted]
+            await self._let_go(kept, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            gone = [place for place, is_deleted in places.items() if is_deleted]
+            failed = await self._remove_replicas(gone, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return {
             place: KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {place} is not deleted: {error}")
             for place, error in failed.items()
@@ -344,12 +355,29 @@ class Partitions:
             for index, state in states.items()
             if self._node_id not in state.replicas and (name, index) in self._partitions
         ]
-        if gone:
-            await self._unfollow([self._partitions[place] for place in gone])
-            for place in gone:
-                self._drop(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            for place, error in (await self._delete_logs(gone)).items():
-                logger.error("the log of %s, which was moved away, is not deleted: %s", place, error)
+        for place, error in (await self._remove_replicas(gone, ErrorCode.NOT_LEADER_OR_FOLLOWER)).items():
+            logger.error("the log of %s, which was moved away, is not deleted: %s", place, error)
+
+    def check_lag(self) -> None:
+        """Ask for ISRs without the followers that lag; called by a timer."""
+        for leader, change in self._context.lag_watch.check(self._context.now_ms()):
+            partition = self._partitions.get(leader.topic_partition)
+            if partition is not None and partition.leader is leader:
+                partition.propose(change)
+
+    async def _let_go(self, places: Iterable[TopicPartition], code: ErrorCode) -> None:
+        """Lead and follow these partitions no longer; who asks for them is answered `code`."""
+        places = list(places)
+        await self._unfollow([self._partitions[place] for place in places if place in self._partitions])
+        for place in places:  # all of them first: nothing more is acknowledged for these topics
+            self._drop(place, code)
+
+    async def _remove_replicas(
+        self, places: list[TopicPartition], code: ErrorCode
+    ) -> dict[TopicPartition, OSError]:
+        """Let go of these partitions and delete their logs; returns those that failed."""
+        await self._let_go(places, code)
+        return await self._delete_logs(places)
 
     async def _unfollow(self, partitions: Iterable[Partition]) -> None:
         if self._fetchers is not None:
@@ -382,16 +410,14 @@ class Partitions:
             if topic is not None:
                 self._topic_names.pop(topic.topic_id, None)
                 gone += [TopicPartition(name, index) for index in range(len(topic.partitions))]
-        await self._unfollow([self._partitions[place] for place in gone if place in self._partitions])
-        for place in gone:  # all of them first: nothing more is acknowledged for these topics
-            self._drop(place, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        failed = await self._remove_replicas(gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return {
             name: KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the topic {name} is deleted, but files of it are left: {error}; "
                 "they are removed after the next start",
             )
-            for (name, _), error in (await self._delete_logs(gone)).items()
+            for (name, _), error in failed.items()
         }
 
     async def _delete_logs(self, topic_partitions: list[TopicPartition]) -> dict[TopicPartition, OSError]:
@@ -416,16 +442,23 @@ class Partitions:
             await self.run_in_thread(remove_tree, self._to_remove.popleft())
 
     async def _follow(
-        self, topic: TopicImage, states: Mapping[int, PartitionImage], *, retry: bool = False
+        self,
+        topic: TopicImage,
+        states: Mapping[int, PartitionImage],
+        *,
+        retry: bool = False,
+        takes_roles: bool = True,
     ) -> KafkaError | None:
-        """Take over the topic's settings, make the logs that it lacks here, and take the roles of `states`.
+        """Take over the topic's settings, make the logs that `states` need here, and take their roles.
 
         Logs that could not be made before are tried again only with `retry`: a change of settings reaches
         every log that is there, however full the disk is.
         """
         settings = self._settings_of(topic)
         missing = [
-            index for index in self._missing(topic) if retry or (topic.name, index) not in self._unmade
+            index
+            for index in self._missing(topic.name, states)
+            if retry or (topic.name, index) not in self._unmade
         ]
         reason = ""
         were_unmade = len(self._unmade)
@@ -439,7 +472,8 @@ class Partitions:
                     reason = self._unmade[topic.name, index] = str(log)
             self.offline_version += len(self._unmade) != were_unmade
         self._take_settings(topic, settings)
-        await self._take_roles(topic.name, states)
+        if takes_roles:
+            await self._take_roles(topic.name, states)
         if not reason:
             return None
         offline = sum((topic.name, index) in self._unmade for index in range(len(topic.partitions)))
@@ -474,13 +508,13 @@ class Partitions:
             for leader_id, partitions in followed.items():
                 self._fetchers.follow(leader_id, partitions)
 
-    def _missing(self, topic: TopicImage) -> list[int]:
-        """Partitions of the topic that belong here, have no log, and may be given a new one."""
+    def _missing(self, name: str, states: Mapping[int, PartitionImage]) -> list[int]:
+        """Partitions of a topic that belong here, have no log, and may be given a new one."""
         return [
             index
-            for index, state in enumerate(topic.partitions)
+            for index, state in states.items()
             if self._node_id in state.replicas
-            and (place := (topic.name, index)) not in self._partitions
+            and (place := (name, index)) not in self._partitions
             and place not in self._lost
         ]
 
@@ -511,6 +545,18 @@ class Partitions:
     def _flush_rolled_soon(self, log: Log) -> None:
         """Called where a segment is rolled: in an append on the loop, or by retention in a thread."""
         self._loop.call_soon_threadsafe(self.flusher.flush_rolled, log)
+
+    def _move_back(
+        self, move: Callable[[Mapping[TopicPartition, int]], Truncated], offsets: Mapping[TopicPartition, int]
+    ) -> None:
+        """Cut logs, in a thread. Raises the first failure."""
+        try:
+            for error in move(offsets).failures.values():
+                raise error
+        except LogDirFailure as failure:
+            for log_dir in {os.path.dirname(self._partitions[place].log.directory) for place in offsets}:
+                self._loop.call_soon_threadsafe(self.take_directory_offline, log_dir, failure)
+            raise
 
     # ---- failures and the end
 

@@ -340,6 +340,10 @@ class Log(LogEnd):
         with self._moving_back():
             while offset < self.log_end_offset and not self._cut(offset, now_ms):
                 pass  # compaction has replaced a segment meanwhile
+            if self.epochs.entries and self.epochs.entries[-1][1] >= self.log_end_offset:
+                # An epoch without records, in which this broker was elected and replaced.
+                self.epochs.truncate_from_end(self.log_end_offset)
+                self.epochs.save()
         return self.log_end_offset
 
     def start_at(self, offset: int, now_ms: int) -> None:
