@@ -250,6 +250,23 @@ async def test_a_session_goes_on_listening_between_its_requests(node: Node) -> N
     assert set(parts_of(await answer_of(reply))) == {0}
 
 
+async def test_the_next_request_of_a_session_ends_the_wait_of_the_one_before(node: Node) -> None:
+    sessions = node.fetch_sessions
+    session = sessions.create(Connection(), [position(KEY)], uses_topic_ids=False)
+    assert session is not None
+    assert set(parts_of(node.fetch(session=session, max_wait_ms=0).start())) == {0}
+    sessions.resume(session.session_id, 1, (), (), uses_topic_ids=False)
+    first = park(node.fetch(session=session))
+    append(node.partitions.by_key[OTHER], b"news")
+    sessions.resume(session.session_id, 2, [position(OTHER)], (), uses_topic_ids=False)
+    assert parts_of(await answer_of(first)) == {}, "it has not asked for the other partition"
+    assert set(parts_of(node.fetch(session=session).start())) == {1}
+    sessions.resume(session.session_id, 3, [position(OTHER, 1)], (), uses_topic_ids=False)
+    last = park(node.fetch(session=session))
+    append(node.partitions.by_key[KEY], b"news")
+    assert set(parts_of(await answer_of(last))) == {0}
+
+
 async def test_a_fetch_that_is_over_is_freed_without_a_collection(node: Node) -> None:
     answered, dropped = node.fetch(), node.fetch()
     sessions = [id(answered.session), id(dropped.session)]

@@ -111,6 +111,8 @@ class Partitions:
 
     def _why_missing(self, topic: str, index: int) -> KafkaError:
         reason = self._lost.get((topic, index)) or self._unmade.get((topic, index))
+        if (topic, index) in self._partitions:
+            reason = "its log directory failed"
         if reason is not None:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is offline: {reason}")
         known = self._topics.get(topic)
@@ -332,10 +334,19 @@ class Partitions:
         return failures
 
     async def stop_replicas(self, places: Mapping[TopicPartition, bool]) -> dict[TopicPartition, KafkaError]:
-        """Have no replica of these partitions any longer; delete the logs of those that are True."""
+        """Lead and follow these partitions no longer; delete the replicas of those that are True.
+
+        The others stay for the next role.
+        """
         async with self._turn:
-            kept = [place for place, is_deleted in places.items() if not is_deleted]
-            await self._let_go(kept, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            kept = [
+                self._partitions[place]
+                for place, is_deleted in places.items()
+                if not is_deleted and place in self._partitions
+            ]
+            await self._unfollow(kept)
+            for partition in kept:
+                partition.resign()
             gone = [place for place, is_deleted in places.items() if is_deleted]
             failed = await self._remove_replicas(gone, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return {
@@ -365,18 +376,16 @@ class Partitions:
             if partition is not None and partition.leader is leader:
                 partition.propose(change)
 
-    async def _let_go(self, places: Iterable[TopicPartition], code: ErrorCode) -> None:
-        """Lead and follow these partitions no longer; who asks for them is answered `code`."""
-        places = list(places)
-        await self._unfollow([self._partitions[place] for place in places if place in self._partitions])
-        for place in places:  # all of them first: nothing more is acknowledged for these topics
-            self._drop(place, code)
-
     async def _remove_replicas(
         self, places: list[TopicPartition], code: ErrorCode
     ) -> dict[TopicPartition, OSError]:
-        """Let go of these partitions and delete their logs; returns those that failed."""
-        await self._let_go(places, code)
+        """Have no replica of these partitions any longer; what waits for them is refused with `code`.
+
+        Returns those whose logs could not be deleted.
+        """
+        await self._unfollow([self._partitions[place] for place in places if place in self._partitions])
+        for place in places:  # all of them first: nothing more is acknowledged for these topics
+            self._drop(place, code)
         return await self._delete_logs(places)
 
     async def _unfollow(self, partitions: Iterable[Partition]) -> None:

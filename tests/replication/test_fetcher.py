@@ -1,0 +1,333 @@
+"""What a fetcher does with answers and errors. The leader and the partitions are played by the test; what
+real ones do is in `test_following.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import pytest
+
+from klamm.client.errors import ConnectionFailed
+from klamm.client.network.connection import BrokerConnection
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.protocol.messages.k01_fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from klamm.replication.fetcher import WRITTEN_AT_ONCE_BYTES, Fetchers, FetchSettings
+from klamm.replication.follower import Action, Do, FetchPosition
+from klamm.replication.leader_session import Key
+from tests.waiting import until
+
+LEADER = 1
+SESSION_ID = 9
+PAUSE_S = 0.001
+
+
+class Followed:
+    """A partition that counts records, and does what the test says."""
+
+    def __init__(self, name: bytes, leader_epoch: int = 1) -> None:
+        self.key: Key = (name.ljust(16, b"."), 0)
+        self.offset = 0
+        self.leader_epoch = leader_epoch
+        self.action: Do | None = None
+        self.is_over = False
+        self.done: list[str] = []
+        self.write: Callable[[], None] = lambda: None
+
+    def next_fetch(self) -> FetchPosition | None:
+        return None if self.is_over else FetchPosition(self.offset, 0, self.leader_epoch, 0)
+
+    def on_fetched(self, asked: FetchPosition, data: PartitionData) -> Action:
+        if asked.current_leader_epoch != self.leader_epoch or asked.fetch_offset != self.offset:
+            return Action(Do.DROP)
+        if self.action is not None:
+            return Action(self.action)
+        return Action(Do.RETRY_LATER if data.error_code else Do.APPEND)
+
+    def write_fetched(self, action: Action, data: PartitionData) -> None:
+        self.write()
+        self.done.append("written")
+        self.offset += len(data.records or b"")
+
+    def settle_fetched(self, action: Action, data: PartitionData) -> None:
+        self.done.append("settled")
+
+
+class Leader:
+    """The other end of a connection: it keeps the requests, and answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.requests: list[FetchRequest] = []
+        self.unanswered: list[asyncio.Future[FetchResponse]] = []
+
+    def version(self, api_key: int) -> int:
+        return 17
+
+    def send(self, request: FetchRequest, version: int) -> asyncio.Future[FetchResponse]:
+        future: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        self.requests.append(request)
+        self.unanswered.append(future)
+        return future
+
+    async def until_asked(self, count: int) -> FetchRequest:
+        await until(lambda: len(self.requests) >= count, f"request {count} has come")
+        return self.requests[count - 1]
+
+    def answer(self, *partitions: tuple[Followed, bytes | ErrorCode], **fields: Any) -> None:
+        """Answer the oldest request."""
+        topics = []
+        for partition, content in partitions:
+            data = PartitionData(partition_index=0)
+            if isinstance(content, ErrorCode):
+                data.error_code = content
+            else:
+                data.records = content
+            topics.append(FetchableTopicResponse(topic_id=partition.key[0], partitions=[data]))
+        fields.setdefault("session_id", SESSION_ID)
+        self.unanswered.pop(0).set_result(FetchResponse(responses=topics, **fields))
+
+    def fail(self) -> None:
+        for future in self.unanswered:
+            future.set_exception(ConnectionFailed("lost"))
+        self.unanswered = []
+        self.closed = True
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.leaders = [Leader()]
+        self.failures: list[Exception] = []
+        """What the next attempts to connect end in."""
+        self.attempts = 0
+        self.settings = FetchSettings(2, 7, 500, 1, 1_000_000, 100_000, PAUSE_S)
+        self.fetchers = Fetchers(self._connect, lambda: self.settings, asyncio.to_thread)
+
+    @property
+    def leader(self) -> Leader:
+        return self.leaders[-1]
+
+    async def _connect(self, broker_id: int) -> BrokerConnection:
+        assert broker_id == LEADER
+        self.attempts += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.leader.closed:
+            self.leaders.append(Leader())
+        return cast(BrokerConnection, self.leader)
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    scene = Scene()
+    yield scene
+    await scene.fetchers.shut_down()
+
+
+def named(request: FetchRequest) -> dict[bytes, int]:
+    """The fetch offsets by topic."""
+    return {topic.topic_id.rstrip(b"."): topic.partitions[0].fetch_offset for topic in request.topics}
+
+
+def forgotten(request: FetchRequest) -> list[bytes]:
+    return [topic.topic_id.rstrip(b".") for topic in request.forgotten_topics_data]
+
+
+async def turns(count: int = 20) -> None:
+    """Let everything happen that can happen."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_each_request_asks_for_what_follows(scene: Scene) -> None:
+    a, b = Followed(b"a"), Followed(b"b")
+    scene.fetchers.follow(LEADER, [a, b])
+    first = await scene.leader.until_asked(1)
+    assert first.replica_state is not None
+    assert (first.replica_state.replica_id, first.replica_state.replica_epoch) == (2, 7)
+    assert (first.session_id, first.session_epoch, named(first)) == (0, 0, {b"a": 0, b"b": 0})
+    scene.leader.answer((b, b"123"))
+    second = await scene.leader.until_asked(2)
+    assert (second.session_id, second.session_epoch, named(second)) == (SESSION_ID, 1, {b"b": 3})
+    assert (a.done, b.done) == ([], ["written", "settled"])
+
+
+async def test_nothing_is_asked_while_there_is_nothing_to_fetch(scene: Scene) -> None:
+    a = Followed(b"a")
+    scene.fetchers.follow(LEADER, [a])
+    await scene.leader.until_asked(1)
+    a.action = Do.WAIT_FOR_EPOCH
+    scene.leader.answer((a, ErrorCode.FENCED_LEADER_EPOCH))
+    await turns()
+    assert len(scene.leader.requests) == 1
+    await scene.fetchers.unfollow([a])
+    a.action, a.leader_epoch = None, 2
+    scene.fetchers.follow(LEADER, [a])
+    second = await scene.leader.until_asked(2)
+    assert named(second) == {b"a": 0}
+
+
+async def test_a_partition_with_an_error_pauses_and_the_others_go_on(scene: Scene) -> None:
+    a, b = Followed(b"a"), Followed(b"b")
+    scene.settings = scene.settings._replace(pause_s=3600)
+    scene.fetchers.follow(LEADER, [a, b])
+    await scene.leader.until_asked(1)
+    scene.leader.answer((a, ErrorCode.NOT_LEADER_OR_FOLLOWER), (b, b"1"))
+    second = await scene.leader.until_asked(2)
+    assert (named(second), forgotten(second)) == ({b"b": 1}, [b"a"])
+
+
+async def test_a_pause_ends(scene: Scene) -> None:
+    a = Followed(b"a")
+    scene.fetchers.follow(LEADER, [a])
+    for count in range(1, 4):
+        await scene.leader.until_asked(count)
+        scene.leader.answer((a, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    last = await scene.leader.until_asked(4)
+    assert named(last) == {b"a": 0}
+    await scene.fetchers.unfollow([a])
+    scene.leader.answer((a, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    await asyncio.sleep(2 * PAUSE_S)
+    assert len(scene.leader.requests) == 4, "a partition that was removed is not resumed"
+
+
+@pytest.mark.parametrize("size", [1, WRITTEN_AT_ONCE_BYTES + 1], ids=["by the loop", "by a thread"])
+async def test_what_cannot_be_written_pauses(scene: Scene, size: int) -> None:
+    a = Followed(b"a")
+    errors: list[Exception] = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "full"), OSError(), ValueError()]
+
+    def write() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    a.write = write
+    scene.fetchers.follow(LEADER, [a])
+    for count in range(1, 5):
+        assert named(await scene.leader.until_asked(count)) == {b"a": 0}
+        scene.leader.answer((a, bytes(size)))
+    last = await scene.leader.until_asked(5)
+    assert (last.session_epoch, named(last)) == (4, {b"a": size}), "the session goes on"
+    assert a.done == ["written", "settled"]
+
+
+async def test_what_the_leader_repeats_is_named_again_or_forgotten(scene: Scene) -> None:
+    """Else the leader would send the same for ever."""
+    a, b = Followed(b"a"), Followed(b"b")
+    scene.fetchers.follow(LEADER, [a, b])
+    await scene.leader.until_asked(1)
+    a.offset, b.is_over, b.action = 5, True, Do.DROP
+    scene.leader.answer((a, b"1"), (b, b"1"))
+    second = await scene.leader.until_asked(2)
+    assert (named(second), forgotten(second)) == ({b"a": 5}, [b"b"])
+    assert not a.done and not b.done
+
+
+async def test_a_lost_connection_begins_a_new_session(scene: Scene) -> None:
+    a = Followed(b"a")
+    scene.failures = [ConnectionFailed("not yet"), ValueError("of a kind that nobody expects")]
+    scene.fetchers.follow(LEADER, [a])
+    await scene.leader.until_asked(1)
+    assert scene.attempts == 3
+    scene.leader.answer((a, b"1"))
+    await scene.leader.until_asked(2)
+    scene.leader.fail()
+    await until(lambda: len(scene.leaders) == 2)
+    first = await scene.leader.until_asked(1)
+    assert (first.session_id, first.session_epoch, named(first)) == (0, 0, {b"a": 1})
+
+
+async def test_a_lost_session_is_begun_anew_at_once_and_a_refused_one_after_a_pause(scene: Scene) -> None:
+    a = Followed(b"a")
+    scene.fetchers.follow(LEADER, [a])
+    await scene.leader.until_asked(1)
+    scene.leader.answer()
+    await scene.leader.until_asked(2)
+    scene.leader.answer(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0)
+    await turns()
+    assert len(scene.leader.requests) == 3 and scene.attempts == 1
+    assert scene.leader.requests[2].session_epoch == 0
+    scene.leader.answer(error_code=12345, session_id=0)
+    await turns()
+    assert len(scene.leader.requests) == 3
+    await scene.leader.until_asked(4)
+    assert scene.attempts == 2
+
+
+async def test_a_partition_that_is_added_is_asked_for_at_once(scene: Scene) -> None:
+    a, b, c = Followed(b"a"), Followed(b"b"), Followed(b"c")
+    scene.fetchers.follow(LEADER, [a])
+    await scene.leader.until_asked(1)
+    scene.fetchers.follow(LEADER, [b])
+    await turns()
+    assert len(scene.leader.requests) == 1, "the session is not known yet"
+    scene.leader.answer()
+    await scene.leader.until_asked(2)
+    scene.fetchers.follow(LEADER, [c])
+    third = scene.leader.requests[2]
+    assert (third.session_epoch, named(third)) == (2, {b"c": 0})
+    scene.leader.answer((a, b"1"))
+    await until(lambda: a.offset == 1)
+    await turns()
+    assert len(scene.leader.requests) == 3, "one that waits is enough"
+    scene.leader.answer((c, b"12"))
+    fourth = await scene.leader.until_asked(4)
+    assert (fourth.session_epoch, named(fourth)) == (3, {b"a": 1, b"c": 2})
+
+
+async def test_an_answer_about_an_older_position_is_left_out(scene: Scene) -> None:
+    a, b = Followed(b"a"), Followed(b"b")
+    scene.fetchers.follow(LEADER, [a, b])
+    await scene.leader.until_asked(1)
+    scene.leader.answer()
+    await scene.leader.until_asked(2)
+    await scene.fetchers.unfollow([a])
+    a.leader_epoch = 2
+    scene.fetchers.follow(LEADER, [a])
+    assert len(scene.leader.requests) == 3
+    a.action = Do.WAIT_FOR_EPOCH  # what FENCED_LEADER_EPOCH means to a follower
+    scene.leader.answer((a, ErrorCode.FENCED_LEADER_EPOCH))
+    await turns()
+    a.action = None
+    scene.leader.answer((a, b"1"))
+    await until(lambda: a.offset == 1)
+
+
+async def test_who_unfollows_waits_until_a_thread_has_written_and_all_is_settled(scene: Scene) -> None:
+    a, b = Followed(b"a"), Followed(b"b")
+    may_go_on = threading.Event()
+    a.write = lambda: cast(None, may_go_on.wait(30))
+    scene.fetchers.follow(LEADER, [a, b])
+    await scene.leader.until_asked(1)
+    scene.leader.answer((a, bytes(WRITTEN_AT_ONCE_BYTES + 1)), (b, b"1"))
+    await turns()
+    unfollowing = asyncio.ensure_future(scene.fetchers.unfollow([a]))
+    await turns()
+    assert not unfollowing.done()
+    may_go_on.set()
+    await unfollowing
+    assert a.done == b.done == ["written", "settled"]
+    second = await scene.leader.until_asked(2)
+    assert (named(second), forgotten(second)) == ({b"b": 1}, [b"a"])
+
+
+async def test_who_stops_waits_too(scene: Scene) -> None:
+    a = Followed(b"a")
+    may_go_on = threading.Event()
+    a.write = lambda: cast(None, may_go_on.wait(30))
+    scene.fetchers.follow(LEADER, [a])
+    await scene.leader.until_asked(1)
+    scene.leader.answer((a, bytes(WRITTEN_AT_ONCE_BYTES + 1)))
+    await turns()
+    stopping = asyncio.ensure_future(scene.fetchers.shut_down())
+    await turns()
+    assert not stopping.done()
+    may_go_on.set()
+    await stopping
+    assert a.done == ["written", "settled"]

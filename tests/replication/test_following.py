@@ -1,0 +1,209 @@
+"""Followers copy their leader's log over a real socket, byte for byte."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from klamm.cluster.image import PartitionImage
+from klamm.testing.broker import Broker
+from tests.replication.following import BOTH, FOLLOWER, LEADER, FollowerSide, LeaderSide
+from tests.waiting import until
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def leader(broker: Broker) -> LeaderSide:
+    return LeaderSide(broker)
+
+
+@pytest.fixture
+async def follower(tmp_path: Path, leader: LeaderSide) -> AsyncIterator[FollowerSide]:
+    side = FollowerSide(tmp_path / "follower", leader.port)
+    yield side
+    await side.stop()
+
+
+def led_by(broker_id: int, epoch: int, isr: tuple[int, ...] = BOTH) -> PartitionImage:
+    return PartitionImage(BOTH, isr, broker_id, epoch, epoch)
+
+
+async def until_same(leader: LeaderSide, follower: FollowerSide, name: str) -> None:
+    """Wait until the follower has everything; then both logs are the same bytes."""
+    theirs, own = leader.partition(name), follower.partition(name)
+    await until(
+        lambda: own.log.log_end_offset == own.high_watermark == theirs.log.log_end_offset,
+        lambda: (
+            f"the follower is at {own.log.log_end_offset}, high watermark {own.high_watermark}, "
+            f"the leader at {theirs.log.log_end_offset}"
+        ),
+    )
+    assert follower.content(name) == leader.content(name)
+    assert own.log.epochs.entries == theirs.log.epochs.entries
+    assert own.log.log_start_offset == theirs.log.log_start_offset
+
+
+async def test_a_follower_catches_up_and_keeps_up(leader: LeaderSide, follower: FollowerSide) -> None:
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    leader.take("copied", led_by(LEADER, 1))
+    for _ in range(10):  # small answers are written by the loop, large ones by a thread
+        leader.append("copied", *(chance.randbytes(chance.choice((10, 50_000))) for _ in range(10)))
+    assert leader.partition("copied").high_watermark == 0
+    await follower.take("copied", led_by(LEADER, 1))
+    await until_same(leader, follower, "copied")
+    assert leader.partition("copied").high_watermark == 100, seed
+    for _ in range(5):
+        leader.append("copied", chance.randbytes(1000))
+    await until_same(leader, follower, "copied")
+    assert leader.partition("copied").high_watermark == 105, seed
+
+
+async def test_a_follower_that_has_caught_up_asks_to_join_the_isr(
+    leader: LeaderSide, follower: FollowerSide
+) -> None:
+    leader.take("joined", led_by(LEADER, 1, (LEADER,)))
+    leader.append("joined", b"one")
+    assert not leader.proposals
+    await follower.take("joined", led_by(LEADER, 1, (LEADER,)))
+    await until(lambda: leader.proposals, "it asks to join")
+    (change,) = leader.proposals
+    assert change.members == ((LEADER, 0), (FOLLOWER, 7))
+    assert follower.partition("joined").log.log_end_offset == 1
+
+
+async def test_what_diverges_is_cut(leader: LeaderSide, follower: FollowerSide) -> None:
+    """Broker 2 was elected and has appended what nobody fetched, before broker 1 was elected again."""
+    leader.take("cut", led_by(LEADER, 1))
+    leader.append("cut", b"a", b"b")
+    leader.append("cut", b"c")
+    await follower.take("cut", led_by(LEADER, 1))
+    await until_same(leader, follower, "cut")
+    await follower.take("cut", led_by(FOLLOWER, 2))
+    follower.append("cut", b"lost")
+    follower.append("cut", b"lost", b"too")
+    leader.take("cut", led_by(LEADER, 3))
+    leader.append("cut", b"d")
+    await follower.take("cut", led_by(LEADER, 3))
+    await until_same(leader, follower, "cut")
+    assert b"lost" not in follower.content("cut")
+    assert follower.partition("cut").log.epochs.entries == ((1, 0), (3, 3))
+
+
+async def test_an_epoch_without_records_is_cut_too(leader: LeaderSide, follower: FollowerSide) -> None:
+    leader.take("empty-epoch", led_by(LEADER, 1))
+    leader.append("empty-epoch", b"a", b"b")
+    await follower.take("empty-epoch", led_by(LEADER, 1))
+    await until_same(leader, follower, "empty-epoch")
+    await follower.take("empty-epoch", led_by(FOLLOWER, 2))
+    assert follower.partition("empty-epoch").log.latest_epoch == 2
+    leader.take("empty-epoch", led_by(LEADER, 3))
+    leader.append("empty-epoch", b"c")
+    await follower.take("empty-epoch", led_by(LEADER, 3))
+    await until_same(leader, follower, "empty-epoch")
+
+
+@pytest.mark.parametrize("has_records", [True, False], ids=["with records", "empty"])
+async def test_a_follower_that_is_too_far_behind_begins_anew(
+    leader: LeaderSide, follower: FollowerSide, has_records: bool
+) -> None:
+    name = f"anew-{has_records}"
+    leader.take(name, led_by(LEADER, 1, (LEADER,)))
+    leader.append(name, b"a")
+    if has_records:
+        await follower.take(name, led_by(LEADER, 1, (LEADER,)))
+        await until(lambda: follower.partition(name).log.log_end_offset == 1)
+        await follower.take(name, led_by(-1, 2, (LEADER,)))
+        leader.take(name, led_by(LEADER, 2, (LEADER,)))
+    for _ in range(3):
+        leader.append(name, b"b", b"c")
+    leader.do(lambda replica: replica.partition(name).delete_records_before(5))
+    leader.take(name, led_by(LEADER, 3, (LEADER,)))
+    await follower.take(name, led_by(LEADER, 3, (LEADER,)))
+    own = follower.partition(name)
+    await until(lambda: own.high_watermark == own.log.log_end_offset == 7, "it has the rest")
+    assert own.log.log_start_offset == 5
+    assert follower.content(name) and leader.content(name).endswith(follower.content(name))
+
+
+async def test_the_log_start_follows_the_leaders(leader: LeaderSide, follower: FollowerSide) -> None:
+    leader.take("shorter", led_by(LEADER, 1))
+    for _ in range(4):
+        leader.append("shorter", b"a")
+    await follower.take("shorter", led_by(LEADER, 1))
+    await until_same(leader, follower, "shorter")
+    leader.do(lambda replica: replica.partition("shorter").delete_records_before(3))
+    leader.append("shorter", b"b")
+    own = follower.partition("shorter")
+    await until(lambda: own.log.log_start_offset == 3 and own.high_watermark == 5, "it is shorter")
+
+
+async def test_new_partitions_do_not_wait_for_a_request_that_waits(
+    tmp_path: Path, leader: LeaderSide
+) -> None:
+    side = FollowerSide(tmp_path / "patient", leader.port, max_wait_ms=3_600_000)
+    try:
+        leader.take("idle", led_by(LEADER, 1))
+        leader.append("idle", b"a")
+        await side.take("idle", led_by(LEADER, 1))
+        await until(lambda: leader.partition("idle").high_watermark == 1, "the second request has come")
+        for number in range(3):
+            name = f"new-{number}"
+            leader.take(name, led_by(LEADER, 1))
+            leader.append(name, b"b")
+            await side.take(name, led_by(LEADER, 1))
+            new = leader.partition(name)
+            await until(lambda new=new: new.high_watermark == 1, f"{name} is fetched")  # type: ignore[misc]
+            assert side.content(name) == leader.content(name)
+    finally:
+        await side.stop()
+
+
+async def test_a_leader_that_knows_of_its_epoch_later_is_asked_again(
+    leader: LeaderSide, follower: FollowerSide
+) -> None:
+    leader.take("later", led_by(LEADER, 1))
+    leader.append("later", b"a")
+    await follower.take("later", led_by(LEADER, 2))
+    leader.append("later", b"b")
+    leader.take("later", led_by(LEADER, 2))
+    await until(lambda: leader.partition("later").high_watermark == 2, "it is fetched in the new epoch")
+
+
+async def test_an_old_leader_epoch_is_waited_over(leader: LeaderSide, follower: FollowerSide) -> None:
+    leader.take("fenced", led_by(LEADER, 5))
+    leader.append("fenced", b"a")
+    await follower.take("fenced", led_by(LEADER, 4))
+    own = follower.partition("fenced")
+    await until(lambda: own.follower is not None and own.follower.is_waiting, "it is fenced")
+    assert own.log.log_end_offset == 0 and leader.partition("fenced").high_watermark == 0
+    await follower.take("fenced", led_by(LEADER, 5))
+    await until_same(leader, follower, "fenced")
+
+
+async def test_a_follower_becomes_leader_and_follows_again(
+    leader: LeaderSide, follower: FollowerSide
+) -> None:
+    leader.take("around", led_by(LEADER, 1))
+    leader.append("around", b"a")
+    await follower.take("around", led_by(LEADER, 1))
+    await until_same(leader, follower, "around")
+    await follower.take("around", led_by(FOLLOWER, 2))
+    own = follower.partition("around")
+    leader.append("around", b"of a leader that does not know yet")
+    own.on_follower_fetch(LEADER, 9, 1, 0)
+    assert own.log.log_end_offset == own.high_watermark == 1
+    follower.partitions.resign_all()
+    assert own.leader is None
+    await follower.take("around", led_by(LEADER, 3))
+    leader.take("around", led_by(LEADER, 3))
+    leader.append("around", b"b")
+    await until_same(leader, follower, "around")

@@ -1,0 +1,168 @@
+"""The partitions of a broker whose controller is another broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from klamm.cluster.image import PartitionImage, TopicImage, difference, image_of_topics
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicId, TopicPartition
+from klamm.storage.files import LogDirFailure
+from tests.replication.following import BOTH, FOLLOWER, LEADER, FollowerSide, topic_id_of
+from tests.replication.partitions import NOW_MS
+from tests.waiting import until
+
+NOBODY_LISTENS = 1
+"""A port where no leader is reached."""
+
+PLACE = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+async def side(tmp_path: Path) -> AsyncIterator[FollowerSide]:
+    side = FollowerSide(tmp_path / "logs", NOBODY_LISTENS)
+    yield side
+    await side.stop()
+
+
+def led_by(broker_id: int, epoch: int) -> PartitionImage:
+    return PartitionImage(BOTH, BOTH, broker_id, epoch, epoch)
+
+
+def code_of_led(side: FollowerSide) -> ErrorCode:
+    with pytest.raises(KafkaError) as raised:
+        side.partitions.led("orders", 0)
+    return raised.value.code
+
+
+async def test_only_what_is_led_here_is_found_as_such(side: FollowerSide) -> None:
+    assert code_of_led(side) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await side.take("orders", led_by(FOLLOWER, 1), PartitionImage((LEADER,), (LEADER,), LEADER, 1, 1))
+    assert side.partitions.led("orders", 0) is side.partitions.led_by_id(topic_id_of("orders"), 0)
+    assert len(side.partitions) == 1, "the other partition has no replica here"
+
+
+async def test_a_partition_moves_between_roles(side: FollowerSide) -> None:
+    await side.take("orders", led_by(LEADER, 1))
+    partition = side.partition("orders")
+    assert code_of_led(side) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition in side.fetchers._leaders
+    await side.take("orders", led_by(FOLLOWER, 2))
+    assert side.partitions.led("orders", 0) is partition
+    assert partition not in side.fetchers._leaders
+    await side.take("orders", led_by(LEADER, 1))
+    assert side.partitions.led("orders", 0) is partition, "an older state"
+    side.partitions.resign_all()
+    assert code_of_led(side) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await side.take("orders", led_by(LEADER, 3))
+    side.partitions.resign_all()
+    await side.take("orders", led_by(LEADER, 3))
+    assert partition in side.fetchers._leaders and partition.next_fetch() is not None
+
+
+async def test_roles_of_an_unknown_topic_fail(side: FollowerSide) -> None:
+    await side.take("orders", led_by(FOLLOWER, 1))
+    states = {0: led_by(LEADER, 2)}
+    failures = await side.partitions.take_roles(
+        {"orders": (TopicId(b"x" * 16), states), "unheard": (topic_id_of("unheard"), states)}
+    )
+    assert {place: error.code for place, error in failures.items()} == {
+        PLACE: ErrorCode.UNKNOWN_TOPIC_ID,
+        TopicPartition("unheard", 0): ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+    assert side.partition("orders").leader_epoch == 1
+
+
+async def test_a_replica_of_an_earlier_topic_gives_way(side: FollowerSide) -> None:
+    """Of the deletion this broker has not heard."""
+    await side.take("orders", led_by(FOLLOWER, 1))
+    side.append("orders", b"of the earlier topic")
+    earlier = side.partition("orders")
+    topic = TopicImage("orders", TopicId(b"n" * 16), (led_by(FOLLOWER, 0),), {})
+    before = image_of_topics("cluster", LEADER, side._known)
+    after = image_of_topics("cluster", LEADER, {"orders": topic})
+    await side.partitions.apply_settings(after, difference(before, after))
+    failures = await side.partitions.take_roles({"orders": (topic.topic_id, {0: led_by(FOLLOWER, 0)})})
+    assert not failures
+    assert earlier.is_offline and side.partition("orders").topic_id == b"n" * 16
+    assert side.partition("orders").log.log_end_offset == 0
+
+
+async def test_a_replica_that_the_image_does_not_have_yet_is_made(side: FollowerSide) -> None:
+    elsewhere = PartitionImage((LEADER,), (LEADER,), LEADER, 1, 1)
+    await side.take("orders", elsewhere)
+    assert len(side.partitions) == 0
+    failures = await side.partitions.take_roles(
+        {"orders": (topic_id_of("orders"), {0: PartitionImage(BOTH, (LEADER,), LEADER, 1, 2)})}
+    )
+    assert not failures and side.partition("orders").next_fetch() is not None
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_replicas_are_stopped(side: FollowerSide, is_deleted: bool) -> None:
+    await side.take("orders", led_by(FOLLOWER, 0))
+    side.append("orders", b"a")
+    await side.take("orders", led_by(LEADER, 1))
+    partition = side.partition("orders")
+    assert await side.partitions.stop_replicas({PLACE: is_deleted}) == {}
+    assert code_of_led(side) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.next_fetch() is None and partition not in side.fetchers._leaders
+    assert (side.log_dirs.directories[0].path / "orders-0").exists() is not is_deleted
+    assert await side.partitions.stop_replicas({PLACE: is_deleted}) == {}, "once more"
+    await side.take("orders", led_by(FOLLOWER, 2))
+    assert (side.partition("orders") is partition) is not is_deleted
+    assert side.partition("orders").log.log_end_offset == (0 if is_deleted else 1)
+
+
+async def test_an_offline_partition_is_told_as_a_failure(side: FollowerSide) -> None:
+    await side.take("orders", led_by(FOLLOWER, 1))
+    partition = side.partition("orders")
+    side.partitions.take_directory_offline(str(partition.log.directory.parent), OSError("broken"))
+    failures = await side.partitions.take_roles({"orders": (topic_id_of("orders"), {0: led_by(LEADER, 2)})})
+    assert failures[PLACE].code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert partition not in side.fetchers._leaders
+
+
+async def test_an_fsync_that_fails_in_a_truncation_takes_the_directory_offline(
+    side: FollowerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await side.take("orders", led_by(FOLLOWER, 1))
+    side.append("orders", b"a")
+
+    def fail(*_: object) -> None:
+        raise LogDirFailure(5, "fsync failed")
+
+    monkeypatch.setattr("klamm.storage.log.Log.truncate_to", fail)
+    with pytest.raises(LogDirFailure):
+        await side.partitions.run_in_thread(side.partitions._context.truncate, {PLACE: 0})
+    await until(lambda: side.partition("orders").is_offline, "it is offline")
+
+
+async def test_followers_that_lag_are_proposed_to_leave(side: FollowerSide) -> None:
+    proposed: list[tuple[int, ...]] = []
+    context = side.partitions._context
+    context.propose = lambda partition, change: proposed.append(change.isr)
+    now_ms = NOW_MS
+    context.now_ms = lambda: now_ms
+    await side.take("orders", led_by(FOLLOWER, 1))
+    side.append("orders", b"a")
+    side.partitions.check_lag()
+    now_ms += 20_000
+    side.partitions.check_lag()
+    assert proposed == []
+    now_ms += 20_000
+    side.partitions.check_lag()
+    assert proposed == [(FOLLOWER,)]
+
+
+async def test_a_broker_with_peers_takes_no_roles_before_the_controller_speaks(side: FollowerSide) -> None:
+    topic = TopicImage("orders", topic_id_of("orders"), (led_by(FOLLOWER, 4),), {})
+    image = image_of_topics("cluster", LEADER, {"orders": topic})
+    await side.partitions.adopt(image, {}, takes_roles=False)
+    partition = side.partition("orders")
+    assert partition.leader is None and code_of_led(side) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await side.take("orders", led_by(FOLLOWER, 5))
+    assert side.partitions.led("orders", 0) is partition
