@@ -30,7 +30,7 @@ from klamm.protocol.messages.k44_incremental_alter_configs import (
 )
 from klamm.protocol.messages.k75_describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from klamm.records.builder import build_batch, number_records
-from klamm.replication import partitions as partitions_module
+from klamm.replication import log_removal
 from klamm.storage.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     LEADER_EPOCH_FILE,
@@ -372,13 +372,13 @@ def test_logs_beyond_the_topics_partitions_are_kept_aside(
 def test_a_deletion_does_not_wait_for_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Removing a large topic takes long; nobody's request waits for it."""
     may_remove = threading.Event()
-    remove = partitions_module.remove_tree
+    remove = log_removal.remove_tree
 
     def remove_slowly(directory: str) -> None:
         assert may_remove.wait(60)
         remove(directory)
 
-    monkeypatch.setattr(partitions_module, "remove_tree", remove_slowly)
+    monkeypatch.setattr(log_removal, "remove_tree", remove_slowly)
     broker = Broker(data_dir=tmp_path)
     with broker, WireConnection(broker.bootstrap) as wire:
         create(wire, "large", 3)

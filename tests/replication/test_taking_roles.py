@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from klamm.cluster.image import PartitionImage, TopicImage, difference, image_of_topics
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
+from klamm.replication.fetcher import FollowedPartition
 from klamm.storage.files import LogDirFailure
 from tests.replication.following import BOTH, FOLLOWER, LEADER, FollowerSide, topic_id_of
 from tests.replication.partitions import NOW_MS
@@ -49,10 +50,10 @@ async def test_a_partition_moves_between_roles(side: FollowerSide) -> None:
     await side.take("orders", led_by(LEADER, 1))
     partition = side.partition("orders")
     assert code_of_led(side) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert partition in side.fetchers._leaders
+    assert partition in side.fetchers
     await side.take("orders", led_by(FOLLOWER, 2))
     assert side.partitions.led("orders", 0) is partition
-    assert partition not in side.fetchers._leaders
+    assert partition not in side.fetchers
     await side.take("orders", led_by(LEADER, 1))
     assert side.partitions.led("orders", 0) is partition, "an older state"
     side.partitions.resign_all()
@@ -60,7 +61,26 @@ async def test_a_partition_moves_between_roles(side: FollowerSide) -> None:
     await side.take("orders", led_by(LEADER, 3))
     side.partitions.resign_all()
     await side.take("orders", led_by(LEADER, 3))
-    assert partition in side.fetchers._leaders and partition.next_fetch() is not None
+    assert partition in side.fetchers and partition.next_fetch() is not None
+
+
+async def test_a_partition_that_resigns_while_another_is_unfollowed(
+    side: FollowerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker's session may expire at any moment."""
+    await side.take("orders", led_by(LEADER, 1), led_by(LEADER, 1))
+    unfollow = side.fetchers.unfollow
+
+    async def resign_and_unfollow(partitions: Iterable[FollowedPartition]) -> None:
+        monkeypatch.undo()
+        side.partitions.resign_all()
+        await unfollow(partitions)
+
+    monkeypatch.setattr(side.fetchers, "unfollow", resign_and_unfollow)
+    await side.take("orders", led_by(LEADER, 2), PartitionImage(BOTH, (LEADER,), LEADER, 1, 2))
+    for index in range(2):
+        partition = side.partition("orders", index)
+        assert partition in side.fetchers and partition.next_fetch() is not None
 
 
 async def test_roles_of_an_unknown_topic_fail(side: FollowerSide) -> None:
@@ -109,7 +129,7 @@ async def test_replicas_are_stopped(side: FollowerSide, is_deleted: bool) -> Non
     partition = side.partition("orders")
     assert await side.partitions.stop_replicas({PLACE: is_deleted}) == {}
     assert code_of_led(side) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert partition.next_fetch() is None and partition not in side.fetchers._leaders
+    assert partition.next_fetch() is None and partition not in side.fetchers
     assert (side.log_dirs.directories[0].path / "orders-0").exists() is not is_deleted
     assert await side.partitions.stop_replicas({PLACE: is_deleted}) == {}, "once more"
     await side.take("orders", led_by(FOLLOWER, 2))
@@ -123,7 +143,7 @@ async def test_an_offline_partition_is_told_as_a_failure(side: FollowerSide) -> 
     side.partitions.take_directory_offline(str(partition.log.directory.parent), OSError("broken"))
     failures = await side.partitions.take_roles({"orders": (topic_id_of("orders"), {0: led_by(LEADER, 2)})})
     assert failures[PLACE].code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert partition not in side.fetchers._leaders
+    assert partition not in side.fetchers
 
 
 async def test_an_fsync_that_fails_in_a_truncation_takes_the_directory_offline(

@@ -135,6 +135,8 @@ class LeaderFetcher:
             await asyncio.shield(self._writing)
 
     async def stop(self) -> None:
+        self._partitions.clear()  # so that no pause ends in a request
+        self._connection = None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._writing is not None:
@@ -316,6 +318,10 @@ class Fetchers:
         self._run_in_thread = run_in_thread
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._leaders: dict[FollowedPartition, int] = {}
+
+    def __contains__(self, partition: FollowedPartition) -> bool:
+        """True if the partition is fetched."""
+        return partition in self._leaders
 
     def follow(self, leader_id: int, partitions: Iterable[FollowedPartition]) -> None:
         """Fetch these partitions, which nobody fetches now, from `leader_id`."""

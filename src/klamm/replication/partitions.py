@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,10 +22,11 @@ from klamm.model.ids import TopicId, TopicPartition
 from klamm.replication.context import ReplicationContext
 from klamm.replication.fetcher import Fetchers
 from klamm.replication.flusher import Flusher
+from klamm.replication.log_removal import LogRemoval
 from klamm.replication.opening import open_and_rewrite
 from klamm.replication.partition import Partition
 from klamm.replication.waiting_produces import WaitingProduces
-from klamm.storage.files import LogDirFailure, remove_tree
+from klamm.storage.files import LogDirFailure
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirs, Truncated
@@ -84,13 +84,11 @@ class Partitions:
         """Partitions whose log could not be made, each with the reason; `make_unmade` tries again."""
         self.offline_version = 0
         """Rises whenever a partition goes offline or comes back: then cached metadata answers are stale."""
-        self._to_remove: deque[str] = deque()
-        """Directories of deleted logs; `_removing` is the task that removes them."""
-        self._removing: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
         self._flush_executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
+        self._log_removal = LogRemoval(log_dirs, self.run_in_thread)
         self.flusher = Flusher(self._flush_executor, self._on_flush_failure)
         self.waiting_produces = WaitingProduces(self._loop.time, self._loop.call_later)
 
@@ -196,7 +194,7 @@ class Partitions:
         before a crash would be to lose what its followers have and its own log has lost.
         """
         self._topics = image.topics
-        self._remove_soon(self._log_dirs.put_away_before())
+        self._log_removal.remove_soon(self._log_dirs.put_away_before())
         for topic_partition, log in loaded.items():
             name, index = topic_partition
             topic = image.topics.get(name)
@@ -225,7 +223,7 @@ class Partitions:
             name, index = topic_partition
             topic = image.topics.get(name)
             if topic is None and name in deleted:
-                await self._delete_logs([topic_partition])
+                await self._log_removal.delete([topic_partition])
                 continue
             logger.error(
                 "%s is offline until the next start: %s. Restore the file from a backup; or, to go on "
@@ -244,7 +242,7 @@ class Partitions:
         backup."""
         if may_delete or log.size_bytes == 0:
             logger.info("%s is on disk, but its topic was deleted: deleting it", log.topic_partition)
-            await self._delete_logs([log.topic_partition])
+            await self._log_removal.delete([log.topic_partition])
             return
         if topic is None:
             why = "no topic has this name"
@@ -386,7 +384,7 @@ class Partitions:
         await self._unfollow([self._partitions[place] for place in places if place in self._partitions])
         for place in places:  # all of them first: nothing more is acknowledged for these topics
             self._drop(place, code)
-        return await self._delete_logs(places)
+        return await self._log_removal.delete(places)
 
     async def _unfollow(self, partitions: Iterable[Partition]) -> None:
         if self._fetchers is not None:
@@ -428,27 +426,6 @@ class Partitions:
             )
             for (name, _), error in failed.items()
         }
-
-    async def _delete_logs(self, topic_partitions: list[TopicPartition]) -> dict[TopicPartition, OSError]:
-        """Free the names of the logs and have their files removed; returns those that failed."""
-        if not topic_partitions:
-            return {}
-        put_away = await self.run_in_thread(self._log_dirs.put_away_for_deletion, topic_partitions)
-        self._remove_soon(put_away.directories)
-        return put_away.failures
-
-    def _remove_soon(self, directories: list[str]) -> None:
-        """Remove deleted logs' directories one after another in the background: nobody waits for them.
-
-        Those that are left when the broker stops are removed after its next start.
-        """
-        self._to_remove.extend(directories)
-        if self._to_remove and (self._removing is None or self._removing.done()):
-            self._removing = self._loop.create_task(self._remove())
-
-    async def _remove(self) -> None:
-        while self._to_remove:
-            await self.run_in_thread(remove_tree, self._to_remove.popleft())
 
     async def _follow(
         self,
@@ -506,7 +483,14 @@ class Partitions:
             for index, state in states.items()
             if (partition := self._partitions.get((name, index))) is not None
         ]
-        await self._unfollow([partition for partition, state in changed if partition.needs_other_role(state)])
+        if self._fetchers is not None:
+            # Again, if one has resigned meanwhile.
+            while stopping := [
+                partition
+                for partition, state in changed
+                if partition.needs_other_role(state) and partition in self._fetchers
+            ]:
+                await self._fetchers.unfollow(stopping)
         followed: dict[int, list[Partition]] = {}
         for partition, state in changed:
             has_other_role = partition.needs_other_role(state)
@@ -585,8 +569,7 @@ class Partitions:
         self.offline_version += 1
 
     def shut_down(self) -> None:
-        if self._removing is not None:
-            self._removing.cancel()
+        self._log_removal.stop()
         self._opener.shutdown(wait=True)
         self._flush_executor.shutdown(wait=True)
         self._executor.shutdown(wait=True)
