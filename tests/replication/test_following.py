@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from klamm.cluster.image import PartitionImage
+from klamm.replication.partition import Partition
+from klamm.storage.replicated import check_batches
 from klamm.testing.broker import Broker
 from tests.replication.following import BOTH, FOLLOWER, LEADER, FollowerSide, LeaderSide
 from tests.waiting import until
@@ -187,6 +190,67 @@ async def test_an_old_leader_epoch_is_waited_over(leader: LeaderSide, follower: 
     assert own.log.log_end_offset == 0 and leader.partition("fenced").high_watermark == 0
     await follower.take("fenced", led_by(LEADER, 5))
     await until_same(leader, follower, "fenced")
+
+
+async def test_both_logs_agree_whatever_happened(leader: LeaderSide, follower: FollowerSide) -> None:
+    """Appends, elections, appends of a leader that was replaced, deleted records and lost sessions."""
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    name = "chances"
+    epoch = 1
+
+    async def elect() -> None:
+        """Broker 2 may lead for a while, and append what nobody fetches."""
+        nonlocal epoch
+        if chance.random() < 0.5:
+            epoch += 1
+            await follower.take(name, led_by(FOLLOWER, epoch))
+            for _ in range(chance.randrange(3)):
+                follower.append(name, *[b"lost"] * chance.randrange(1, 4))
+        epoch += 1
+        if chance.random() < 0.5:
+            leader.take(name, led_by(LEADER, epoch))
+            await follower.take(name, led_by(LEADER, epoch))
+        else:
+            await follower.take(name, led_by(LEADER, epoch))
+            leader.take(name, led_by(LEADER, epoch))
+
+    leader.take(name, led_by(LEADER, epoch))
+    await follower.take(name, led_by(LEADER, epoch))
+    for _ in range(40):
+        step = chance.randrange(8)
+        if step < 4:
+            leader.append(name, *(chance.randbytes(chance.choice((10, 100_000))) for _ in range(3)))
+        elif step < 6:
+            await elect()
+        elif step == 6:
+            leader.do(lambda replica: replica.partition(name).delete_records_before(-1))
+        else:
+            follower.partitions.resign_all()
+            await follower.take(name, led_by(LEADER, epoch))
+        if chance.random() < 0.3:
+            await asyncio.sleep(chance.random() / 50)
+    epoch += 1
+    leader.take(name, led_by(LEADER, epoch))
+    await follower.take(name, led_by(LEADER, epoch))
+    leader.append(name, b"last")
+    theirs, own = leader.partition(name), follower.partition(name)
+    await until(
+        lambda: own.log.log_end_offset == own.high_watermark == theirs.log.log_end_offset,
+        lambda: f"{seed}: the follower is at {own.log.log_end_offset} of {theirs.log.log_end_offset}",
+    )
+    start = theirs.log.log_start_offset
+    assert records_from(own, start) == leader.do(lambda replica: records_from(theirs, start)), seed
+    assert b"lost" not in follower.content(name), seed
+
+
+def records_from(partition: Partition, offset: int) -> bytes:
+    records = b""
+    while piece := partition.read(offset, 10_000_000, must_return_one=True, may_block=True):
+        content = bytes(piece.read())
+        records += content
+        offset = check_batches(memoryview(content))[-1].last_offset + 1
+    return records
 
 
 async def test_a_follower_becomes_leader_and_follows_again(
