@@ -17,7 +17,7 @@ from klamm.cluster.image import (
     image_of_topics,
 )
 from klamm.config.loading import BrokerConfig
-from klamm.model.ids import TopicId, TopicPartition
+from klamm.model.ids import TopicId
 from klamm.node.peers import REPLICATION, Peers
 from klamm.records.batch import parse_header
 from klamm.records.builder import build_batch, number_records
@@ -119,7 +119,7 @@ class FollowerSide(Replica):
         leader = BrokerImage(LEADER, {"PLAINTEXT": Endpoint("127.0.0.1", leader_port)})
         self.peers = Peers(FOLLOWER, "PLAINTEXT", config, lambda: {LEADER: leader})
         self.fetchers = Fetchers(
-            self._connect,
+            self.connect,
             lambda: FetchSettings(FOLLOWER, 7, max_wait_ms, 1, 10_000_000, 1_000_000, pause_s=0.01),
             lambda work: self.partitions.run_in_thread(work),
         )
@@ -131,7 +131,8 @@ class FollowerSide(Replica):
         )
         super().__init__(FOLLOWER, partitions)
 
-    async def _connect(self, broker_id: int) -> BrokerConnection:
+    async def connect(self, broker_id: int) -> BrokerConnection:
+        """The connection that the fetcher uses."""
         return await self.peers.connect(broker_id, REPLICATION)
 
     async def stop(self) -> None:
@@ -139,6 +140,3 @@ class FollowerSide(Replica):
         await self.peers.close()
         self.partitions.shut_down()
         self.log_dirs.close()
-
-    def cut(self, name: str, offset: int) -> None:
-        self.log_dirs.truncate({TopicPartition(name, 0): offset})

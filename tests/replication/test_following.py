@@ -170,6 +170,18 @@ async def test_new_partitions_do_not_wait_for_a_request_that_waits(
         await side.stop()
 
 
+async def test_a_lost_connection_is_made_again(leader: LeaderSide, follower: FollowerSide) -> None:
+    leader.take("lost", led_by(LEADER, 1))
+    await follower.take("lost", led_by(LEADER, 1))
+    for _ in range(3):
+        leader.append("lost", b"a")
+        await until_same(leader, follower, "lost")
+        connection = await follower.connect(LEADER)
+        connection.abort()
+    leader.append("lost", b"b")
+    await until_same(leader, follower, "lost")
+
+
 async def test_a_leader_that_knows_of_its_epoch_later_is_asked_again(
     leader: LeaderSide, follower: FollowerSide
 ) -> None:
