@@ -38,6 +38,7 @@ class Followed:
         self.leader_epoch = leader_epoch
         self.action: Do | None = None
         self.is_over = False
+        self.writes_slowly = False
         self.done: list[str] = []
         self.write: Callable[[], None] = lambda: None
 
@@ -196,6 +197,20 @@ async def test_a_pause_ends(scene: Scene) -> None:
     scene.leader.answer((a, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     await asyncio.sleep(2 * PAUSE_S)
     assert len(scene.leader.requests) == 4, "a partition that was removed is not resumed"
+
+
+async def test_what_is_written_slowly_is_written_by_a_thread(scene: Scene) -> None:
+    a = Followed(b"a")
+    writers: list[threading.Thread] = []
+    a.write = lambda: writers.append(threading.current_thread())
+    scene.fetchers.follow(LEADER, [a])
+    await scene.leader.until_asked(1)
+    scene.leader.answer((a, b"1"))
+    await scene.leader.until_asked(2)
+    a.writes_slowly = True
+    scene.leader.answer((a, b"1"))
+    await until(lambda: len(writers) == 2)
+    assert [each is threading.current_thread() for each in writers] == [True, False]
 
 
 @pytest.mark.parametrize("size", [1, WRITTEN_AT_ONCE_BYTES + 1], ids=["by the loop", "by a thread"])

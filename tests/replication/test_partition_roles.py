@@ -16,6 +16,7 @@ from klamm.replication.context import ReplicationContext
 from klamm.replication.follower import Action, Do, FetchPosition
 from klamm.replication.isr import IsrChange, Outcome
 from klamm.replication.partition import Partition
+from klamm.storage.log_config import LogConfig
 from tests.replication.partitions import (
     BROKER_EPOCH,
     NOW_MS,
@@ -266,6 +267,17 @@ def test_what_is_fetched_is_stored_as_it_is(scene: Scene, partition: Partition, 
     assert stored is not None and bytes(stored.read()) == records
     assert scene.fetched(PartitionData(records=b"", high_watermark=9, log_start_offset=1)).do is Do.APPEND
     assert (partition.high_watermark, scene.log.log_start_offset) == (3, 1)
+
+
+def test_a_follower_flushes_as_its_topic_asks_before_it_fetches_on(
+    scene: Scene, partition: Partition, tmp_path: Path
+) -> None:
+    assert not partition.writes_slowly
+    scene.log.config = LogConfig(flush_messages=1)
+    assert partition.writes_slowly
+    scene.take(OTHER, 2)
+    scene.fetched(PartitionData(records=batches(tmp_path, b"a", b"b")))
+    assert scene.log.recovery_point == 2
 
 
 def test_damaged_records_are_refused(scene: Scene, tmp_path: Path) -> None:

@@ -161,6 +161,21 @@ async def test_an_fsync_that_fails_in_a_truncation_takes_the_directory_offline(
     await until(lambda: side.partition("orders").is_offline, "it is offline")
 
 
+async def test_an_fsync_that_fails_for_a_follower_takes_the_directory_offline(
+    side: FollowerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await side.take("orders", led_by(LEADER, 1))
+
+    def fail(*_: object) -> None:
+        raise LogDirFailure(5, "fsync failed")
+
+    monkeypatch.setattr("klamm.storage.log.Log.flush", fail)
+    with pytest.raises(LogDirFailure):
+        await side.partitions.run_in_thread(side.partitions._context.flush, side.partition("orders").log)
+    await until(lambda: side.partition("orders").is_offline, "it is offline")
+    monkeypatch.undo()
+
+
 async def test_followers_that_lag_are_proposed_to_leave(side: FollowerSide) -> None:
     proposed: list[tuple[int, ...]] = []
     context = side.partitions._context

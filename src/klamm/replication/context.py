@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from klamm.model.ids import TopicPartition
 from klamm.replication.isr import IsrChange
 from klamm.replication.progress import LagWatch
+from klamm.storage.log import Log
 
 if TYPE_CHECKING:
     from klamm.replication.partition import Partition
@@ -45,5 +46,7 @@ class ReplicationContext:
     """Cut logs at offsets; blocks. Raises a KafkaError or an OSError."""
     start_at: Callable[[Mapping[TopicPartition, int]], None] = _nothing_to_cut
     """Drop logs and begin them at offsets, likewise."""
+    flush: Callable[[Log], None] = Log.flush
+    """Bring a log to the disk, likewise."""
     racks: Callable[[], Mapping[int, str | None]] = _no_racks
     """The racks of the living brokers if consumers read from replicas in their own rack; else nothing."""

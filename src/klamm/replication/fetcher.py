@@ -57,6 +57,10 @@ class FollowedPartition(Protocol):
     @property
     def key(self) -> Key: ...
 
+    @property
+    def writes_slowly(self) -> bool:
+        """True if a thread is to write what is fetched, however little it is."""
+
     def next_fetch(self) -> FetchPosition | None: ...
 
     def on_fetched(self, asked: FetchPosition, data: PartitionData) -> Action:
@@ -201,7 +205,7 @@ class LeaderFetcher:
                 action = partition.on_fetched(position, data)
                 if action.do in _WRITES:
                     writes.append((partition, action, data))
-                    needs_thread = needs_thread or action.do is not Do.APPEND
+                    needs_thread = needs_thread or action.do is not Do.APPEND or partition.writes_slowly
                     byte_count += len(data.records) if data.records else 0
                 elif action.do is Do.RETRY_LATER:
                     self._pause(partition, pause_s)

@@ -391,17 +391,25 @@ class Partition:
             self.high_watermark = action.offset
         return action
 
+    @property
+    def writes_slowly(self) -> bool:
+        """True if what is fetched may have to reach the disk before the next fetch tells that it is here."""
+        return self.log.config.flushes_by_itself
+
     def write_fetched(self, action: Action, data: PartitionData) -> None:
         """Do it to the log. Runs on the event loop, or in a thread if it may take long."""
         if action.do is Do.APPEND:
             if data.records:
+                now_ms = self._context.now_ms()
                 try:
-                    self.log.append_replicated(data.records, self._context.now_ms())
+                    self.log.append_replicated(data.records, now_ms)
                 except CorruptBatch as error:
                     raise KafkaError(
                         ErrorCode.CORRUPT_MESSAGE,
                         f"what the leader of {self.topic}-{self.index} sent is damaged: {error}",
                     ) from error
+                if self.log.needs_flush(now_ms):
+                    self._context.flush(self.log)
         elif action.do is Do.TRUNCATE:
             self._context.truncate({self.topic_partition: action.offset})
         else:

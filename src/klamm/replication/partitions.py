@@ -66,6 +66,7 @@ class Partitions:
     ) -> None:
         """`fetchers` fetch what is followed here; a broker that is alone has none."""
         self._context = context
+        context.flush = self._flush_fetched
         context.truncate = lambda offsets: self._move_back(log_dirs.truncate, offsets)
         context.start_at = lambda offsets: self._move_back(log_dirs.start_at, offsets)
         self._node_id = context.node_id
@@ -547,8 +548,16 @@ class Partitions:
             for error in move(offsets).failures.values():
                 raise error
         except LogDirFailure as failure:
-            for log_dir in {os.path.dirname(self._partitions[place].log.directory) for place in offsets}:
-                self._loop.call_soon_threadsafe(self.take_directory_offline, log_dir, failure)
+            for place in offsets:
+                self._loop.call_soon_threadsafe(self._on_flush_failure, self._partitions[place].log, failure)
+            raise
+
+    def _flush_fetched(self, log: Log) -> None:
+        """Bring what a follower has fetched to the disk, in a thread."""
+        try:
+            log.flush()
+        except LogDirFailure as failure:
+            self._loop.call_soon_threadsafe(self._on_flush_failure, log, failure)
             raise
 
     # ---- failures and the end
