@@ -121,7 +121,6 @@ class BrokerNode:
         self.replication = Replication(
             self.node_id,
             self.clock,
-            self.log_dirs,
             lambda: self.config,
             lambda: {broker.id: broker.rack for broker in self.cluster.image.brokers.values()},
             self.peers,

@@ -15,7 +15,6 @@ from klamm.replication.context import ReplicationContext
 from klamm.replication.fetcher import Fetchers, FetchSettings
 from klamm.replication.isr_requests import IsrRequests
 from klamm.replication.partitions import Partitions
-from klamm.storage.log_dirs import LogDirs, Truncated
 
 
 class Replication:
@@ -23,7 +22,6 @@ class Replication:
         self,
         node_id: int,
         clock: Clock,
-        log_dirs: LogDirs,
         config: Callable[[], BrokerConfig],
         racks: Callable[[], Mapping[int, str | None]],
         peers: Peers,
@@ -40,8 +38,6 @@ class Replication:
             clock.now_ms,
             lag_time_max_ms=lambda: config().int_("replica.lag.time.max.ms"),
             propose=self._isr_requests.propose,
-            truncate=lambda offsets: _raise_failure(log_dirs.truncate(offsets)),
-            start_at=lambda offsets: _raise_failure(log_dirs.start_at(offsets)),
             racks=self._racks_of_readers,
         )
         self.fetchers = Fetchers(
@@ -63,10 +59,7 @@ class Replication:
         """Have leaders look at followers that are behind, twice in the time that they may lag."""
         while True:
             await asyncio.sleep(self._config().int_("replica.lag.time.max.ms") / 2000)
-            for leader, change in self.context.lag_watch.check(self.context.now_ms()):
-                partition = self._partitions().find(*leader.topic_partition)
-                if partition is not None and partition.leader is leader:
-                    self._isr_requests.propose(partition, change)
+            self._partitions().check_lag()
 
     async def _connect(self, leader_id: int) -> BrokerConnection:
         return await self._peers.connect(leader_id, REPLICATION)
@@ -86,8 +79,3 @@ class Replication:
     def _racks_of_readers(self) -> Mapping[int, str | None]:
         is_aware = self._config().optional_str("replica.selector.class") == RACK_AWARE_SELECTOR
         return self._racks() if is_aware else {}
-
-
-def _raise_failure(outcome: Truncated) -> None:
-    for error in outcome.failures.values():
-        raise error
