@@ -116,7 +116,7 @@ TOPIC_KEYS = table(
             ConfigType.LIST,
             (),
             "The replicas whose replication is throttled on the follower, as partition:broker, or * for "
-            "all. Has no effect yet: every partition has one replica.",
+            "all. Has no effect yet: replication is not throttled.",
             honoured=False,
         ),
         ConfigRow(
@@ -140,7 +140,7 @@ TOPIC_KEYS = table(
             ConfigType.LIST,
             (),
             "The replicas whose replication is throttled on the leader, as partition:broker, or * for all. "
-            "Has no effect yet: every partition has one replica.",
+            "Has no effect yet: replication is not throttled.",
             honoured=False,
         ),
         ConfigRow(
@@ -318,9 +318,8 @@ TOPIC_KEYS = table(
             ConfigType.BOOLEAN,
             False,
             "Whether a replica that is not in sync may become leader if no other is left; records may be "
-            "lost. Has no effect yet: every partition has one replica.",
+            "lost.",
             synonyms=(Synonym("unclean.leader.election.enable"),),
-            honoured=False,
         ),
     ]
 )
