@@ -12,7 +12,7 @@ import gc
 import logging
 import random
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from klamm.apis.broker import Clock, ProducerIds
 from klamm.apis.registry import load_handlers
@@ -21,21 +21,16 @@ from klamm.cluster.service import ClusterService, unfinished_deletions_of
 from klamm.cluster.view import TopicFailures
 from klamm.config.loading import BrokerConfig
 from klamm.config.topic_keys import topic_config
-from klamm.coordination.engines import new_store
 from klamm.coordination.sqlite import SqliteStore
 from klamm.coordination.store import Store, StoreError
 from klamm.groups.coordinator import GroupCoordinator
 from klamm.model.ids import TopicPartition
 from klamm.node.clock import SystemClock
-from klamm.node.controller_link import ControllerLink
 from klamm.node.housekeeping import Housekeeping
 from klamm.node.limits import open_files_limit, raise_descriptor_limit
-from klamm.node.membership import IdIsTaken, Membership
 from klamm.node.offsets_log import TOPIC as OFFSETS_TOPIC
 from klamm.node.offsets_log import OffsetsLog
-from klamm.node.peers import CONTROL, Peers
 from klamm.node.producer_ids import ProducerIdBlocks
-from klamm.node.replication import Replication
 from klamm.protocol.schema import Message
 from klamm.replication.context import ReplicationContext
 from klamm.replication.fetch_sessions import FetchSessions
@@ -47,6 +42,12 @@ from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirError, LogDirs
 from klamm.storage.segments.open_files import OpenFiles
+
+if TYPE_CHECKING:
+    from klamm.node.controller_link import ControllerLink
+    from klamm.node.membership import Membership
+    from klamm.node.peers import Peers
+    from klamm.node.replication import Replication
 
 logger = logging.getLogger("klamm.node")
 
@@ -100,12 +101,20 @@ class BrokerNode:
     def _new_store(self) -> Store:
         if self._static_config["klamm.coordination.url"] is None:
             return SqliteStore(Path(self._store_address))
+        from klamm.coordination.engines import new_store
+
         try:
             return new_store(self._store_address, session_timeout_s=self._session_timeout_s)
         except ValueError as error:
             raise CannotStart(f"klamm.coordination.url is refused: {error}") from None
 
     def _make_cluster_parts(self, listener_name: str) -> None:
+        # Imported here: a broker that is alone starts quicker without them.
+        from klamm.node.controller_link import ControllerLink
+        from klamm.node.membership import Membership
+        from klamm.node.peers import Peers
+        from klamm.node.replication import Replication
+
         self.membership = Membership(
             self.node_id,
             self._new_store,
@@ -194,6 +203,8 @@ class BrokerNode:
 
     async def _join(self, membership: Membership, own: BrokerImage) -> None:
         """Register, and wait until a controller has said what this broker is to do."""
+        from klamm.node.membership import IdIsTaken
+
         is_told = asyncio.Event()
 
         async def look(old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> TopicFailures:
@@ -225,7 +236,7 @@ class BrokerNode:
 
     async def _tell_broker(self, broker_id: int, request: Message) -> Any:
         assert self.peers is not None
-        return await self.peers.call(broker_id, CONTROL, request)
+        return await self.peers.tell(broker_id, request)
 
     def _on_registered(self, broker_epoch: int) -> None:
         assert self.replication is not None

@@ -75,6 +75,10 @@ class Peers:
         assert api_key is not None
         return await connection.send(request, connection.version(api_key), timeout_s)
 
+    async def tell(self, broker_id: int, request: Message) -> Any:
+        """Send what the controller has to say."""
+        return await self.call(broker_id, CONTROL, request)
+
     def on_brokers_changed(self) -> None:
         """Part with connections to brokers that have left or moved."""
         addresses = {

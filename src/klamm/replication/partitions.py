@@ -14,13 +14,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from klamm.cluster.image import ClusterImage, ImageDelta, PartitionImage, TopicImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.replication.context import ReplicationContext
-from klamm.replication.fetcher import Fetchers
 from klamm.replication.flusher import Flusher
 from klamm.replication.log_removal import LogRemoval
 from klamm.replication.opening import open_and_rewrite
@@ -30,6 +29,9 @@ from klamm.storage.files import LogDirFailure
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirs, Truncated
+
+if TYPE_CHECKING:
+    from klamm.replication.fetcher import Fetchers
 
 logger = logging.getLogger("klamm.replication")
 
