@@ -195,8 +195,18 @@ def test_a_broker_whose_session_ends_registers_again(cluster):
             lambda: all(knows_all_epochs(cluster, each) for each in cluster.ids), "all brokers know of that"
         )
         agrees_on(cluster, [1, 2, 3])
+        # It follows again, also what is in the same leader epoch as before.
+        wait_until(
+            lambda broker_id=broker_id: isrs(cluster, broker_id, "t") == [[1, 2, 3]] * 3,
+            "all replicas are in sync",
+        )
         create(cluster, broker_id, f"after-{broker_id}")
     assert all(node.membership._store.state is State.CONNECTED for node in map(node_of(cluster), cluster.ids))
+
+
+def isrs(cluster, broker_id, topic):
+    image = cluster.broker(broker_id).node.cluster.image
+    return [sorted(partition.isr) for partition in image.topics[topic].partitions]
 
 
 def knows_all_epochs(cluster, broker_id):
@@ -209,6 +219,25 @@ def knows_all_epochs(cluster, broker_id):
 
 def node_of(cluster):
     return lambda broker_id: cluster.broker(broker_id).node
+
+
+def test_a_broker_that_starts_has_no_role_before_a_controller_gives_it_one(cluster, monkeypatch):
+    """What the store says may be older than its restart."""
+    _, controller, _ = agrees_on(cluster, [1, 2, 3])
+    create(cluster, controller, "t")
+    starting = others(cluster, controller)[0]
+    cluster.kill(starting)
+    register = membership.Membership.register
+    roles = []
+
+    async def look_and_register(self, *args):
+        roles.extend((each.leader, each.follower) for each in cluster.broker(starting).node.partitions)
+        await register(self, *args)
+
+    monkeypatch.setattr(membership.Membership, "register", look_and_register)
+    cluster.start_broker(starting)
+    assert roles == [(None, None)] * 3
+    wait_until(lambda: isrs(cluster, starting, "t") == [[1, 2, 3]] * 3, "it follows, and is in sync")
 
 
 def test_apis_between_brokers_are_unknown_to_clients(cluster):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from klamm.client.errors import ConnectionFailed
+from klamm.cluster.controller.partitions import new_partition
 from klamm.cluster.election import Controller
+from klamm.cluster.image import BrokerImage, TopicImage, image_of_topics
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicId
 from klamm.node import controller_link
 from klamm.node.controller_link import ControllerLink
 from klamm.node.peers import FORWARDING
@@ -29,8 +33,12 @@ class FakeCluster:
 
     def __init__(self, *controllers):
         self._controllers = list(controllers)
-        self.image = self
-        self.brokers = {1: None, 2: None}
+        topic = TopicImage("t", TopicId(bytes(16)), (new_partition((1, 2)),), {})
+        self.image = image_of_topics("c", 2, {"t": topic})
+        self.brokers_are(1, 2)
+
+    def brokers_are(self, *broker_ids):
+        self.image = replace(self.image, brokers={each: BrokerImage(each, {}) for each in broker_ids})
 
     @property
     def controller(self):
@@ -109,10 +117,10 @@ def test_a_shutdown_waits_until_no_leader_is_left():
     assert asyncio.run(link.shut_down(7)) is True
 
 
-def test_the_last_broker_does_not_wait_for_others_to_lead():
+def test_a_shutdown_does_not_wait_for_replicas_that_are_not_alive():
     left = ControlledShutdownResponse(
         remaining_partitions=[RemainingPartition(topic_name="t", partition_index=0)]
     )
     cluster = FakeCluster(2)
-    cluster.brokers = {1: None}
+    cluster.brokers_are(1, 3)
     assert asyncio.run(ControllerLink(1, cluster, FakePeers(left)).shut_down(7)) is False

@@ -8,8 +8,10 @@ from typing import Any, Protocol, TypeVar
 
 from klamm.apis.k56_alter_partition import answer as answer_alter_partition
 from klamm.client.errors import ClientError
+from klamm.cluster.controller.elections import may_lead
 from klamm.cluster.service import ClusterService
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition
 from klamm.node.peers import CONTROL, FORWARDING
 from klamm.protocol.messages.k07_controlled_shutdown import (
     ControlledShutdownRequest,
@@ -83,20 +85,32 @@ class ControllerLink:
 
         async def attempt(timeout_s: float) -> bool | None:
             if self._cluster.is_controller:
-                remaining: int = len(await self._cluster.shut_down_broker(self._node_id, broker_epoch))
+                remaining = await self._cluster.shut_down_broker(self._node_id, broker_epoch)
             else:
                 response: ControlledShutdownResponse = await self._call(CONTROL, request, timeout_s)
                 if response.error_code != ErrorCode.NONE:
                     raise KafkaError(ErrorCode(response.error_code))
-                remaining = len(response.remaining_partitions)
+                remaining = [
+                    TopicPartition(each.topic_name, each.partition_index)
+                    for each in response.remaining_partitions
+                ]
             if not remaining:
                 return True
-            return False if len(self._cluster.image.brokers) <= 1 else None
+            return None if any(map(self._has_others_alive, remaining)) else False
 
         try:
             return await self._until_answered(attempt, SHUTDOWN_S)
         except KafkaError:
             return False
+
+    def _has_others_alive(self, place: TopicPartition) -> bool:
+        """True if another replica of the partition may be in sync soon."""
+        image = self._cluster.image
+        topic = image.topics.get(place.topic)
+        if topic is None or place.partition >= len(topic.partitions):
+            return False
+        replicas = topic.partitions[place.partition].replicas
+        return any(each != self._node_id and may_lead(image.brokers, each) for each in replicas)
 
     async def _call(self, lane: str, request: Message, timeout_s: float | None) -> Any:
         controller = self._cluster.controller
