@@ -146,7 +146,8 @@ class ZooKeeper:
                 process.kill()
                 process.wait()
         self._processes.clear()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        if self.directory != Path():  # which one that was never started has: the working directory
+            shutil.rmtree(self.directory, ignore_errors=True)
 
     def log_tail(self, number: int) -> str:
         log = self.directory / str(number) / "server.log"
