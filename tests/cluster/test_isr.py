@@ -160,3 +160,17 @@ def test_a_reassignment_waits_for_a_leader_that_failed():
     events.fail(3)
     assert (events.partition().leader, events.partition().isr) == (NO_LEADER, (3,))
     events.check_store()
+
+
+def test_a_leader_that_shuts_down_may_have_another_join_but_nobody_that_shuts_down_joins():
+    events = Events(1, 2, 3)
+    events.create("t", [1, 2, 3])
+    events.alter_isr([1])
+    assert events.shut_down(1), "nobody else can lead"
+    after = events.alter_isr([1, 2])
+    assert after.isr == (1, 2)
+    assert not events.shut_down(1)
+    events.shut_down(3)
+    refused = events.alter_isr([2, 3])
+    assert isinstance(refused, KafkaError) and refused.code is ErrorCode.INELIGIBLE_REPLICA
+    events.check_store()

@@ -1,8 +1,9 @@
 """AlterPartition: a leader asks for another ISR, and the controller grants it by compare-and-set.
 
 A proposal holds if it was made in the current leader epoch and partition epoch, by the leader, and if every
-broker that it names is alive in the broker epoch that the leader knows and is not shutting down. The checks
-and their codes are those of Kafka, in Kafka's order.
+broker that it names is alive in the broker epoch that the leader knows. None that is shutting down may join;
+but a leader that is shutting down may have another join, which can then take over. The checks and their codes
+are those of Kafka, in Kafka's order.
 
 A proposal of the ISR that is there raises the partition epoch too: then an earlier proposal of the leader
 that is still on its way is refused, and the leader knows that it never comes.
@@ -114,7 +115,7 @@ def _check_members(
         broker = brokers.get(member)
         if broker is None:
             problem = "is not alive"
-        elif broker.is_shutting_down:
+        elif broker.is_shutting_down and member not in partition.isr:
             problem = "is shutting down"
         elif epoch not in (ANY_BROKER_EPOCH, broker.epoch):
             problem = f"has the broker epoch {broker.epoch}, not {epoch}"
