@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 KLAMM = str(Path(sys.executable).with_name("klamm"))
 
 
@@ -100,3 +100,17 @@ class Command:
 
 def run_up(directory: Path, *arguments: str, **variables: str) -> Command:
     return Command([KLAMM, "up", *arguments], directory, **variables)
+
+
+def run_klamm(directory: Path, *arguments: str, **variables: str) -> Command:
+    return Command([KLAMM, *arguments], directory, **variables)
+
+
+def complaint(directory: Path, *arguments: str, **variables: str) -> str:
+    """Run a command that must fail before it has done anything; returns the one line it complains with."""
+    with run_klamm(directory, *arguments, **variables) as command:
+        assert command.wait() == 1, command
+        assert command.printed == []
+        (line,) = command.complained
+        assert line.startswith("klamm: ")
+        return line

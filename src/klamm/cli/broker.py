@@ -48,7 +48,7 @@ def broker(
 ) -> None:
     """Start one broker of a cluster. Flags override KLAMM_* variables and the configuration file."""
     # Imported here to keep `klamm --help` quick.
-    from klamm.cli.run_broker import run_broker
+    from klamm.cli.run_broker import load_config, run_broker
     from klamm.node.broker import CannotStart
 
     given = {
@@ -62,7 +62,7 @@ def broker(
     flags = [f"{key}={value}" for key, value in given.items() if value is not None]
     set_up_logging()
     try:
-        run_broker(config_file=config, settings=[*flags, *(set_ or [])], stops_with_stdin=stop_with_stdin)
+        run_broker(load_config(config, [*flags, *(set_ or [])]), stops_with_stdin=stop_with_stdin)
     except CannotStart as error:
         typer.echo(f"klamm: {error}", err=True)
         raise typer.Exit(1) from None

@@ -19,18 +19,25 @@ COMMAND_VARIABLES = frozenset({LOG_LEVEL_VARIABLE, "KLAMM_BOOTSTRAP"})
 """Variables of the commands, which are not broker settings."""
 
 
-def run_broker(*, config_file: Path | None, settings: list[str], stops_with_stdin: bool = False) -> None:
-    """Run a broker until SIGTERM or SIGINT, or until the standard input ends if `stops_with_stdin`.
+def load_config(config_file: Path | None, settings: list[str]) -> BrokerConfig:
+    """The configuration from the file, the environment and `settings`, which are KEY=VALUE; later ones win.
 
-    `settings` are KEY=VALUE; later ones win. Raises CannotStart with one line that says why.
+    Raises CannotStart with one line that says what is wrong.
     """
     environment = {name: value for name, value in os.environ.items() if name not in COMMAND_VARIABLES}
     try:
-        config = load_broker_config(config_file, environment, settings)
+        return load_broker_config(config_file, environment, settings)
     except ConfigError as error:
         raise CannotStart(str(error)) from None
     except OSError as error:
         raise CannotStart(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def run_broker(config: BrokerConfig, *, stops_with_stdin: bool = False) -> None:
+    """Run a broker until SIGTERM or SIGINT, or until the standard input ends if `stops_with_stdin`.
+
+    Raises CannotStart with one line that says why.
+    """
     # A worker thread that computes releases the interpreter lock after this time, so the loop waits no
     # longer.
     sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
@@ -42,12 +49,12 @@ async def _serve(config: BrokerConfig, stops_with_stdin: bool) -> None:
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, node.request_stop)
-    await node.start()
     if stops_with_stdin:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end, loop, node)
-    print(f"klamm: broker {node.node_id} listens on {node.bootstrap}", flush=True)
+    await node.start()
+    _say(f"klamm: broker {node.node_id} listens on {node.bootstrap}")
     await node.run_until_stopped()
-    print("klamm: stopped cleanly", flush=True)
+    _say(f"klamm: broker {node.node_id} stopped cleanly")
 
 
 def _stop_at_end(loop: asyncio.AbstractEventLoop, node: BrokerNode) -> None:
@@ -55,3 +62,13 @@ def _stop_at_end(loop: asyncio.AbstractEventLoop, node: BrokerNode) -> None:
     if not os.read(sys.stdin.fileno(), 1024):
         loop.remove_reader(sys.stdin.fileno())
         node.request_stop()
+
+
+def _say(line: str) -> None:
+    """Print a line; if whoever read them is gone, this and all that follow are dropped."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

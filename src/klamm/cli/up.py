@@ -50,39 +50,75 @@ def up(
     Flags override KLAMM_* variables, and these override the configuration file.
     """
     # Imported here to keep `klamm --help` quick.
-    from klamm.cli.run_broker import run_broker
-    from klamm.cli.supervisor import CannotRun, plan_brokers, supervise, this_program
+    from klamm.cli.supervisor import CannotRun
     from klamm.node.broker import CannotStart
 
-    settings = set_ or []
     try:
         if brokers > 1:
-            plans = plan_brokers(
+            _run_several(
                 brokers,
                 DEFAULT_HOST if host is None else host,
                 DEFAULT_PORT if port is None else port,
                 DEFAULT_DATA_DIR if data_dir is None else data_dir,
-                [*(() if config is None else ("--config", str(config))), *_repeated("--set", settings)],
-                this_program(),
+                config,
+                set_ or [],
+                restart,
             )
-            asyncio.run(supervise(plans, restarts=restart))
-            return
-        set_up_logging()
-        flags = list(settings)
-        if host is not None or port is not None:
-            listener = _listener(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port)
-            flags.insert(0, f"listeners={listener}")
-        if data_dir is not None:
-            flags.insert(0, f"log.dirs={data_dir}")
-        run_broker(config_file=config, settings=flags)
+        else:
+            _run_one(host, port, data_dir, config, set_ or [])
     except (CannotStart, CannotRun) as error:
         typer.echo(f"klamm: {error}", err=True)
         raise typer.Exit(1) from None
 
 
+def _run_one(
+    host: str | None, port: int | None, data_dir: Path | None, config_file: Path | None, settings: list[str]
+) -> None:
+    from klamm.cli.run_broker import load_config, run_broker
+    from klamm.cli.supervisor import check_holds_one_broker
+
+    set_up_logging()
+    flags = list(settings)
+    if host is not None or port is not None:
+        listener = _listener(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port)
+        flags.insert(0, f"listeners={listener}")
+    if data_dir is not None:
+        flags.insert(0, f"log.dirs={data_dir}")
+    config = load_config(config_file, flags)
+    check_holds_one_broker(Path(config.list_("log.dirs")[0]))
+    run_broker(config)
+
+
+def _run_several(
+    count: int,
+    host: str,
+    port: int,
+    data_dir: Path,
+    config_file: Path | None,
+    settings: list[str],
+    restarts: bool,
+) -> None:
+    """Check what all brokers share before any of them starts, so that there is one complaint and no more."""
+    from klamm.cli.run_broker import load_config
+    from klamm.cli.supervisor import (
+        check_holds_several_brokers,
+        check_ports,
+        check_settings,
+        plan_brokers,
+        supervise,
+        this_program,
+    )
+
+    config = load_config(config_file, [f"listeners={_listener(host, port)}", *settings])
+    check_settings(config, settings)
+    check_holds_several_brokers(data_dir)
+    check_ports(count, host, port)
+    passed_on = [] if config_file is None else ["--config", str(config_file)]
+    for setting in settings:
+        passed_on += ["--set", setting]
+    plans = plan_brokers(count, host, port, data_dir, passed_on, this_program())
+    asyncio.run(supervise(plans, restarts=restarts))
+
+
 def _listener(host: str, port: int) -> str:
     return f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _repeated(option: str, values: list[str]) -> list[str]:
-    return [word for value in values for word in (option, value)]

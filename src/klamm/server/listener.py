@@ -78,7 +78,7 @@ class Server:
             sock.listen(1024)
         except OSError as error:
             sock.close()
-            raise CannotListen(_why_not(host, port, error)) from error
+            raise CannotListen(why_cannot_listen(host, port, error)) from error
         sock.setblocking(False)
         self._listening.append(sock)
         return sock
@@ -192,7 +192,8 @@ def _descriptors_for_clients() -> int:
     return soft - min(DESCRIPTORS_FOR_FILES, soft // 3)
 
 
-def _why_not(host: str, port: int, error: OSError) -> str:
+def why_cannot_listen(host: str, port: int, error: OSError) -> str:
+    """One line that says why a port could not be bound, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return f"port {port} on {host} is taken by another process: choose another with --port"
     if error.errno == errno.EACCES:
