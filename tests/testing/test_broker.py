@@ -150,7 +150,14 @@ def test_the_fixtures(pytester: pytest.Pytester) -> None:
 
         def test_still_shared(klamm_session):
             assert klamm_session in seen
+
+        @pytest.mark.klamm_config({"num.partitions": 7})
+        def test_cluster(klamm_cluster):
+            for address in klamm_cluster.bootstrap.split(","):
+                host, port = address.split(":")
+                socket.create_connection((host, int(port)), timeout=5).close()
+            assert klamm_cluster.broker(3).node.config["num.partitions"] == 7
         """
     )
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--strict-markers")
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=5)

@@ -52,7 +52,12 @@ class Broker:
         settings = dict(TEST_DEFAULTS)
         settings.update({name: as_text(value) for name, value in (config or {}).items()})
         self._owns_data_dir = data_dir is None and "log.dirs" not in settings
-        self.data_dir = Path(tempfile.mkdtemp(prefix="klamm-")) if data_dir is None else Path(data_dir)
+        if data_dir is not None:
+            self.data_dir = Path(data_dir)
+        elif "log.dirs" in settings:
+            self.data_dir = Path(settings["log.dirs"].partition(",")[0])
+        else:
+            self.data_dir = Path(tempfile.mkdtemp(prefix="klamm-"))
         settings.setdefault("log.dirs", str(self.data_dir))
         self._settings = settings
         self._thread: threading.Thread | None = None

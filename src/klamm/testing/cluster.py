@@ -68,13 +68,15 @@ class Cluster:
         }
         self._links = Links()
         kind = _BrokerInProcess if as_processes else _BrokerInThread
+        ports = _free_ports(2 * brokers)
         self._members: dict[int, _Member] = {
-            broker_id: kind(self._settings(broker_id)) for broker_id in range(1, brokers + 1)
+            broker_id: kind(self._settings(broker_id, ports.pop(), ports.pop()))
+            for broker_id in range(1, brokers + 1)
         }
         self._running: set[int] = set()
+        self._paused: set[int] = set()
 
-    def _settings(self, broker_id: int) -> dict[str, str]:
-        port, port_for_brokers = _free_port(), _free_port()
+    def _settings(self, broker_id: int, port: int, port_for_brokers: int) -> dict[str, str]:
         proxy = self._links.open(broker_id, "127.0.0.1", port_for_brokers)
         return {
             "node.id": str(broker_id),
@@ -96,6 +98,8 @@ class Cluster:
     def stop(self) -> None:
         """Stop all brokers cleanly, one after the other. The data stays, so a later `start` serves it."""
         self.heal()
+        for broker_id in sorted(self._paused):
+            self.resume(broker_id)
         for broker_id in sorted(self._running):
             self.stop_broker(broker_id)
 
@@ -169,13 +173,16 @@ class Cluster:
         self._running.add(broker_id)
 
     def stop_broker(self, broker_id: int) -> None:
-        """Stop a broker cleanly: it hands over its leaders first."""
+        """Stop a broker cleanly: it hands over its leaders first. One that is paused is resumed for it."""
+        if broker_id in self._paused:
+            self.resume(broker_id)
         self._running.discard(broker_id)
         self._members[broker_id].stop()
 
     def kill(self, broker_id: int) -> None:
         """End a broker at once, as kill -9 does: nothing is handed over, flushed or closed."""
         self._running.discard(broker_id)
+        self._paused.discard(broker_id)
         self._members[broker_id].kill()
 
     def restart(self, broker_id: int) -> None:
@@ -187,8 +194,10 @@ class Cluster:
     def pause(self, broker_id: int) -> None:
         """Stop a broker's process where it is (SIGSTOP), until `resume`."""
         self._members[broker_id].signal(signal.SIGSTOP)
+        self._paused.add(broker_id)
 
     def resume(self, broker_id: int) -> None:
+        self._paused.discard(broker_id)
         self._members[broker_id].signal(signal.SIGCONT)
 
     def partition(self, first: int, second: int) -> None:
@@ -205,11 +214,12 @@ class Cluster:
         self._links.heal()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 class _Member(Protocol):
@@ -258,6 +268,7 @@ class _BrokerInProcess:
         self._arguments = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         self._id, self._coordination = settings["node.id"], settings["klamm.coordination.url"]
         self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
 
     def start(self) -> None:
@@ -276,7 +287,10 @@ class _BrokerInProcess:
             start_new_session=True,
         )
         serves = threading.Event()
-        threading.Thread(target=self._read, args=(process, serves), daemon=True).start()
+        self._reader = threading.Thread(
+            target=self._read, args=(process, serves), name=f"klamm-broker-{self._id}-output", daemon=True
+        )
+        self._reader.start()
         if not serves.wait(START_TIMEOUT_S) or process.poll() is not None:
             self.kill()
             raise RuntimeError(f"broker {self._id} does not serve; it said:\n" + "\n".join(self._lines))
@@ -305,8 +319,9 @@ class _BrokerInProcess:
             self._end()
 
     def _end(self) -> None:
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None and self._process.stdin is not None and self._reader is not None
         self._process.stdin.close()
+        self._reader.join(STOP_TIMEOUT_S)
         self._process = None
 
     def signal(self, number: signal.Signals) -> None:

@@ -1,7 +1,8 @@
 """Fixtures for users' tests. pytest loads them automatically if Klamm is installed.
 
 `klamm` is a broker for one test. `klamm_session` is one broker for the whole session, shared by all tests
-that use it. Both are a `klamm.testing.Broker`. The marker `klamm_config` sets the configuration of `klamm`:
+that use it. Both are a `klamm.testing.Broker`. `klamm_cluster` is a `klamm.testing.Cluster` of three brokers
+for one test. The marker `klamm_config` sets the configuration of `klamm` and of `klamm_cluster`:
 
     @pytest.mark.klamm_config({"auto.create.topics.enable": False})
     def test_orders(klamm): ...
@@ -16,11 +17,14 @@ import pytest
 
 if TYPE_CHECKING:
     from klamm.testing.broker import Broker
+    from klamm.testing.cluster import Cluster
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "klamm_config(settings): broker settings, by Kafka's names, for the `klamm` fixture"
+        "markers",
+        "klamm_config(settings): broker settings, by Kafka's names, for the fixtures `klamm` and "
+        "`klamm_cluster`",
     )
 
 
@@ -33,6 +37,16 @@ def klamm(request: pytest.FixtureRequest) -> Iterator[Broker]:
     marker = request.node.get_closest_marker("klamm_config")
     with Broker(marker.args[0] if marker else None) as broker:
         yield broker
+
+
+@pytest.fixture
+def klamm_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three real brokers as one cluster, for one test."""
+    from klamm.testing.cluster import Cluster
+
+    marker = request.node.get_closest_marker("klamm_config")
+    with Cluster(3, marker.args[0] if marker else None) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

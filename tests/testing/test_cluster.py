@@ -1,0 +1,241 @@
+"""What `klamm.testing.Cluster` promises to users' tests, with brokers in threads and in processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import klamm
+from klamm.testing import Cluster
+from tests.descriptors import open_below
+from tests.waiting import wait_until
+
+TOPIC = "kept"
+PATIENCE_S = 60.0
+ALL = [1, 2, 3]
+
+
+class Scene:
+    """A cluster with a topic of one partition and three replicas, and clients."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.admin = klamm.Admin(cluster.bootstrap)
+        self.producer = klamm.Producer(cluster.bootstrap, acks="all")
+        self.admin.create_topic(TOPIC, 1, 3, timeout=PATIENCE_S)
+        self.wait_for_isr(ALL)
+
+    def close(self) -> None:
+        self.producer.close()
+        self.admin.close()
+
+    def produce(self) -> int:
+        """The offset of one more record, once all in-sync replicas have it."""
+        return self.producer.send(TOPIC, b"record").result(PATIENCE_S).offset
+
+    def leader(self) -> int:
+        """The leader, once there is one."""
+        return wait_until(
+            lambda: self.admin.describe_topic(TOPIC, timeout=PATIENCE_S).partitions[0].leader,
+            "there is a leader",
+            PATIENCE_S,
+        )
+
+    def follower(self) -> int:
+        """A follower that is not the controller."""
+        others = {self.leader(), self.admin.describe_cluster(timeout=PATIENCE_S).controller_id}
+        return next(broker_id for broker_id in ALL if broker_id not in others)
+
+    def in_sync(self) -> list[int]:
+        (partition,) = self.admin.describe_topic(TOPIC, timeout=PATIENCE_S).partitions
+        return sorted(partition.in_sync_replicas)
+
+    def wait_for_isr(self, expected: list[int]) -> None:
+        wait_until(
+            lambda: self.in_sync() == expected,
+            lambda: f"in sync are {expected}, not {self.in_sync()}",
+            PATIENCE_S,
+        )
+
+
+def without(broker_id: int) -> list[int]:
+    return [each for each in ALL if each != broker_id]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["threads", "processes"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Scene]:
+    """One cluster for the tests below; each leaves it whole."""
+    with Cluster(3, as_processes=request.param) as cluster:
+        scene = Scene(cluster)
+        yield scene
+        scene.close()
+
+
+@pytest.fixture
+def scene(shared: Scene) -> Iterator[Scene]:
+    yield shared
+    shared.cluster.heal()
+    shared.cluster.start()
+    shared.wait_for_isr(ALL)
+
+
+def test_all_brokers_are_told_to_clients(scene: Scene) -> None:
+    cluster = scene.cluster
+    described = scene.admin.describe_cluster(timeout=PATIENCE_S)
+    assert {broker.broker_id: f"{broker.host}:{broker.port}" for broker in described.brokers} == {
+        broker_id: cluster.address(broker_id) for broker_id in ALL
+    }
+    assert cluster.ids == cluster.running == ALL
+    assert cluster.bootstrap == ",".join(cluster.address(broker_id) for broker_id in ALL)
+
+
+def test_a_killed_leader_is_followed_and_comes_back_with_its_data(scene: Scene) -> None:
+    offset = scene.produce()
+    killed = scene.leader()
+    address = scene.cluster.address(killed)
+    scene.cluster.kill(killed)
+    assert scene.cluster.running == without(killed)
+    assert scene.produce() == offset + 1
+    assert scene.in_sync() == without(killed)
+    scene.cluster.restart(killed)
+    assert scene.cluster.running == ALL and scene.cluster.address(killed) == address
+    scene.wait_for_isr(ALL)
+
+
+def test_a_broker_that_stops_hands_over_first(scene: Scene) -> None:
+    offset = scene.produce()
+    stopped = scene.leader()
+    scene.cluster.stop_broker(stopped)
+    assert scene.cluster.running == without(stopped)
+    assert scene.leader() != stopped
+    assert scene.produce() == offset + 1
+    scene.cluster.start_broker(stopped)
+    scene.wait_for_isr(ALL)
+    scene.cluster.restart(stopped)
+    scene.wait_for_isr(ALL)
+    assert scene.produce() == offset + 2
+
+
+def test_a_follower_that_cannot_reach_its_leader_leaves_the_isr_until_it_can(scene: Scene) -> None:
+    offset = scene.produce()
+    leader, follower = scene.leader(), scene.follower()
+    scene.cluster.partition(leader, follower)
+    sent = scene.producer.send(TOPIC, b"without the follower")
+    scene.wait_for_isr(without(follower))
+    assert sent.result(PATIENCE_S).offset == offset + 1
+    scene.cluster.heal()
+    scene.wait_for_isr(ALL)
+
+
+def test_a_paused_broker_is_taken_for_dead_until_it_runs_again(scene: Scene) -> None:
+    paused = scene.leader()
+    if _runs_in_threads(scene.cluster):
+        with pytest.raises(RuntimeError, match="as_processes=True"):
+            scene.cluster.pause(paused)
+        return
+    scene.cluster.pause(paused)
+    # Clients that have not met the paused broker: others would wait for it until their requests time out.
+    addresses = [scene.cluster.address(broker_id) for broker_id in without(paused)]
+    with klamm.Admin(addresses[0]) as admin:
+        wait_until(
+            lambda: admin.describe_topic(TOPIC, timeout=PATIENCE_S).partitions[0].leader in without(paused),
+            "another broker leads",
+            PATIENCE_S,
+        )
+    scene.cluster.resume(paused)
+    scene.wait_for_isr(ALL)
+
+
+def _runs_in_threads(cluster: Cluster) -> bool:
+    try:
+        return cluster.broker(1).node is not None
+    except AssertionError:
+        return False
+
+
+def own_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("klamm-")}
+
+
+def children() -> set[int]:
+    return {
+        int(pid)
+        for task in os.listdir("/proc/self/task")
+        for pid in Path(f"/proc/self/task/{task}/children").read_text().split()
+    }
+
+
+@pytest.mark.parametrize("as_processes", [False, True], ids=["threads", "processes"])
+def test_nothing_is_left_behind(as_processes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    threads, processes = own_threads(), children()
+    with Cluster(2, as_processes=as_processes) as cluster:
+        addresses = cluster.bootstrap.split(",")
+        assert list(tmp_path.iterdir()) == [cluster.data_dir]
+        with klamm.Admin(cluster.bootstrap) as admin:
+            admin.create_topic(TOPIC, 1, 2, timeout=PATIENCE_S)
+        if as_processes:
+            cluster.pause(2)  # the end of the block waits for nobody who cannot answer
+        else:
+            cluster.kill(2)
+    assert list(tmp_path.iterdir()) == [] and open_below(tmp_path) == 0
+    assert own_threads() <= threads
+    assert children() <= processes
+    for address in addresses:
+        host, _, port = address.partition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), timeout=5)
+
+
+CLUSTERS_IN_TURN = """
+import os
+import klamm
+from klamm.testing import Cluster
+
+for _ in range(2):
+    for as_processes in (False, True):
+        with Cluster(2, as_processes=as_processes) as cluster, klamm.Admin(cluster.bootstrap) as admin:
+            admin.create_topic("t", 1, 2, timeout=60)
+            cluster.kill(2)
+    print(len(os.listdir("/proc/self/fd")))
+"""
+
+
+def test_no_descriptors_are_left_open() -> None:
+    """In a process of its own, where nobody else opens and closes any."""
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTERS_IN_TURN], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.split()
+    assert first == second
+
+
+def test_a_directory_that_was_given_is_kept_and_served_again(tmp_path: Path) -> None:
+    with Cluster(2, data_dir=tmp_path) as cluster, klamm.Admin(cluster.bootstrap) as admin:
+        admin.create_topic(TOPIC, 1, 2, timeout=PATIENCE_S)
+    with Cluster(2, data_dir=tmp_path) as cluster, klamm.Admin(cluster.bootstrap) as admin:
+        assert TOPIC in admin.list_topics(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("as_processes", [False, True], ids=["threads", "processes"])
+def test_a_cluster_that_cannot_start_says_why(
+    as_processes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    threads, processes = own_threads(), children()
+    with (
+        pytest.raises(Exception, match=r"num\.partitions"),
+        Cluster(2, {"num.partition": 3}, as_processes=as_processes),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    assert own_threads() <= threads and children() <= processes
