@@ -111,13 +111,13 @@ def test_watchers_hear_of_the_next_append_only(partition: Partition) -> None:
 
 def test_followers_hear_of_the_log_end_and_consumers_of_the_high_watermark(partition: Partition) -> None:
     consumer, follower = Listener(), Listener()
+    partition.take_over(led_by(1, 1, 2, epoch=1))
     partition.watch(consumer)
     partition.watch(follower, to_log_end=True)
-    partition.is_only_replica = False
     append(partition, b"a")
     assert not consumer.heard and len(follower.heard) == 1
     partition.watch(follower, to_log_end=True)
-    partition.raise_high_watermark(1)
+    partition.on_follower_fetch(2, BROKER_EPOCH, 1, 0)
     assert len(consumer.heard) == len(follower.heard) == 1
     partition.notify_changed()
     assert len(follower.heard) == 2 and follower.heard[1] == 0
