@@ -209,6 +209,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.long
 def test_no_descriptors_are_left_open() -> None:
     """In a process of its own, where nobody else opens and closes any."""
     done = subprocess.run(
