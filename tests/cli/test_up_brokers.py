@@ -138,6 +138,7 @@ def test_a_broker_that_dies_is_started_again_where_it_was(tmp_path: Path) -> Non
         wait_for_end(now)
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_stays_down_if_the_user_wants_it(tmp_path: Path) -> None:
     arguments = ("--brokers", "3", "--no-restart", "--port", "0", "--data-dir", "data")
     with run_up(tmp_path, *arguments) as command:
@@ -158,6 +159,7 @@ def test_a_broker_that_dies_stays_down_if_the_user_wants_it(tmp_path: Path) -> N
         wait_for_end(pids)
 
 
+@pytest.mark.long
 def test_a_broker_joins_a_cluster_that_runs(tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path / 'data' / 'klamm-metadata.sqlite'}"
     with run_up(tmp_path, "--brokers", "2", "--port", "0", "--data-dir", "data") as command:
@@ -194,6 +196,7 @@ def test_a_port_that_is_taken_is_one_line_and_nothing_is_started(tmp_path: Path,
     assert "65535" in line and not (tmp_path / "data").exists()
 
 
+@pytest.mark.long
 def test_a_broker_that_cannot_start_says_why_and_the_others_end(tmp_path: Path) -> None:
     """What is not seen before: here a file where the second broker wants its directory."""
     (tmp_path / "data").mkdir()

@@ -91,6 +91,7 @@ def test_another_broker_follows_a_killed_leader_that_was_the_controller(zookeepe
         seen.until(lambda: seen.in_sync() == [[1, 2, 3]] * 3, "the broker is back in the ISR")
 
 
+@pytest.mark.long
 def test_reads_and_writes_go_on_while_zookeeper_is_away(zookeeper: ZooKeeper) -> None:
     with ExitStack() as stack:
         seen = scene(stack, f"zookeeper://{zookeeper.hosts}/away", as_processes=False)

@@ -227,6 +227,7 @@ def end_session(store):
     twin.close()
 
 
+@pytest.mark.long
 def test_an_ensemble_goes_on_without_its_leader_and_without_a_follower():
     """Every answered change is there, and the session lives on."""
 

@@ -70,7 +70,10 @@ def without(broker_id: int) -> list[int]:
     return [each for each in ALL if each != broker_id]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["threads", "processes"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(False, id="threads"), pytest.param(True, id="processes", marks=pytest.mark.long)],
+)
 def shared(request: pytest.FixtureRequest) -> Iterator[Scene]:
     """One cluster for the tests below; each leaves it whole."""
     with Cluster(3, as_processes=request.param) as cluster:
@@ -124,6 +127,7 @@ def test_a_broker_that_stops_hands_over_first(scene: Scene) -> None:
     assert scene.produce() == offset + 2
 
 
+@pytest.mark.long
 def test_a_follower_that_cannot_reach_its_leader_leaves_the_isr_until_it_can(scene: Scene) -> None:
     offset = scene.produce()
     leader, follower = scene.leader(), scene.follower()
@@ -135,6 +139,7 @@ def test_a_follower_that_cannot_reach_its_leader_leaves_the_isr_until_it_can(sce
     scene.wait_for_isr(ALL)
 
 
+@pytest.mark.long
 def test_a_paused_broker_is_taken_for_dead_until_it_runs_again(scene: Scene) -> None:
     paused = scene.leader()
     if _runs_in_threads(scene.cluster):
@@ -173,7 +178,10 @@ def children() -> set[int]:
     }
 
 
-@pytest.mark.parametrize("as_processes", [False, True], ids=["threads", "processes"])
+@pytest.mark.parametrize(
+    "as_processes",
+    [pytest.param(False, id="threads"), pytest.param(True, id="processes", marks=pytest.mark.long)],
+)
 def test_nothing_is_left_behind(as_processes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     threads, processes = own_threads(), children()
@@ -227,7 +235,10 @@ def test_a_directory_that_was_given_is_kept_and_served_again(tmp_path: Path) -> 
         assert TOPIC in admin.list_topics(timeout=PATIENCE_S)
 
 
-@pytest.mark.parametrize("as_processes", [False, True], ids=["threads", "processes"])
+@pytest.mark.parametrize(
+    "as_processes",
+    [pytest.param(False, id="threads"), pytest.param(True, id="processes", marks=pytest.mark.long)],
+)
 def test_a_cluster_that_cannot_start_says_why(
     as_processes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
