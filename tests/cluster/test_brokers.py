@@ -11,6 +11,7 @@ from klamm.model.errors import ErrorCode
 from klamm.node import membership
 from klamm.node.broker import CannotStart
 from klamm.protocol.apis import API_VERSIONS, ApiKey
+from klamm.protocol.messages.k01_fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic
 from klamm.protocol.messages.k06_update_metadata import UpdateMetadataRequest
 from klamm.protocol.messages.k10_find_coordinator import FindCoordinatorRequest
@@ -260,6 +261,22 @@ def test_apis_between_brokers_are_unknown_to_clients(cluster):
         assert not {each.api_key for each in wire.call(ApiVersionsRequest(), 0).api_keys} & between_brokers
         with pytest.raises(ConnectionError):
             wire.call(stale, 8)
+
+
+def test_a_client_cannot_fetch_as_a_follower(cluster):
+    create(cluster, 1, "topic", partitions=1)
+    partition = cluster.broker(1).node.partitions.get("topic", 0)
+    leader = cluster.broker(partition.leader_id).node
+    follower_id = others(cluster, leader.node_id)[0]
+    known = leader.partitions.get("topic", 0).leader
+    request = FetchRequest(
+        replica_state=ReplicaState(replica_id=follower_id, replica_epoch=1 << 40),
+        session_epoch=-1,
+        topics=[FetchTopic(topic_id=partition.topic_id, partitions=[FetchPartition(partition=0)])],
+    )
+    answer = ask(cluster, leader.node_id, request, 17)
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED and not answer.responses
+    assert 1 << 40 not in {follower.broker_epoch for follower in known.followers}
 
 
 def test_reassignments_and_elections_are_asked_of_any_broker(cluster):

@@ -23,7 +23,7 @@ from klamm.apis.fetch_shortcut import FIRST_VERSION, FetchShortcut
 from klamm.apis.fetches import FIRST_VERSION_WITH_TOPIC_IDS, Answer, Fetch, FetchOptions, positions_of
 from klamm.apis.registry import LATER, Later, Request, api
 from klamm.apis.steps import Steps, pieces_of
-from klamm.model.errors import KafkaError
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k01_fetch import FetchRequest, FetchResponse
 from klamm.replication.fetch_sessions import (
@@ -38,6 +38,8 @@ from klamm.replication.fetch_sessions import (
 @api(ApiKey.FETCH)
 def handle(broker: Broker, request: Request[FetchRequest]) -> Answer | Later | Steps[Answer | Later]:
     options = FetchOptions.of(request.message, request.version, broker.config.int_("fetch.max.bytes"))
+    if options.replica_id >= 0 and not _may_be_follower(broker, request):
+        return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if request.is_large:
         return _handle_in_steps(broker, request, options)
     try:
@@ -51,6 +53,13 @@ def handle(broker: Broker, request: Request[FetchRequest]) -> Answer | Later | S
         fetch.answer_later(request.reply)
         return LATER
     return answer
+
+
+def _may_be_follower(broker: Broker, request: Request[FetchRequest]) -> bool:
+    """Followers come through the listener for brokers. What a client said in a follower's name would have
+    records acknowledged that no replica has, and the real follower refused."""
+    for_brokers = broker.config.inter_broker_listener_name
+    return for_brokers is None or request.listener_name == for_brokers
 
 
 def _offer_shortcut(broker: Broker, request: Request[FetchRequest], options: FetchOptions) -> None:
