@@ -80,13 +80,17 @@ class Peers:
         return await self.call(broker_id, CONTROL, request)
 
     def on_brokers_changed(self) -> None:
-        """Part with connections to brokers that have left or moved."""
+        """Part with connections to brokers that have left or moved.
+
+        Requests that are under way there fail: a broker that hangs would answer them only after their whole
+        timeout, and whoever waits for a controller that was replaced would not ask the next one until then.
+        """
         addresses = {
             broker_id: BrokerAddress(broker_id, endpoint.host, endpoint.port)
             for broker_id, broker in self._brokers().items()
             if (endpoint := broker.endpoints.get(self._listener_name)) is not None
         }
-        self._pool.keep_only(addresses)
+        self._pool.keep_only(addresses, must_fail_rest=True)
 
     async def close(self) -> None:
         await self._pool.close(0.0)

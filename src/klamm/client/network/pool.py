@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Mapping
 
 from klamm.client.counters import ClientCounters
-from klamm.client.errors import ClientClosed, TlsFailed
+from klamm.client.errors import ClientClosed, ConnectionFailed, TlsFailed
 from klamm.client.logs import ClientLogger
 from klamm.client.network.addresses import BrokerAddress
 from klamm.client.network.backoff import Backoff, Health
@@ -95,11 +95,12 @@ class ConnectionPool:
         health = self._health.get(address.endpoint)
         return health.reason if health is not None else None
 
-    def keep_only(self, brokers: Mapping[int, BrokerAddress]) -> None:
+    def keep_only(self, brokers: Mapping[int, BrokerAddress], *, must_fail_rest: bool = False) -> None:
         """Retire the connections to brokers that moved or left the cluster. Connections to addresses that the
         user gave are from now on found by the node id of their broker.
 
-        Requests that are under way on a retired connection are still answered.
+        Requests that are under way on a retired connection are still answered; or, with `must_fail_rest`,
+        they fail at once.
         """
         by_endpoint = {address.endpoint: address for address in brokers.values()}
         for (node_id, lane), connection in list(self._connections.items()):
@@ -110,6 +111,8 @@ class ConnectionPool:
             known = by_endpoint.get(connection.address.endpoint)
             if node_id < 0 and known is not None and self.find(known.node_id, lane) is None:
                 self._rename(connection, known, lane)
+            elif must_fail_rest:
+                connection.close(ConnectionFailed(f"{connection.address} has left the cluster"))
             else:
                 connection.retire()
         for endpoint in [each for each in self._health if each not in by_endpoint]:
