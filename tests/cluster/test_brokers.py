@@ -108,6 +108,22 @@ def test_a_needed_topic_is_made_through_a_broker_that_is_not_the_controller(clus
     assert set(agreement(cluster)[2]) == {"needed", "__consumer_offsets"}
 
 
+def test_groups_wait_until_enough_brokers_can_keep_their_offsets(tmp_path):
+    cluster = Cluster(brokers=3, data_dir=tmp_path)
+    try:
+        cluster.start_broker(1)
+        found = ask(cluster, 1, FindCoordinatorRequest(key="group"), 3)
+        assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE and "1 broker" in found.error_message
+        assert metadata_of(cluster, 1)[2] == {}
+        cluster.start()
+        agrees_on(cluster, [1, 2, 3])
+        ask(cluster, 1, FindCoordinatorRequest(key="group"), 3)
+        told = agreement(cluster)[2]["__consumer_offsets"]
+        assert {tuple(replicas) for _, replicas in told} == {(1, 2, 3)}
+    finally:
+        cluster.stop()
+
+
 def test_a_topic_deleted_through_any_broker_is_gone_everywhere(cluster):
     _, controller, _ = agrees_on(cluster, [1, 2, 3])
     for broker_id in cluster.ids:

@@ -125,6 +125,7 @@ def plan_brokers(
                 *("--coordination", f"sqlite://{data_dir / STORE_FILE}"),
                 *("--data-dir", str(data_dir / f"broker-{broker_id}")),
                 "--stop-with-stdin",
+                *(("--set", f"offsets.topic.replication.factor={count}") if count < 3 else ()),
                 *options,
             ),
             f"{shown_host}:{port + broker_id - 1 if port else 0}",

@@ -338,10 +338,13 @@ class ClusterService:
         if topic is not None:
             return topic
         config = self.config
+        is_alone = config.inter_broker_listener_name is None
         new = NewTopic(
             OFFSETS_TOPIC,
             config.int_("offsets.topic.num.partitions"),
-            min(config.int_("offsets.topic.replication.factor"), len(self.image.brokers)),
+            # Fewer replicas only if there will never be another broker: the topic keeps what it is made with,
+            # and consumers may come when the first broker of a cluster has just been started.
+            1 if is_alone else config.int_("offsets.topic.replication.factor"),
             config={
                 "cleanup.policy": "compact",
                 "segment.bytes": str(config.int_("offsets.topic.segment.bytes")),

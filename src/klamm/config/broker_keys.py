@@ -288,8 +288,8 @@ _GROUP_ROWS = [
         "offsets.topic.replication.factor",
         ConfigType.SHORT,
         3,
-        "The number of replicas of __consumer_offsets. If the cluster has fewer brokers when the topic is "
-        "created, the topic gets one replica per broker.",
+        "The number of replicas of __consumer_offsets. A cluster serves no groups before it has had so many "
+        "brokers. A broker without klamm.coordination.url has one replica.",
         Importance.HIGH,
         minimum=1,
     ),

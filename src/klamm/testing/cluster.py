@@ -64,6 +64,7 @@ class Cluster:
         self._config = {
             **CLUSTER_DEFAULTS,
             "default.replication.factor": str(min(brokers, 3)),
+            "offsets.topic.replication.factor": str(min(brokers, 3)),
             **{name: as_text(value) for name, value in (config or {}).items()},
         }
         self._links = Links()
