@@ -129,6 +129,11 @@ class Control:
                     logger.warning("the controller cannot follow the brokers now: %s", error)
                     await asyncio.sleep(RETRY_S)
                     continue
+                except Exception:
+                    # A bug of ours must not leave a controller that follows nobody.
+                    logger.exception("the controller failed to follow the brokers; it tries again")
+                    await asyncio.sleep(RETRY_S)
+                    continue
                 await self._dirty.wait()
         finally:
             watch.cancel()

@@ -136,7 +136,13 @@ class Membership:
                 on_resigned=self._cluster.on_resigned,
                 on_controller=self._cluster.on_controller,
             )
-            await election.run()
+            try:
+                await election.run()
+            except Exception:
+                # A bug of ours must not leave a broker that takes part in no election.
+                logger.exception("the election of a controller failed; broker %d tries again", self._node_id)
+                await asyncio.sleep(RETRY_S)
+                continue
             logger.error("the session of broker %d has ended: it stops its replicas", self._node_id)
             self.broker_epoch = None
             await self._on_lost()
