@@ -22,6 +22,7 @@ from klamm.replication.fetch_sessions import (
     FetchPosition,
     FetchSession,
 )
+from klamm.replication.leader import diverging_epoch
 from klamm.replication.newest_batches import NewestBatches
 from klamm.replication.partition import Partition
 from klamm.storage.log import FileSlice
@@ -175,18 +176,14 @@ def _unreadable(partition: Partition, error: OSError) -> KafkaError:
 
 def find_diverging_epoch(partition: Partition, position: FetchPosition) -> tuple[int, int] | None:
     """Where the fetcher's log parts from ours, as (epoch, its end offset); None if it does not."""
-    last_fetched_epoch = position.last_fetched_epoch
-    if last_fetched_epoch < 0:
-        return None
-    epoch, end_offset = partition.log.epoch_end_offset(last_fetched_epoch)
-    if epoch < 0 or end_offset < 0:
+    diverging = diverging_epoch(partition.log, position.fetch_offset, position.last_fetched_epoch)
+    if diverging is not None and min(diverging) < 0:
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{partition.topic}-{partition.index} has no records of leader epoch {last_fetched_epoch}",
+            f"{partition.topic}-{partition.index} has no records of leader epoch "
+            f"{position.last_fetched_epoch}",
         )
-    if epoch < last_fetched_epoch or end_offset < position.fetch_offset:
-        return epoch, end_offset
-    return None
+    return diverging
 
 
 def has_nothing_new(session: FetchSession) -> bool:
