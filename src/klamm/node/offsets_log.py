@@ -70,6 +70,7 @@ class OffsetsLog:
     ) -> None:
         if must_flush:
             await self._partitions.flusher.flushed(led.log)
+            self._led(led.index, leader_epoch)  # it may have been lost meanwhile
         if led.high_watermark < end_offset:
             progress = _Progress()
             try:
