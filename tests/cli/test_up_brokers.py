@@ -104,8 +104,8 @@ def test_three_brokers_are_a_cluster_and_stop_when_told(tmp_path: Path) -> None:
     assert [line for line in command.printed if "broker" in line and "stopped cleanly" in line] == [
         f"klamm: broker {broker_id} stopped cleanly" for broker_id in (1, 2, 3)
     ]
-    assert any("broker 3 is registered" in line for line in command.complained), (
-        "what brokers log goes through"
+    assert any(" broker 3 klamm.node: broker 3 is registered" in line for line in command.complained), (
+        "what brokers log goes through, with the broker that logged it"
     )
     assert not any("Traceback" in line for line in command.complained), command
 

@@ -60,7 +60,7 @@ def broker(
         "broker.rack": rack,
     }
     flags = [f"{key}={value}" for key, value in given.items() if value is not None]
-    set_up_logging()
+    set_up_logging(broker_id=id_)
     try:
         run_broker(load_config(config, [*flags, *(set_ or [])]), stops_with_stdin=stop_with_stdin)
     except CannotStart as error:

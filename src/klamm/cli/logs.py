@@ -9,9 +9,11 @@ import sys
 LOG_LEVEL_VARIABLE = "KLAMM_LOG_LEVEL"
 
 
-def set_up_logging() -> None:
+def set_up_logging(*, broker_id: int | None = None) -> None:
+    """`broker_id` is part of every line: the brokers of a cluster often log to one place."""
+    of_broker = "" if broker_id is None else f"broker {broker_id} "
     logging.basicConfig(
         level=os.environ.get(LOG_LEVEL_VARIABLE, "INFO").upper(),
-        format="%(asctime)s %(levelname)-7s %(name)s: %(message)s",
+        format=f"%(asctime)s %(levelname)-7s {of_broker}%(name)s: %(message)s",
         stream=sys.stderr,
     )
