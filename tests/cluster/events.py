@@ -10,11 +10,13 @@ from klamm.cluster.controller import brokers as broker_events
 from klamm.cluster.controller import topics
 from klamm.cluster.controller.elections import elect_leaders
 from klamm.cluster.controller.isr import IsrProposal, alter_isrs
+from klamm.cluster.controller.offline_replicas import replicas_changed
 from klamm.cluster.controller.reassignment import reassign_partition
 from klamm.cluster.controller.topics import NewTopic
 from klamm.cluster.image import ClusterImage, difference
 from klamm.cluster.layout import Registration
 from klamm.cluster.loading import prepare_store, read_image
+from klamm.cluster.persistent_map import PersistentMap
 from klamm.config.loading import BrokerConfig
 from klamm.model.ids import TopicPartition
 
@@ -54,7 +56,8 @@ class Events:
         loaded = self.read()
         assert loaded.unfinished == ()
         image = replace(loaded.image, brokers=self.image.brokers, cluster_id=self.image.cluster_id)
-        assert not difference(self.image, image)
+        known = replace(self.image, topics=PersistentMap(without_offline_replicas(self.image)))
+        assert not difference(known, image)
 
     # ---- brokers
 
@@ -125,6 +128,21 @@ class Events:
 
     # ---- partitions
 
+    def change_replica(self, broker_id, name="t", index=0, *, is_offline, epoch=None):
+        """A broker says that it cannot use its replica, or can use it again."""
+        keys = [(self.image.topics[name].topic_id, index)]
+        return self.apply(
+            replicas_changed(
+                self.image,
+                self.config,
+                broker_id,
+                self.image.brokers[broker_id].epoch if epoch is None else epoch,
+                offline=keys if is_offline else [],
+                online=[] if is_offline else keys,
+                controller_epoch=CONTROLLER_EPOCH,
+            )
+        )
+
     def proposal(self, isr, name="t", index=0, leader_epoch=None, partition_epoch=None, epochs=None):
         partition = self.partition(name, index)
         known = {each.id: each.epoch for each in self.image.brokers.values()} | (epochs or {})
@@ -167,3 +185,10 @@ def partitions_of(image: ClusterImage):
     for name in sorted(image.topics):
         for index, partition in enumerate(image.topics[name].partitions):
             yield (image.topics[name].topic_id, index), partition
+
+
+def without_offline_replicas(image):
+    """The topics as they are stored."""
+    for name, topic in image.topics.items():
+        partitions = tuple(each._replace(offline_replicas=()) for each in topic.partitions)
+        yield name, replace(topic, partitions=partitions)

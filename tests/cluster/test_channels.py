@@ -33,6 +33,7 @@ class Scenario:
             self.brokers.send,
             full=lambda broker_id: requests(0),
             on_deleted=lambda broker_id, topic_ids: self.deleted.append((broker_id, topic_ids)),
+            on_roles=lambda broker, response: None,
             on_replaced=self._replaced,
         )
 

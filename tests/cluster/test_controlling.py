@@ -9,7 +9,7 @@ from klamm.cluster.announcing import FULL, INCREMENTAL
 from klamm.cluster.controller.isr import IsrProposal
 from klamm.cluster.controller.topics import NewTopic
 from klamm.cluster.election import ControllerElection
-from klamm.cluster.image import PartitionImage
+from klamm.cluster.image import NO_LEADER, PartitionImage
 from klamm.cluster.layout import Registration
 from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig
@@ -40,7 +40,7 @@ class Scenario:
         return {}
 
     async def start(self):
-        store = self.model.session()
+        store = self.store = self.model.session()
         await self.cluster.join(store, self.others.send, None)
         await self.register(1)
         election = ControllerElection(
@@ -235,5 +235,69 @@ def test_leaders_go_back_to_their_preferred_replicas(monkeypatch):
         control = parts.cluster._control
         control._start(control._rebalance_leaders())
         await until(lambda: parts.partition.leader == 2)
+
+    run(scenario, monkeypatch)
+
+
+def test_a_broker_that_cannot_use_a_replica_does_not_lead_it(monkeypatch):
+    """It says so when it is told its role. Everybody is told; it is asked again when it registers anew."""
+
+    async def scenario(parts):
+        await parts.register(2)
+        await parts.brokers_are(1, 2)
+        parts.others.without_disk.add(2)
+        await parts.create(2, 1)
+        await until(lambda: parts.partition.leader == 1, "broker 1 leads")
+        assert (parts.partition.isr, parts.partition.offline_replicas) == ((1,), (2,))
+        told = parts.others.heard_by(2, UpdateMetadataRequest)[-1].topic_states[0].partition_states[0]
+        assert told.offline_replicas == [2]
+        parts.others.without_disk.clear()
+        await parts.leave(2)
+        await parts.register(2)
+        await until(lambda: not parts.partition.offline_replicas, "it has a disk again")
+        parts.others.without_disk.add(2)
+        await parts.leave(2)
+        await parts.register(2)
+        await until(lambda: parts.partition.offline_replicas == (2,), "it says so again")
+
+    run(scenario, monkeypatch)
+
+
+def test_a_broker_that_can_use_a_replica_again_leads_it(monkeypatch):
+    async def scenario(parts):
+        await parts.register(2)
+        await parts.brokers_are(1, 2)
+        parts.others.without_disk.add(2)
+        await parts.create(2)
+        await until(lambda: parts.partition.offline_replicas == (2,))
+        assert parts.partition.leader == NO_LEADER
+        parts.others.without_disk.clear()
+        epoch = parts.cluster.image.brokers[2].epoch
+        topic_id = parts.cluster.image.topics["t"].topic_id
+        await parts.cluster.change_replicas(2, epoch, offline=[], online=[(topic_id, 0)])
+        assert (parts.partition.leader, parts.partition.offline_replicas) == (2, ())
+
+    run(scenario, monkeypatch)
+
+
+def test_what_is_offline_is_noted_although_the_store_fails(monkeypatch):
+    """And it is not forgotten when the store is read again, which does not hold it."""
+    monkeypatch.setattr(controlling, "RETRY_S", 0.0)
+
+    async def scenario(parts):
+        await parts.register(2)
+        await parts.brokers_are(1, 2)
+        parts.others.without_disk.add(2)
+        monkeypatch.setattr(controlling, "TELLING_S", 0.0)
+        gate = parts.others.gates[2] = asyncio.Event()
+        await parts.create(2, 1)
+        parts.store.loses_answers = True
+        gate.set()
+        await until(lambda: parts.partition.offline_replicas == (2,), "it is noted at last")
+        assert not parts.store.loses_answers
+        parts.store.loses_answers = True
+        await parts.cluster.create_topics([NewTopic("u", assignment=[(0, (1,))])])
+        await parts.cluster.create_topics([NewTopic("v", assignment=[(0, (1,))])])
+        assert "u" in parts.cluster.image.topics and parts.partition.offline_replicas == (2,)
 
     run(scenario, monkeypatch)

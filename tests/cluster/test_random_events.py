@@ -34,6 +34,9 @@ EVENT = st.tuples(
             "delete",
             "confirm",
             "take office",
+            "lose replica",
+            "lose replica",
+            "find replica",
         ]
     ),
     st.integers(0, 999),
@@ -94,6 +97,8 @@ def happen(events, brokers, kind, first, second):
         events.confirm(broker_id)
     elif kind == "take office":
         events.take_office()
+    elif kind in ("lose replica", "find replica") and names and broker_id in events.image.brokers:
+        events.change_replica(broker_id, name, index, is_offline=kind == "lose replica")
 
 
 def check_rules(events, before):
@@ -107,16 +112,21 @@ def check_rules(events, before):
             usable = [
                 each
                 for each in partition.isr
-                if each in events.image.brokers and not events.image.brokers[each].is_shutting_down
+                if each in events.image.brokers
+                and not events.image.brokers[each].is_shutting_down
+                and each not in partition.offline_replicas
             ]
             assert not usable, f"{place} could be led by {usable}"
         else:
             assert partition.leader in partition.isr and set(partition.isr) <= set(events.image.brokers)
+            assert not set(partition.isr) & set(partition.offline_replicas)
         old = before.get(place)
         if old is None:
             continue
         assert partition.leader_epoch >= old.leader_epoch
         assert (partition.leader == old.leader) or partition.leader_epoch > old.leader_epoch
-        changed = partition._replace(partition_epoch=0) != old._replace(partition_epoch=0)
+        # What is offline is not stored: a new controller asks for it.
+        of_no_epoch = {"partition_epoch": 0, "offline_replicas": ()}
+        changed = partition._replace(**of_no_epoch) != old._replace(**of_no_epoch)
         # A leader's proposal raises the partition epoch, whatever it changes.
         assert partition.partition_epoch - old.partition_epoch in ((1,) if changed else (0, 1))

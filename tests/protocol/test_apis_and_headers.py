@@ -51,7 +51,7 @@ def test_advertised_is_not_always_accepted() -> None:
 
 def test_inter_broker_apis_are_not_for_clients() -> None:
     between_brokers = {key for key, spec in API_VERSIONS.items() if spec.is_inter_broker}
-    assert between_brokers == {4, 5, 6, 7, 56, 58, 67}
+    assert between_brokers == {4, 5, 6, 7, 56, 58, 67, 73}
 
 
 def test_header_versions() -> None:

@@ -9,7 +9,7 @@ UpdateMetadata requests in order has the image of the controller, but for what t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -212,7 +212,11 @@ class _Announcement:
             isr=list(partition.isr),
             zk_version=partition.partition_epoch,
             replicas=list(partition.replicas),
-            offline_replicas=[each for each in partition.replicas if each not in self._image.brokers],
+            offline_replicas=[
+                each
+                for each in partition.replicas
+                if each not in self._image.brokers or each in partition.offline_replicas
+            ],
             adding_replicas=list(partition.adding_replicas),
             removing_replicas=list(partition.removing_replicas),
         )
@@ -322,9 +326,9 @@ def _changes(image: ClusterImage, request: UpdateMetadataRequest) -> ImageDelta:
         topic = image.topics.get(deleted.topic_name)
         if topic is not None and topic.topic_id == deleted.topic_id:
             topics[topic.name] = TopicDelta(topic, None, ())
-    for state in request.topic_states:
-        topics[state.topic_name] = _topic_of(image.topics.get(state.topic_name), state)
     brokers = {each.id: _broker_of(each) for each in request.live_brokers}
+    for state in request.topic_states:
+        topics[state.topic_name] = _topic_of(image.topics.get(state.topic_name), state, brokers.keys())
     return ImageDelta(
         topics=topics,
         brokers={
@@ -338,11 +342,13 @@ def _changes(image: ClusterImage, request: UpdateMetadataRequest) -> ImageDelta:
     )
 
 
-def _topic_of(before: TopicImage | None, state: UpdateMetadataTopicState) -> TopicDelta:
+def _topic_of(
+    before: TopicImage | None, state: UpdateMetadataTopicState, living: Collection[int]
+) -> TopicDelta:
     is_same = before is not None and before.topic_id == state.topic_id
     partitions = list(before.partitions) if before is not None and is_same else []
     for each in sorted(state.partition_states, key=lambda each: each.partition_index):
-        partition = _partition_of(each)
+        partition = _partition_of(each, living)
         if each.partition_index < len(partitions):
             partitions[each.partition_index] = partition
         else:
@@ -355,7 +361,7 @@ def _topic_of(before: TopicImage | None, state: UpdateMetadataTopicState) -> Top
     return TopicDelta(before, after, tuple(sorted(each.partition_index for each in state.partition_states)))
 
 
-def _partition_of(state: UpdateMetadataPartitionState) -> PartitionImage:
+def _partition_of(state: UpdateMetadataPartitionState, living: Collection[int]) -> PartitionImage:
     return PartitionImage(
         tuple(state.replicas),
         tuple(state.isr),
@@ -364,6 +370,7 @@ def _partition_of(state: UpdateMetadataPartitionState) -> PartitionImage:
         state.zk_version,
         tuple(state.adding_replicas),
         tuple(state.removing_replicas),
+        tuple(each for each in state.offline_replicas if each in living),
     )
 
 

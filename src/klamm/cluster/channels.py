@@ -47,12 +47,14 @@ class Channel:
         *,
         full: Callable[[int], Requests | None],
         on_deleted: Callable[[int, list[bytes]], None],
+        on_roles: Callable[[BrokerImage, LeaderAndIsrResponse], None],
         on_replaced: Callable[[], None],
     ) -> None:
         self.broker = broker
         self._send = send
         self._full = full
         self._on_deleted = on_deleted
+        self._on_roles = on_roles
         self._on_replaced = on_replaced
         self._waiting: deque[tuple[Requests | None, list[asyncio.Future[None]]]] = deque()
         """None stands for what `full` will return when its turn has come."""
@@ -127,20 +129,20 @@ class Channel:
 
     def _take_answer(self, request: Message, response: Any) -> None:
         if isinstance(request, StopReplicaRequest):
+            for each in response.partition_errors:
+                # A deletion that failed stays noted: the broker is told again when it registers anew.
+                logger.warning(
+                    "broker %d has not stopped its replica of %s-%d: %s",
+                    self.broker.id,
+                    each.topic_name,
+                    each.partition_index,
+                    ErrorCode(each.error_code).name,
+                )
             deleted = _deleted_topics(request, response)
             if deleted:
                 self._on_deleted(self.broker.id, deleted)
         elif isinstance(response, LeaderAndIsrResponse):
-            for topic in response.topics:
-                for partition in topic.partition_errors:
-                    if partition.error_code != ErrorCode.NONE:
-                        logger.warning(
-                            "broker %d cannot take its role in partition %d of topic id %s: %s",
-                            self.broker.id,
-                            partition.partition_index,
-                            topic.topic_id.hex(),
-                            ErrorCode(partition.error_code).name,
-                        )
+            self._on_roles(self.broker, response)
 
 
 def _tell(futures: list[asyncio.Future[None]]) -> None:
@@ -176,13 +178,16 @@ class Channels:
         *,
         full: Callable[[int], Requests | None],
         on_deleted: Callable[[int, list[bytes]], None],
+        on_roles: Callable[[BrokerImage, LeaderAndIsrResponse], None],
         on_replaced: Callable[[], None],
     ) -> None:
         """`full` makes all requests for one broker, `on_deleted` is told which broker has no files of which
-        topics, `on_replaced` that a broker knows a later controller."""
+        topics, `on_roles` what a broker says of its roles, `on_replaced` that a broker knows a later
+        controller."""
         self._send = send
         self._full = full
         self._on_deleted = on_deleted
+        self._on_roles = on_roles
         self._on_replaced = on_replaced
         self._channels: dict[int, Channel] = {}
 
@@ -200,6 +205,7 @@ class Channels:
                     self._send,
                     full=self._full,
                     on_deleted=self._on_deleted,
+                    on_roles=self._on_roles,
                     on_replaced=self._on_replaced,
                 )
             told.append(self._channels[broker_id].put(for_broker))

@@ -24,7 +24,14 @@ from typing import NamedTuple, TypeVar
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
-from klamm.cluster.image import BrokerDelta, ClusterImage, ImageDelta, difference, joined
+from klamm.cluster.image import (
+    BrokerDelta,
+    ClusterImage,
+    ImageDelta,
+    difference,
+    joined,
+    with_offline_replicas_of,
+)
 from klamm.cluster.loading import ControllerTerm, read_image
 from klamm.cluster.view import TopicFailures
 from klamm.coordination.store import (
@@ -265,7 +272,8 @@ class Committer:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the store cannot be read: {error}") from error
             before = self.stored
             brokers = {broker.id: BrokerDelta(None, broker) for broker in before.brokers.values()}
-            self._stored = self._newest = image = image.with_delta(ImageDelta(brokers=brokers))
+            image = with_offline_replicas_of(before, image.with_delta(ImageDelta(brokers=brokers)))
+            self._stored = self._newest = image
             self.last = self._last_stored = None
             self._must_reload = False
             await asyncio.shield(self._publish_image(image, difference(before, image)))

@@ -25,6 +25,7 @@ from klamm.cluster.controller import isr
 from klamm.cluster.controller.brokers import brokers_changed
 from klamm.cluster.controller.elections import ElectionType, elect_leaders, imbalanced_partitions
 from klamm.cluster.controller.isr import IsrProposal, IsrResult
+from klamm.cluster.controller.offline_replicas import ReplicaKey, replicas_changed
 from klamm.cluster.controller.topics import confirm_deletions
 from klamm.cluster.image import BrokerDelta, BrokerImage, ClusterImage, ImageDelta, TopicDelta, difference
 from klamm.cluster.layout import Registration
@@ -33,6 +34,7 @@ from klamm.cluster.view import ClusterView, TopicFailures
 from klamm.coordination.store import NoNode, Store, StoreError
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
+from klamm.protocol.messages.k04_leader_and_isr import LeaderAndIsrResponse
 
 logger = logging.getLogger("klamm.cluster")
 
@@ -78,8 +80,11 @@ class Control:
             send,
             full=self._full_requests_of,
             on_deleted=self._on_deleted,
+            on_roles=self._on_roles,
             on_replaced=self.end,
         )
+        self._offline: dict[int, set[ReplicaKey]] = {}
+        """What each broker, in this term, has said that it cannot use."""
         self.is_serving = False
         """True from the moment that the image of this term is published until the term is over."""
         self._is_over = False
@@ -221,6 +226,74 @@ class Control:
 
     def _full_requests_of(self, broker_id: int) -> Requests | None:
         return full_requests(self.committer.stored, self.epoch).get(broker_id)
+
+    # ---- replicas that are offline
+
+    def _on_roles(self, broker: BrokerImage, response: LeaderAndIsrResponse) -> None:
+        """A broker has taken its roles. Replicas that it cannot use are offline from here on."""
+        known = self._offline.get(broker.id, set())
+        failed: list[ReplicaKey] = []
+        taken: list[ReplicaKey] = []
+        for topic in response.topics:
+            for each in topic.partition_errors:
+                key = (topic.topic_id, each.partition_index)
+                if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                    failed.append(key)
+                elif each.error_code != ErrorCode.NONE:
+                    # It has not been told of the topic, or was told of a later one: the next change tells it.
+                    logger.warning(
+                        "broker %d cannot take its role in partition %d of topic id %s: %s",
+                        broker.id,
+                        each.partition_index,
+                        topic.topic_id.hex(),
+                        ErrorCode(each.error_code).name,
+                    )
+                elif key in known:
+                    taken.append(key)
+        if failed or taken:
+            self._start(self._note_roles(broker, failed, taken))
+
+    async def _note_roles(
+        self, broker: BrokerImage, failed: Sequence[ReplicaKey], taken: Sequence[ReplicaKey]
+    ) -> None:
+        while True:
+            try:
+                await self.change_replicas(broker.id, broker.epoch, offline=failed, online=taken)
+                return
+            except KafkaError as error:
+                if error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                    return  # the broker has registered anew, or another controller asks it
+                logger.warning("replicas of broker %d are not noted as offline: %s", broker.id, error)
+                await asyncio.sleep(RETRY_S)
+
+    async def change_replicas(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        *,
+        offline: Sequence[ReplicaKey],
+        online: Sequence[ReplicaKey],
+    ) -> None:
+        """A broker says which of its replicas it cannot use, and which it can use again; KafkaError."""
+        committer = self.committer
+        await committer.ready()
+        change = replicas_changed(
+            committer.newest,
+            effective_config(self._view.config, committer.newest),
+            broker_id,
+            broker_epoch,
+            offline=offline,
+            online=online,
+            controller_epoch=self.epoch,
+        )
+        if change.delta:
+            committer.stage(change)
+        known = self._offline.setdefault(broker_id, set())
+        known.update(offline)
+        known.difference_update(online)
+        await committer.newest_is_stored()
+        if offline:
+            logger.warning("%d replicas on broker %d are offline", len(offline), broker_id)
 
     # ---- ISRs
 

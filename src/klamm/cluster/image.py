@@ -45,6 +45,9 @@ class PartitionImage(NamedTuple):
     partition_epoch: int
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
+    """Replicas on brokers that are alive and cannot use the replica's log. Not stored: every controller asks
+    anew."""
 
     @property
     def is_reassigned(self) -> bool:
@@ -229,6 +232,25 @@ def image_of_topics(cluster_id: str, controller_id: int, topics: Mapping[str, To
         topic_names_by_id=PersistentMap((topic.topic_id, name) for name, topic in topics.items()),
         similar_topic_names=similar_names(topics),
     )
+
+
+def with_offline_replicas_of(before: ClusterImage, image: ClusterImage) -> ClusterImage:
+    """`image`, which was read from the store, with what `before` knows of replicas that are offline."""
+    topics: dict[str, TopicImage] = {}
+    for name, known in before.topics.items():
+        topic = image.topics.get(name)
+        if topic is None or topic.topic_id != known.topic_id:
+            continue
+        offline = {
+            at: each.offline_replicas for at, each in enumerate(known.partitions) if each.offline_replicas
+        }
+        if offline:
+            partitions = (
+                each._replace(offline_replicas=offline.get(at, ()))
+                for at, each in enumerate(topic.partitions)
+            )
+            topics[name] = replace(topic, partitions=tuple(partitions))
+    return replace(image, topics=image.topics.changed(topics))
 
 
 def topic_delta(before: TopicImage | None, after: TopicImage | None) -> TopicDelta:

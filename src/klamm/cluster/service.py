@@ -24,14 +24,10 @@ from klamm.cluster.controller import topics
 from klamm.cluster.controller.brokers import shut_down_broker, unregister_broker
 from klamm.cluster.controller.elections import ElectionType, elect_leaders
 from klamm.cluster.controller.isr import IsrProposal, IsrResult
+from klamm.cluster.controller.offline_replicas import ReplicaKey
 from klamm.cluster.controller.partitions import raise_leader_epochs
 from klamm.cluster.controller.reassignment import reassign_partition
-from klamm.cluster.controller.topics import (
-    MAX_NEW_PARTITIONS,
-    USE_DEFAULT,
-    NewPartitions,
-    NewTopic,
-)
+from klamm.cluster.controller.topics import MAX_NEW_PARTITIONS, USE_DEFAULT, NewPartitions, NewTopic
 from klamm.cluster.controlling import Control
 from klamm.cluster.election import Controller
 from klamm.cluster.fencing import check_controller_epoch
@@ -442,6 +438,19 @@ class ClusterService:
         self._committer  # noqa: B018 (raises if this broker is not the controller)
         assert self._control is not None
         return await self._control.alter_isrs(broker_id, broker_epoch, proposals)
+
+    async def change_replicas(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        *,
+        offline: Sequence[ReplicaKey],
+        online: Sequence[ReplicaKey],
+    ) -> None:
+        """A broker says which of its replicas are offline, and which are back; raises a KafkaError."""
+        self._committer  # noqa: B018 (raises if this broker is not the controller)
+        assert self._control is not None
+        await self._control.change_replicas(broker_id, broker_epoch, offline=offline, online=online)
 
     async def next_producer_id_block(self) -> range:
         """A block of producer ids that no broker was given before; KafkaError if the store fails."""

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from klamm.node.controller_link import ControllerLink
     from klamm.node.membership import Membership
     from klamm.node.peers import Peers
+    from klamm.node.replica_reports import ReplicaReports
     from klamm.node.replication import Replication
 
 logger = logging.getLogger("klamm.node")
@@ -87,6 +88,7 @@ class BrokerNode:
         self.peers: Peers | None = None
         self.controller_link: ControllerLink | None = None
         self.replication: Replication | None = None
+        self.replica_reports: ReplicaReports | None = None
         if config.inter_broker_listener_name is not None:
             self._make_cluster_parts(config.inter_broker_listener_name)
         self.producer_ids: ProducerIds = ProducerIdBlocks(self.cluster)
@@ -264,9 +266,24 @@ class BrokerNode:
             takes_roles=self.membership is None,
         )
         self.cluster.subscribe(self._on_image)
+        if self.controller_link is not None:
+            self._report_replicas_to(self.controller_link)
         if self.membership is None:
             await self.cluster.finish_deletions()
             await self.cluster.raise_leader_epochs(self._recovered_partitions(image))
+
+    def _report_replicas_to(self, link: ControllerLink) -> None:
+        from klamm.node.replica_reports import ReplicaReports
+
+        self.replica_reports = ReplicaReports(
+            self.node_id,
+            self.partitions,
+            self.log_dirs,
+            link,
+            lambda: self.cluster.image,
+            lambda: self.broker_epoch,
+        )
+        self.partitions.on_offline_changed = self.replica_reports.look
 
     def _recovered_partitions(self, image: ClusterImage) -> list[TopicPartition]:
         """Those that were not closed cleanly: a new leader epoch lets clients notice a log that was cut."""
@@ -347,6 +364,8 @@ class BrokerNode:
         await asyncio.gather(self._cleaner, self._housekeeping.stop(), return_exceptions=True)
         if self.replication is not None:
             await self.replication.shut_down()
+        if self.replica_reports is not None:
+            await self.replica_reports.shut_down()
 
     async def _hand_over_leaders(self) -> None:
         epoch = self.broker_epoch
@@ -383,6 +402,8 @@ class BrokerNode:
             self.peers.on_brokers_changed()
         if self.cluster.is_controller:
             failures = await self.partitions.apply(new, delta)
+            if self.replica_reports is not None:
+                self.replica_reports.look_if_offline()
             if OFFSETS_TOPIC in delta.topics and self._has_services:
                 self.groups.update_leadership()
         else:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
 from klamm.apis.k56_alter_partition import answer as answer_alter_partition
+from klamm.apis.k73_assign_replicas_to_dirs import answer as answer_assign_replicas
+from klamm.apis.k73_assign_replicas_to_dirs import request_to_assign
 from klamm.client.errors import ClientError
 from klamm.cluster.controller.elections import may_lead
+from klamm.cluster.controller.offline_replicas import ReplicaKey
 from klamm.cluster.service import ClusterService
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
@@ -79,6 +82,18 @@ class ControllerLink:
         response: AlterPartitionResponse = await self._call(CONTROL, request, None)
         return response
 
+    async def change_replicas(
+        self, broker_epoch: int, *, offline: Iterable[ReplicaKey], online: Iterable[ReplicaKey]
+    ) -> None:
+        """Tell once which replicas of this broker are offline and which are back; ClientError, KafkaError."""
+        request = request_to_assign(self._node_id, broker_epoch, offline=offline, online=online)
+        if self._cluster.is_controller:
+            response = await answer_assign_replicas(self._cluster, request)
+        else:
+            response = await self._call(CONTROL, request, None)
+        if response.error_code != ErrorCode.NONE:
+            raise KafkaError(ErrorCode(response.error_code), "the controller refused it")
+
     async def shut_down(self, broker_epoch: int) -> bool:
         """Have the leaders of this broker moved to others; False if some stay, or nobody answers in time."""
         request = ControlledShutdownRequest(broker_id=self._node_id, broker_epoch=broker_epoch)
@@ -109,8 +124,9 @@ class ControllerLink:
         topic = image.topics.get(place.topic)
         if topic is None or place.partition >= len(topic.partitions):
             return False
-        replicas = topic.partitions[place.partition].replicas
-        return any(each != self._node_id and may_lead(image.brokers, each) for each in replicas)
+        partition = topic.partitions[place.partition]
+        others = (each for each in partition.replicas if each != self._node_id)
+        return any(may_lead(image.brokers, partition, each) for each in others)
 
     async def _call(self, lane: str, request: Message, timeout_s: float | None) -> Any:
         controller = self._cluster.controller

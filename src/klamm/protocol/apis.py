@@ -66,6 +66,7 @@ class ApiKey(IntEnum):
     ALLOCATE_PRODUCER_IDS = 67
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    ASSIGN_REPLICAS_TO_DIRS = 73
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     SHARE_GROUP_HEARTBEAT = 76
@@ -166,6 +167,7 @@ API_VERSIONS: dict[ApiKey, ApiSpec] = {
         ApiSpec(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, flexible_since=0, is_inter_broker=True),
         ApiSpec(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible_since=0),
         ApiSpec(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, flexible_since=0),
+        ApiSpec(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, flexible_since=0, is_inter_broker=True),
         ApiSpec(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, flexible_since=0),
         ApiSpec(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, flexible_since=0),
         ApiSpec(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, flexible_since=0),

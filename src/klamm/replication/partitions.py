@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias, TypeVar
@@ -87,6 +87,8 @@ class Partitions:
         """Partitions whose log could not be made, each with the reason; `make_unmade` tries again."""
         self.offline_version = 0
         """Rises whenever a partition goes offline or comes back: then cached metadata answers are stale."""
+        self.on_offline_changed: Callable[[], None] = lambda: None
+        """Called then."""
         self._turn = asyncio.Lock()
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
@@ -141,12 +143,20 @@ class Partitions:
         return (topic, index) in self._lost or (topic, index) in self._unmade
 
     def offline_replicas(self, image: ClusterImage, topic: str, index: int) -> list[int]:
-        """Replicas on brokers that are not alive, and this broker's own if its log is offline."""
-        replicas = image.topics[topic].partitions[index].replicas
-        offline = [each for each in replicas if each not in image.brokers]
-        if self._node_id in replicas and self.is_offline(topic, index):
+        """Replicas on brokers that are not alive, or cannot use the replica's log."""
+        partition = image.topics[topic].partitions[index]
+        replicas = partition.replicas
+        offline = [
+            each for each in replicas if each not in image.brokers or each in partition.offline_replicas
+        ]
+        if self._node_id in replicas and self._node_id not in offline and self.is_offline(topic, index):
             offline.append(self._node_id)
         return offline
+
+    @property
+    def missing(self) -> list[Place]:
+        """Partitions that belong here and have no log that can be used, not counting failed directories."""
+        return [*self._lost, *self._unmade]
 
     def get_by_id(self, topic_id: bytes, index: int) -> Partition:
         return self.get(self.topic_of(topic_id), index)
@@ -271,36 +281,22 @@ class Partitions:
         async with self._turn:
             self._topics = new.topics
             failures = await self._delete_gone(delta)
-            if delta.broker_configs:  # which hold the defaults of all topics
-                changed: Iterable[TopicImage | None] = new.topics.values()
-            else:
-                changed = (topic.after for topic in delta.topics.values())
-            for number, topic in enumerate(changed, 1):
-                if topic is not None:
-                    change = delta.topics.get(topic.name)
-                    states = {} if change is None else {at: topic.partitions[at] for at in change.partitions}
-                    failure = await self._follow(topic, states)
-                    if failure is not None:
-                        failures[topic.name] = failure
-                    await self._leave(topic.name, states)
-                if number % TOPICS_BETWEEN_PAUSES == 0:
-                    await asyncio.sleep(0)
+            async for topic in _changed_topics(new, delta):
+                change = delta.topics.get(topic.name)
+                states = {} if change is None else {at: topic.partitions[at] for at in change.partitions}
+                failure = await self._follow(topic, states)
+                if failure is not None:
+                    failures[topic.name] = failure
+                await self._leave(topic.name, states)
         return failures
 
     async def apply_settings(self, new: ClusterImage, delta: ImageDelta) -> None:
         """Another broker is the controller, and has told of new topics and settings. Roles come apart."""
         async with self._turn:
             self._topics = new.topics
-            changed: Iterable[TopicImage | None]
-            changed = (
-                new.topics.values() if delta.broker_configs else (t.after for t in delta.topics.values())
-            )
-            for number, topic in enumerate(changed, 1):
-                if topic is not None:
-                    self._topic_names[topic.topic_id] = topic.name
-                    self._take_settings(topic, self._settings_of(topic))
-                if number % TOPICS_BETWEEN_PAUSES == 0:
-                    await asyncio.sleep(0)
+            async for topic in _changed_topics(new, delta):
+                self._topic_names[topic.topic_id] = topic.name
+                self._take_settings(topic, self._settings_of(topic))
             for change in delta.topics.values():
                 if change.deleted is not None:
                     self._topic_names.pop(change.deleted.topic_id, None)
@@ -459,7 +455,8 @@ class Partitions:
                     self._add(topic, index, log)
                 else:
                     reason = self._unmade[topic.name, index] = str(log)
-            self.offline_version += len(self._unmade) != were_unmade
+            if len(self._unmade) != were_unmade:
+                self._offline_changed()
         self._take_settings(topic, settings)
         if takes_roles:
             await self._take_roles(topic.name, states)
@@ -577,10 +574,24 @@ class Partitions:
         for partition in self._partitions.values():
             if os.path.dirname(partition.log.directory) == log_dir and not partition.is_offline:
                 partition.take_offline()
+        self._offline_changed()
+
+    def _offline_changed(self) -> None:
         self.offline_version += 1
+        self.on_offline_changed()
 
     def shut_down(self) -> None:
         self._log_removal.stop()
         self._opener.shutdown(wait=True)
         self._flush_executor.shutdown(wait=True)
         self._executor.shutdown(wait=True)
+
+
+async def _changed_topics(new: ClusterImage, delta: ImageDelta) -> AsyncIterator[TopicImage]:
+    """The topics that `delta` has left, with pauses; all of them if it changes what they have as defaults."""
+    after = (change.after for change in delta.topics.values())
+    changed = new.topics.values() if delta.broker_configs else filter(None, after)
+    for number, topic in enumerate(changed, 1):
+        yield topic
+        if number % TOPICS_BETWEEN_PAUSES == 0:
+            await asyncio.sleep(0)

@@ -88,9 +88,15 @@ def _without_failed(
 ) -> PartitionImage:
     """With the ISR that is left after brokers have failed and returned."""
     isr = partition.isr
+    if partition.offline_replicas:
+        # A broker that registers anew may have got a new disk: it is asked again.
+        offline = partition.offline_replicas
+        offline = tuple(each for each in offline if each in brokers and each not in restarted.all)
+        partition = partition._replace(offline_replicas=offline)
     trusted = tuple(each for each in isr if each not in restarted.unclean)
+    steady = (each for each in trusted if each in brokers and each not in restarted.all)
     left = (
-        tuple(each for each in trusted if each in brokers and each not in restarted.all)
+        tuple(each for each in steady if each not in partition.offline_replicas)
         or tuple(each for each in trusted if each in brokers)
         or trusted
         or (partition.leader if partition.leader in isr else isr[0],)
@@ -102,7 +108,12 @@ def _has_steady_leader(
     partition: PartitionImage, brokers: Mapping[int, BrokerImage], restarted: Collection[int]
 ) -> bool:
     leader = partition.leader
-    return leader in brokers and leader not in restarted and leader in partition.isr
+    return (
+        leader in brokers
+        and leader not in restarted
+        and leader in partition.isr
+        and leader not in partition.offline_replicas
+    )
 
 
 def _broker_deltas(

@@ -1,7 +1,7 @@
 """Who leads a partition: elections, and when leaders should go back to their preferred replicas.
 
-A new leader is the next replica in the order of the assignment that is in the ISR and alive. A broker that
-is shutting down gets no leadership.
+A new leader is the next replica in the order of the assignment that is in the ISR, alive and not offline. A
+broker that is shutting down gets no leadership.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Elections(NamedTuple):
     results: list[tuple[TopicPartition, KafkaError | None]]
 
 
-def may_lead(brokers: Mapping[int, BrokerImage], broker_id: int) -> bool:
+def may_lead(brokers: Mapping[int, BrokerImage], partition: PartitionImage, broker_id: int) -> bool:
     broker = brokers.get(broker_id)
-    return broker is not None and not broker.is_shutting_down
+    return broker is not None and not broker.is_shutting_down and broker_id not in partition.offline_replicas
 
 
 def choose_leader(brokers: Mapping[int, BrokerImage], partition: PartitionImage) -> int:
     """A leader from the ISR, or NO_LEADER."""
     for broker_id in partition.replicas:
-        if broker_id in partition.isr and may_lead(brokers, broker_id):
+        if broker_id in partition.isr and may_lead(brokers, partition, broker_id):
             return broker_id
     return NO_LEADER
 
@@ -56,7 +56,8 @@ def elect(
     unclean election is allowed, which makes the first replica that is alive the only member of the ISR."""
     leader = choose_leader(brokers, partition)
     if leader == NO_LEADER and is_unclean_allowed:
-        leader = next((each for each in partition.replicas if may_lead(brokers, each)), NO_LEADER)
+        able = (each for each in partition.replicas if may_lead(brokers, partition, each))
+        leader = next(able, NO_LEADER)
         if leader != NO_LEADER:
             partition = partition._replace(isr=(leader,))
     if leader == NO_LEADER and partition.leader == NO_LEADER:
@@ -99,7 +100,7 @@ def _elect_preferred(
         raise KafkaError(
             ErrorCode.ELECTION_NOT_NEEDED, f"{topic_partition} is led by its preferred replica already"
         )
-    if preferred not in partition.isr or not may_lead(brokers, preferred):
+    if preferred not in partition.isr or not may_lead(brokers, partition, preferred):
         raise KafkaError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
             f"broker {preferred}, the preferred replica of {topic_partition}, is not alive or not in sync",
@@ -153,4 +154,5 @@ def imbalanced_partitions(
 def _can_go_back(image: ClusterImage, topic_partition: TopicPartition) -> bool:
     partition = image.topics[topic_partition.topic].partitions[topic_partition.partition]
     preferred = partition.replicas[0]
-    return not partition.is_reassigned and preferred in partition.isr and may_lead(image.brokers, preferred)
+    is_in_sync = preferred in partition.isr and not partition.is_reassigned
+    return is_in_sync and may_lead(image.brokers, partition, preferred)

@@ -117,6 +117,8 @@ def _check_members(
             problem = "is not alive"
         elif broker.is_shutting_down and member not in partition.isr:
             problem = "is shutting down"
+        elif member in partition.offline_replicas:
+            problem = "cannot use its log"
         elif epoch not in (ANY_BROKER_EPOCH, broker.epoch):
             problem = f"has the broker epoch {broker.epoch}, not {epoch}"
         else:

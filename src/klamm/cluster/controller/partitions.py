@@ -28,6 +28,9 @@ class PartitionChanges:
         `raises_epoch`."""
         before = self._image.topics[topic].partitions[index]
         after = after._replace(partition_epoch=before.partition_epoch)
+        if after.offline_replicas:
+            left = tuple(each for each in after.offline_replicas if each in after.replicas)
+            after = after._replace(offline_replicas=left)
         if after == before and not raises_epoch:
             self._changed.get(topic, {}).pop(index, None)
             return before
