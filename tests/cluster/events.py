@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from itertools import count
 
+from klamm.cluster.config_changes import alter_config
 from klamm.cluster.controller import brokers as broker_events
 from klamm.cluster.controller import topics
 from klamm.cluster.controller.elections import elect_leaders
@@ -17,7 +18,9 @@ from klamm.cluster.image import ClusterImage, difference
 from klamm.cluster.layout import Registration
 from klamm.cluster.loading import prepare_store, read_image
 from klamm.cluster.persistent_map import PersistentMap
+from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
+from klamm.config.rows import ResourceType
 from klamm.model.ids import TopicPartition
 
 from .model_store import ModelStore
@@ -89,7 +92,9 @@ class Events:
 
     def shut_down(self, broker_id, epoch=None):
         epoch = self.image.brokers[broker_id].epoch if epoch is None else epoch
-        made = broker_events.shut_down_broker(self.image, broker_id, epoch, controller_epoch=CONTROLLER_EPOCH)
+        made = broker_events.shut_down_broker(
+            self.image, self.config, broker_id, epoch, controller_epoch=CONTROLLER_EPOCH
+        )
         self.apply(made.change)
         return made.remaining
 
@@ -114,6 +119,22 @@ class Events:
                 controller_epoch=CONTROLLER_EPOCH,
                 topic_id=topic_id,
                 start=start,
+            )
+        )
+
+    def configure(self, name, **settings):
+        """Set topic settings at run time."""
+        alterations = [
+            Alteration(key.replace("_", "."), AlterOperation.SET, value) for key, value in settings.items()
+        ]
+        return self.apply(
+            alter_config(
+                self.image,
+                self.config,
+                ResourceType.TOPIC,
+                name,
+                alterations,
+                controller_epoch=CONTROLLER_EPOCH,
             )
         )
 
@@ -159,6 +180,7 @@ class Events:
         sender = self.partition(name, index).leader if sender is None else sender
         made = alter_isrs(
             self.image,
+            self.config,
             sender,
             self.image.brokers[sender].epoch,
             [self.proposal(isr, name, index, **others)],
@@ -169,14 +191,19 @@ class Events:
 
     def elect(self, election_type, *places):
         which = [TopicPartition(*place) for place in places] if places else None
-        made = elect_leaders(self.image, election_type, which, controller_epoch=CONTROLLER_EPOCH)
+        made = elect_leaders(self.image, self.config, election_type, which, controller_epoch=CONTROLLER_EPOCH)
         self.apply(made.change)
         return {tuple(place): error.code if error else None for place, error in made.results}
 
     def reassign(self, target, name="t", index=0, **others):
         return self.apply(
             reassign_partition(
-                self.image, TopicPartition(name, index), target, controller_epoch=CONTROLLER_EPOCH, **others
+                self.image,
+                self.config,
+                TopicPartition(name, index),
+                target,
+                controller_epoch=CONTROLLER_EPOCH,
+                **others,
             )
         )
 

@@ -30,7 +30,7 @@ from klamm.config.rows import ResourceType
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.codec import decode, encode
 
-from .events import Events, partitions_of
+from .events import CONTROLLER_EPOCH, Events, partitions_of
 from .test_random_events import EVENT, happen
 
 
@@ -74,13 +74,23 @@ class Follower:
 
 def told(image):
     """What brokers know of the controller's image."""
-    return replace(image, deleted_topics=PersistentMap(), known_epochs=PersistentMap())
+    topics = {
+        name: replace(topic, partitions=tuple(map(_without_eligible, topic.partitions)))
+        for name, topic in image.topics.items()
+    }
+    return replace(
+        image, topics=PersistentMap(topics), deleted_topics=PersistentMap(), known_epochs=PersistentMap()
+    )
+
+
+def _without_eligible(partition):
+    return partition._replace(eligible_replicas=())
 
 
 def check(followers, image):
     for broker_id in image.brokers:
         follower = followers[broker_id]
-        assert follower.image.topics == image.topics and follower.image.brokers == image.brokers
+        assert follower.image.topics == told(image).topics and follower.image.brokers == image.brokers
         similar = {flat: set(names) for flat, names in image.similar_topic_names.items()}
         assert {flat: set(names) for flat, names in follower.image.similar_topic_names.items()} == similar
         empty = PersistentMap()
@@ -134,7 +144,14 @@ def test_a_topic_that_is_deleted_and_made_again_in_one_change_is_stopped_first()
 def change_config(events, resource_type, name, key, value):
     operation = AlterOperation.SET if value is not None else AlterOperation.DELETE
     return events.apply(
-        alter_config(events.image, events.config, resource_type, name, [Alteration(key, operation, value)])
+        alter_config(
+            events.image,
+            events.config,
+            resource_type,
+            name,
+            [Alteration(key, operation, value)],
+            controller_epoch=CONTROLLER_EPOCH,
+        )
     )
 
 

@@ -153,7 +153,7 @@ def test_deleting_undoes_creating_and_leaves_a_mark():
 
 def test_leader_epochs_rise_only_where_asked():
     image = create(create(image_of(), "a").image, "b").image
-    change = raise_leader_epochs(image, [TopicPartition("a", 1)], controller_epoch=EPOCH)
+    change = raise_leader_epochs(image, CONFIG, [TopicPartition("a", 1)], controller_epoch=EPOCH)
     assert [each.leader_epoch for each in change.image.topics["a"].partitions] == [0, 1]
     assert change.image.topics["b"] is image.topics["b"]
     assert [(each.path, each.version) for each in change.operations] == [
@@ -168,11 +168,21 @@ def alteration(name, value, operation=AlterOperation.SET):
 def test_broker_settings_hold_for_one_or_for_all():
     config = BrokerConfig()
     change = alter_config(
-        image_of(), config, ResourceType.BROKER, ALL_BROKERS, alteration("message.max.bytes", "9")
+        image_of(),
+        config,
+        ResourceType.BROKER,
+        ALL_BROKERS,
+        alteration("message.max.bytes", "9"),
+        controller_epoch=EPOCH,
     )
     assert change.operations[0].path == "/config/brokers/<default>"
     change = alter_config(
-        change.image, config, ResourceType.BROKER, "1", alteration("message.max.bytes", "8")
+        change.image,
+        config,
+        ResourceType.BROKER,
+        "1",
+        alteration("message.max.bytes", "8"),
+        controller_epoch=EPOCH,
     )
     assert change.operations[0].path == "/config/brokers/1"
     assert change.image.broker_configs == {
@@ -180,7 +190,7 @@ def test_broker_settings_hold_for_one_or_for_all():
         "1": {"message.max.bytes": "8"},
     }
     removal = alteration("message.max.bytes", None, AlterOperation.DELETE)
-    change = alter_config(change.image, config, ResourceType.BROKER, "1", removal)
+    change = alter_config(change.image, config, ResourceType.BROKER, "1", removal, controller_epoch=EPOCH)
     assert isinstance(change.operations[0], Delete)
     assert list(change.image.broker_configs) == [ALL_BROKERS]
 
@@ -227,10 +237,10 @@ def test_broker_settings_hold_for_one_or_for_all():
 def test_alterations_are_refused_with_a_reason(resource_type, name, alterations, code, words):
     image = create(image_of(), "t").image
     if code is ErrorCode.NONE:
-        alter_config(image, BrokerConfig(), resource_type, name, alterations)
+        alter_config(image, BrokerConfig(), resource_type, name, alterations, controller_epoch=EPOCH)
         return
     with pytest.raises(KafkaError) as caught:
-        alter_config(image, BrokerConfig(), resource_type, name, alterations)
+        alter_config(image, BrokerConfig(), resource_type, name, alterations, controller_epoch=EPOCH)
     assert caught.value.code == code
     assert words in str(caught.value)
 
@@ -250,7 +260,14 @@ class CountedName(str):
 def test_that_no_key_is_altered_twice_is_seen_in_one_pass():
     names = [CountedName(f"left.by.another.version.{number}") for number in range(1000)]
     alterations = [Alteration(name, AlterOperation.DELETE, None) for name in names]
-    alter_config(create(image_of(), "t").image, BrokerConfig(), ResourceType.TOPIC, "t", alterations)
+    alter_config(
+        create(image_of(), "t").image,
+        BrokerConfig(),
+        ResourceType.TOPIC,
+        "t",
+        alterations,
+        controller_epoch=EPOCH,
+    )
     assert CountedName.comparisons < 10 * len(names)
 
 
@@ -318,7 +335,9 @@ def test_a_change_of_one_topic_does_not_go_over_the_others():
     image = create(create(image_of(), "a_b").image, "other").image
     assert create(looked_up_only(image), "new.topic").image.topics["new.topic"]
     assert "a_b" not in controller.delete_topic(looked_up_only(image), "a_b").image.topics
-    raised = raise_leader_epochs(looked_up_only(image), [TopicPartition("a_b", 1)], controller_epoch=EPOCH)
+    raised = raise_leader_epochs(
+        looked_up_only(image), CONFIG, [TopicPartition("a_b", 1)], controller_epoch=EPOCH
+    )
     assert raised.delta.topics["a_b"].partitions == (1,)
     assert raised.image.topics["other"] is image.topics["other"]
 

@@ -66,14 +66,16 @@ def test_topics_partitions_and_senders_that_are_not_there_are_refused():
         IsrProposal(b"x" * 16, 0, 0, 0, ((1, -1),)),
         IsrProposal(events.image.topics["t"].topic_id, 5, 0, 0, ((1, -1),)),
     ]
-    made = alter_isrs(events.image, 1, epoch, proposals, controller_epoch=CONTROLLER_EPOCH)
+    made = alter_isrs(events.image, events.config, 1, epoch, proposals, controller_epoch=CONTROLLER_EPOCH)
     assert [result.code for result in made.results] == [
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     for sender, sender_epoch in ((1, epoch - 1), (2, epoch)):
         with pytest.raises(KafkaError) as caught:
-            alter_isrs(events.image, sender, sender_epoch, [], controller_epoch=CONTROLLER_EPOCH)
+            alter_isrs(
+                events.image, events.config, sender, sender_epoch, [], controller_epoch=CONTROLLER_EPOCH
+            )
         assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 

@@ -49,7 +49,7 @@ EVENT = st.tuples(
 def test_the_rules_hold_whatever_happens(broker_count, is_unclean_allowed, sequence):
     brokers = list(range(1, broker_count + 1))
     events = Events(*brokers, config={"unclean.leader.election.enable": str(is_unclean_allowed).lower()})
-    events.create("t", partitions=4, factor=min(3, broker_count))
+    events.create("t", partitions=4, factor=min(3, broker_count), min_insync_replicas="2")
     events.create("u", partitions=2, factor=2)
     for kind, first, second in sequence:
         before = dict(partitions_of(events.image))
@@ -108,10 +108,14 @@ def check_rules(events, before):
         assert len(set(partition.replicas)) == len(partition.replicas)
         assert set(partition.adding_replicas) | set(partition.removing_replicas) <= set(partition.replicas)
         assert not set(partition.adding_replicas) & set(partition.removing_replicas)
+        topic = events.image.topics[events.image.topic_names_by_id[place[0]]]
+        minimum = min(int(topic.config.get("min.insync.replicas", 1)), len(partition.replicas))
+        assert not partition.eligible_replicas or len(partition.isr) < minimum
+        assert set(partition.eligible_replicas) <= set(partition.replicas) - set(partition.isr)
         if partition.leader == NO_LEADER:
             usable = [
                 each
-                for each in partition.isr
+                for each in (*partition.isr, *partition.eligible_replicas)
                 if each in events.image.brokers
                 and not events.image.brokers[each].is_shutting_down
                 and each not in partition.offline_replicas

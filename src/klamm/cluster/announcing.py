@@ -370,7 +370,7 @@ def _partition_of(state: UpdateMetadataPartitionState, living: Collection[int]) 
         state.zk_version,
         tuple(state.adding_replicas),
         tuple(state.removing_replicas),
-        tuple(each for each in state.offline_replicas if each in living),
+        offline_replicas=tuple(each for each in state.offline_replicas if each in living),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
-from klamm.cluster.controller.partitions import find_topic
-from klamm.cluster.image import ALL_BROKERS, ClusterImage, ImageDelta, TopicDelta
+from klamm.cluster.controller.partitions import PartitionChanges, find_topic
+from klamm.cluster.image import ALL_BROKERS, ClusterImage, ImageDelta, TopicDelta, joined
 from klamm.config.alterations import Alteration, AlterOperation, NotAList, alter
 from klamm.config.broker_keys import BROKER_KEYS, find_broker_row
 from klamm.config.group_keys import find_group_row, validate_group_config
@@ -25,14 +25,18 @@ def alter_config(
     resource_type: int,
     name: str,
     alterations: Sequence[Alteration],
+    *,
+    controller_epoch: int,
 ) -> Change:
     """The alterations of one resource, all or none. `config` is this broker's effective configuration."""
     _check_well_formed(name, alterations)
     try:
         if resource_type == ResourceType.TOPIC:
-            return _alter_topic(image, config, name, alterations)
+            change = _alter_topic(image, config, name, alterations)
+            return _with_eligible_replicas(image, config, change, [name], controller_epoch)
         if resource_type == ResourceType.BROKER:
-            return _alter_broker(image, config, name, alterations)
+            change = _alter_broker(image, config, name, alterations)
+            return _with_eligible_replicas(image, config, change, image.topics, controller_epoch)
         if resource_type == ResourceType.GROUP:
             return _alter_group(image, config, name, alterations)
     except NotAList as error:
@@ -49,14 +53,24 @@ def alter_config(
     )
 
 
-def replacement(current: Mapping[str, str], wanted: Sequence[tuple[str, str | None]]) -> list[Alteration]:
-    """The alterations that leave exactly `wanted`, which is how AlterConfigs works."""
-    kept = {name for name, _ in wanted}
-    dropped = [Alteration(name, AlterOperation.DELETE, None) for name in current if name not in kept]
-    return dropped + [Alteration(name, AlterOperation.SET, text) for name, text in wanted]
+def replace_config(
+    image: ClusterImage,
+    config: BrokerConfig,
+    resource_type: int,
+    name: str,
+    wanted: Sequence[tuple[str, str | None]],
+    *,
+    controller_epoch: int,
+) -> Change:
+    """The alterations of one resource that leave exactly `wanted`, which is how AlterConfigs works."""
+    kept = {key for key, _ in wanted}
+    current = _current_config(image, resource_type, name)
+    dropped = [Alteration(key, AlterOperation.DELETE, None) for key in current if key not in kept]
+    alterations = dropped + [Alteration(key, AlterOperation.SET, text) for key, text in wanted]
+    return alter_config(image, config, resource_type, name, alterations, controller_epoch=controller_epoch)
 
 
-def current_config(image: ClusterImage, resource_type: int, name: str) -> Mapping[str, str]:
+def _current_config(image: ClusterImage, resource_type: int, name: str) -> Mapping[str, str]:
     """The settings of the resource now; none if it does not exist."""
     if resource_type == ResourceType.TOPIC:
         return image.topics[name].config if name in image.topics else {}
@@ -116,6 +130,24 @@ def _alter_broker(
     # Raises if the values do not go together. What other brokers were started with is not known here.
     config.with_dynamic(change.image.broker_configs.get(ALL_BROKERS, {}), altered if name else {})
     return change
+
+
+def _with_eligible_replicas(
+    image: ClusterImage, config: BrokerConfig, change: Change, names: Iterable[str], controller_epoch: int
+) -> Change:
+    """The change, after which no replica is eligible to lead that lacks what fewer in-sync replicas commit.
+
+    That is stored first: leaders learn of a lower min.insync.replicas only when it holds.
+    """
+    partitions = PartitionChanges(change.image, effective_config(config, change.image), controller_epoch)
+    for name in names:
+        for index, partition in enumerate(change.image.topics[name].partitions):
+            if partition.eligible_replicas:
+                partitions.put(name, index, partition)
+    cleared = partitions.change()
+    if not cleared.delta:
+        return change
+    return Change.of(image, (*cleared.units, *change.units), joined((change.delta, cleared.delta)))
 
 
 def _alter_group(

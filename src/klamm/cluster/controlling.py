@@ -172,7 +172,13 @@ class Control:
         try:
             await self.committer.commit(
                 lambda image: (
-                    elect_leaders(image, ElectionType.PREFERRED, which, controller_epoch=self.epoch).change
+                    elect_leaders(
+                        image,
+                        self._view.config,
+                        ElectionType.PREFERRED,
+                        which,
+                        controller_epoch=self.epoch,
+                    ).change
                 )
             )
         except KafkaError as error:
@@ -304,7 +310,12 @@ class Control:
         committer = self.committer
         await committer.ready()
         altered = isr.alter_isrs(
-            committer.newest, broker_id, broker_epoch, proposals, controller_epoch=self.epoch
+            committer.newest,
+            effective_config(self._view.config, committer.newest),
+            broker_id,
+            broker_epoch,
+            proposals,
+            controller_epoch=self.epoch,
         )
         if altered.change.delta:
             committer.stage(altered.change)

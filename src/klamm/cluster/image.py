@@ -45,6 +45,8 @@ class PartitionImage(NamedTuple):
     partition_epoch: int
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    eligible_replicas: tuple[int, ...] = ()
+    """Replicas outside the ISR that have all that is committed; known to the controller alone."""
     offline_replicas: tuple[int, ...] = ()
     """Replicas on brokers that are alive and cannot use the replica's log. Not stored: every controller asks
     anew."""
@@ -251,6 +253,11 @@ def with_offline_replicas_of(before: ClusterImage, image: ClusterImage) -> Clust
             )
             topics[name] = replace(topic, partitions=tuple(partitions))
     return replace(image, topics=image.topics.changed(topics))
+
+
+def unfinished_deletions_of(image: ClusterImage, broker_id: int) -> frozenset[str]:
+    """Topics that were deleted and whose files the broker may still have."""
+    return frozenset(topic.name for topic in image.deleted_topics.values() if broker_id in topic.brokers)
 
 
 def topic_delta(before: TopicImage | None, after: TopicImage | None) -> TopicDelta:

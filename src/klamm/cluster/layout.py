@@ -7,8 +7,8 @@
                                                  revision that created the node
     /brokers/epochs/<id>                         the last broker epoch that a controller has dealt with
     /brokers/topics/<topic>                      topic id, replicas of each partition
-    /brokers/topics/<topic>/partitions/<p>/state leader, leader epoch, in-sync replicas; its version is the
-                                                 partition epoch
+    /brokers/topics/<topic>/partitions/<p>/state leader, leader epoch, in-sync and eligible replicas; its
+                                                 version is the partition epoch
     /config/topics|brokers|groups/<name>         settings made at run time
     /admin/delete_topics/<topic>:<topic id>      a deleted topic, and the brokers that may have its files
     /latest_producer_id_block                    the last block of producer ids that was given out
@@ -168,6 +168,7 @@ def encode_state(partition: PartitionImage, controller_epoch: int) -> bytes:
             "leader": partition.leader,
             "leader_epoch": partition.leader_epoch,
             "isr": partition.isr,
+            **({"eligible": partition.eligible_replicas} if partition.eligible_replicas else {}),
             "controller_epoch": controller_epoch,
         }
     )
@@ -184,6 +185,7 @@ def decode_state(path: str, node: Node, assignment: Assignment) -> PartitionImag
             node.version,
             assignment.adding,
             assignment.removing,
+            tuple(value.get("eligible", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path} does not describe a partition: {error!r}") from None

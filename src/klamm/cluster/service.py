@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
@@ -19,10 +19,10 @@ from klamm.cluster.announcing import delta_of_request
 from klamm.cluster.changes import Change
 from klamm.cluster.channels import Send
 from klamm.cluster.committing import Committer
-from klamm.cluster.config_changes import alter_config, current_config, replacement
+from klamm.cluster.config_changes import alter_config, effective_config, replace_config
 from klamm.cluster.controller import topics
 from klamm.cluster.controller.brokers import shut_down_broker, unregister_broker
-from klamm.cluster.controller.elections import ElectionType, elect_leaders
+from klamm.cluster.controller.elections import ElectionType, all_partitions, elect_leaders
 from klamm.cluster.controller.isr import IsrProposal, IsrResult
 from klamm.cluster.controller.offline_replicas import ReplicaKey
 from klamm.cluster.controller.partitions import raise_leader_epochs
@@ -102,11 +102,6 @@ class ClusterService:
     @property
     def is_controller(self) -> bool:
         return self._control is not None and self._control.is_serving
-
-    @property
-    def unfinished_deletions(self) -> frozenset[str]:
-        """Topics that were deleted and whose files this broker may still have: a crash came between."""
-        return unfinished_deletions_of(self.image, self._node_id)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Have `subscriber(old, new, delta)` called after every change, and awaited before it is answered.
@@ -282,7 +277,7 @@ class ClusterService:
         return await asyncio.shield(task)
 
     async def finish_deletions(self) -> None:
-        """Forget `unfinished_deletions`: the caller has made sure that no log of them is left."""
+        """Forget the deletions that are noted: the caller has made sure that no log of them is left."""
         await self._confirm(sorted(self.image.deleted_topics))
 
     async def _confirm(self, topic_ids: Sequence[bytes]) -> None:
@@ -298,7 +293,9 @@ class ClusterService:
         """Alter the configuration of one resource, or raise a KafkaError."""
 
         await self._change_config(
-            lambda image: alter_config(image, self.config, resource_type, name, alterations),
+            lambda image: alter_config(
+                image, self.config, resource_type, name, alterations, controller_epoch=self._controller_epoch
+            ),
             validate_only=validate_only,
         )
 
@@ -312,11 +309,12 @@ class ClusterService:
     ) -> None:
         """Replace the configuration of one resource by `wanted`, or raise a KafkaError."""
 
-        def replace(image: ClusterImage) -> Change:
-            alterations = replacement(current_config(image, resource_type, name), wanted)
-            return alter_config(image, self.config, resource_type, name, alterations)
-
-        await self._change_config(replace, validate_only=validate_only)
+        await self._change_config(
+            lambda image: replace_config(
+                image, self.config, resource_type, name, wanted, controller_epoch=self._controller_epoch
+            ),
+            validate_only=validate_only,
+        )
 
     async def _change_config(
         self, work_out: Callable[[ClusterImage], Change], *, validate_only: bool
@@ -357,7 +355,9 @@ class ClusterService:
         which = list(partitions)
         if which:
             await self._committer.commit(
-                lambda image: raise_leader_epochs(image, which, controller_epoch=self._controller_epoch)
+                lambda image: raise_leader_epochs(
+                    image, self.config, which, controller_epoch=self._controller_epoch
+                )
             )
 
     async def elect_leaders(
@@ -365,13 +365,14 @@ class ClusterService:
     ) -> list[tuple[TopicPartition, KafkaError | None]]:
         """Elect leaders of these partitions, or of all that need it; raises a KafkaError."""
         committer = self._committer
-        partitions = which if which is not None else list(_all_partitions(self.image))
+        partitions = which if which is not None else list(all_partitions(self.image))
         results: list[tuple[TopicPartition, KafkaError | None]] = []
         made: list[asyncio.Future[TopicFailures]] = []
         for first in range(0, len(partitions), ELECTIONS_BETWEEN_PAUSES):
             await committer.ready()
             elections = elect_leaders(
                 committer.newest,
+                effective_config(self.config, committer.newest),
                 election_type,
                 partitions[first : first + ELECTIONS_BETWEEN_PAUSES],
                 controller_epoch=committer.controller_epoch,
@@ -406,6 +407,7 @@ class ClusterService:
                 await committer.ready()
                 change = reassign_partition(
                     committer.newest,
+                    effective_config(self.config, committer.newest),
                     topic_partition,
                     target,
                     controller_epoch=self._controller_epoch,
@@ -425,7 +427,11 @@ class ClusterService:
         committer = self._committer
         await committer.ready()
         shutdown = shut_down_broker(
-            committer.newest, broker_id, broker_epoch, controller_epoch=self._controller_epoch
+            committer.newest,
+            effective_config(self.config, committer.newest),
+            broker_id,
+            broker_epoch,
+            controller_epoch=self._controller_epoch,
         )
         if shutdown.change.delta:
             await asyncio.shield(committer.stage(shutdown.change))
@@ -537,17 +543,6 @@ class ClusterService:
             if position % COMMANDS_BETWEEN_PAUSES == 0:
                 await asyncio.sleep(0)
         return [await _result(outcome, made) for outcome, made in begun]
-
-
-def _all_partitions(image: ClusterImage) -> Iterator[TopicPartition]:
-    for name in sorted(image.topics):
-        for index in range(len(image.topics[name].partitions)):
-            yield TopicPartition(name, index)
-
-
-def unfinished_deletions_of(image: ClusterImage, broker_id: int) -> frozenset[str]:
-    """Topics that were deleted and whose files the broker may still have."""
-    return frozenset(topic.name for topic in image.deleted_topics.values() if broker_id in topic.brokers)
 
 
 async def _nobody_to_tell(broker_id: int, request: Message) -> Any:

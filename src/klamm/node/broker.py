@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.apis.broker import Clock, ProducerIds
 from klamm.apis.registry import load_handlers
-from klamm.cluster.image import BrokerImage, ClusterImage, ImageDelta, TopicImage, broker_image
-from klamm.cluster.service import ClusterService, unfinished_deletions_of
+from klamm.cluster.image import (
+    BrokerImage,
+    ClusterImage,
+    ImageDelta,
+    TopicImage,
+    broker_image,
+    unfinished_deletions_of,
+)
+from klamm.cluster.service import ClusterService
 from klamm.cluster.view import TopicFailures
 from klamm.config.loading import BrokerConfig
 from klamm.config.topic_keys import topic_config

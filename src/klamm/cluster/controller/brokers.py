@@ -6,8 +6,9 @@ restart that nobody saw.
 
 A broker that fails leaves the ISRs that have other members. When all members of an ISR have failed, the ISR
 stays as it is and waits for them. A broker that returns without having stopped cleanly may have lost records
-that it had acknowledged, so it leaves also such an ISR: the others in it, though dead, are trusted more. Only
-the last member stays, and leads again, as nobody has more than it.
+that it had acknowledged, so it leaves also such an ISR: the others in it, though dead, are trusted more. So
+are eligible replicas outside the ISR (eligible.py): one that is alive leads if no member of the ISR can, and
+if none is alive, the ISR waits for them. If nobody is trusted, the last member leads again: nobody has more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
-from klamm.cluster.controller.elections import choose_leader, elect, is_unclean_allowed
+from klamm.cluster.controller.elections import choose_leader, elect, is_unclean_allowed, may_lead
 from klamm.cluster.controller.partitions import PartitionChanges, led_by
 from klamm.cluster.controller.topics import confirm_deletions
 from klamm.cluster.image import NO_LEADER, BrokerDelta, BrokerImage, ClusterImage, ImageDelta, PartitionImage
@@ -50,7 +51,7 @@ def brokers_changed(
         known = image.brokers.get(broker_id)
         is_same = known is not None and known.epoch == registration.broker.epoch
         brokers[broker_id] = known if known is not None and is_same else registration.broker
-    changes = PartitionChanges(image, controller_epoch)
+    changes = PartitionChanges(image, config, controller_epoch)
     for name in sorted(image.topics):
         topic = image.topics[name]
         may_be_unclean: bool | None = None
@@ -61,7 +62,7 @@ def brokers_changed(
                     may_be_unclean = is_unclean_allowed(config, topic)
                 after = elect(brokers, after, is_unclean_allowed=may_be_unclean)
             if after is not partition:
-                changes.put(name, index, after)
+                changes.put(name, index, after, untrusted=restarted.unclean)
     epochs = {broker_id: brokers[broker_id].epoch for broker_id in sorted(restarted.all)}
     return changes.change(
         (_known_epoch_unit(image, broker_id, epoch) for broker_id, epoch in epochs.items()),
@@ -94,14 +95,19 @@ def _without_failed(
         offline = tuple(each for each in offline if each in brokers and each not in restarted.all)
         partition = partition._replace(offline_replicas=offline)
     trusted = tuple(each for each in isr if each not in restarted.unclean)
+    eligible = tuple(each for each in partition.eligible_replicas if each not in restarted.unclean)
     steady = (each for each in trusted if each in brokers and each not in restarted.all)
     left = (
         tuple(each for each in steady if each not in partition.offline_replicas)
         or tuple(each for each in trusted if each in brokers)
+        or tuple(each for each in eligible if may_lead(brokers, partition, each))[:1]
         or trusted
+        or eligible
         or (partition.leader if partition.leader in isr else isr[0],)
     )
-    return partition if len(left) == len(isr) else partition._replace(isr=left)
+    if left == isr and eligible == partition.eligible_replicas:
+        return partition
+    return partition._replace(isr=left, eligible_replicas=eligible)
 
 
 def _has_steady_leader(
@@ -149,13 +155,18 @@ class ControlledShutdown(NamedTuple):
 
 
 def shut_down_broker(
-    image: ClusterImage, broker_id: int, broker_epoch: int, *, controller_epoch: int
+    image: ClusterImage,
+    config: BrokerConfig,
+    broker_id: int,
+    broker_epoch: int,
+    *,
+    controller_epoch: int,
 ) -> ControlledShutdown:
     """Move leadership off a broker that is about to stop, and take it out of the ISRs that have others."""
     broker = check_broker_epoch(image, broker_id, broker_epoch)
     stopping = replace(broker, is_shutting_down=True)
     brokers = {**image.brokers, broker_id: stopping}
-    changes = PartitionChanges(image, controller_epoch)
+    changes = PartitionChanges(image, config, controller_epoch)
     remaining: list[TopicPartition] = []
     for name in sorted(image.topics):
         for index, partition in enumerate(image.topics[name].partitions):

@@ -72,6 +72,7 @@ def is_unclean_allowed(config: BrokerConfig, topic: TopicImage) -> bool:
 
 def elect_leaders(
     image: ClusterImage,
+    config: BrokerConfig,
     election_type: ElectionType,
     which: Iterable[TopicPartition] | None,
     *,
@@ -79,9 +80,9 @@ def elect_leaders(
 ) -> Elections:
     """None for all partitions; those that need no election are then left out of the results."""
     elect_one = _elect_preferred if election_type is ElectionType.PREFERRED else _elect_unclean
-    changes = PartitionChanges(image, controller_epoch)
+    changes = PartitionChanges(image, config, controller_epoch)
     results: list[tuple[TopicPartition, KafkaError | None]] = []
-    for topic_partition in _all_partitions(image) if which is None else which:
+    for topic_partition in all_partitions(image) if which is None else which:
         try:
             partition = find_partition(image, *topic_partition)
             changes.put(*topic_partition, elect_one(image.brokers, topic_partition, partition))
@@ -121,7 +122,7 @@ def _elect_unclean(
     return after
 
 
-def _all_partitions(image: ClusterImage) -> Iterable[TopicPartition]:
+def all_partitions(image: ClusterImage) -> Iterable[TopicPartition]:
     for name in sorted(image.topics):
         for index in range(len(image.topics[name].partitions)):
             yield TopicPartition(name, index)
@@ -136,7 +137,7 @@ def imbalanced_partitions(
     """
     preferred_count: dict[int, int] = {}
     elsewhere: dict[int, list[TopicPartition]] = {}
-    for topic_partition in _all_partitions(image):
+    for topic_partition in all_partitions(image):
         partition = image.topics[topic_partition.topic].partitions[topic_partition.partition]
         preferred = partition.replicas[0]
         preferred_count[preferred] = preferred_count.get(preferred, 0) + 1

@@ -19,6 +19,7 @@ from klamm.cluster.controller.brokers import check_broker_epoch
 from klamm.cluster.controller.partitions import PartitionChanges
 from klamm.cluster.controller.reassignment import complete_if_in_sync
 from klamm.cluster.image import BrokerImage, ClusterImage, PartitionImage
+from klamm.config.loading import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError
 
 ANY_BROKER_EPOCH = -1
@@ -46,6 +47,7 @@ class IsrAlterations(NamedTuple):
 
 def alter_isrs(
     image: ClusterImage,
+    config: BrokerConfig,
     broker_id: int,
     broker_epoch: int,
     proposals: Iterable[IsrProposal],
@@ -54,7 +56,7 @@ def alter_isrs(
 ) -> IsrAlterations:
     """Each proposal stands for itself. STALE_BROKER_EPOCH is raised for all of them together."""
     check_broker_epoch(image, broker_id, broker_epoch)
-    changes = PartitionChanges(image, controller_epoch)
+    changes = PartitionChanges(image, config, controller_epoch)
     results: list[IsrResult] = []
     for proposal in proposals:
         try:

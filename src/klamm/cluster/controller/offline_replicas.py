@@ -32,7 +32,7 @@ def replicas_changed(
 ) -> Change:
     """What follows when a broker says which of its replicas it cannot use, and which it can use again."""
     check_broker_epoch(image, broker_id, broker_epoch)
-    changes = PartitionChanges(image, controller_epoch)
+    changes = PartitionChanges(image, config, controller_epoch)
     for keys, is_offline in ((offline, True), (online, False)):
         for topic_id, index in keys:
             topic = image.topics.get(image.topic_names_by_id.get(topic_id, ""))

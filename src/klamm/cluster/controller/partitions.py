@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
+from klamm.cluster.controller.eligible import eligible_after, min_insync_replicas
 from klamm.cluster.image import ClusterImage, ImageDelta, PartitionImage, TopicDelta, TopicImage
+from klamm.config.loading import BrokerConfig
 from klamm.coordination.store import MAX_VALUE_BYTES, Create, Set
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
@@ -16,18 +18,29 @@ from klamm.model.ids import TopicPartition
 class PartitionChanges:
     """Collects new states of partitions, and makes one change of them."""
 
-    def __init__(self, image: ClusterImage, controller_epoch: int) -> None:
+    def __init__(self, image: ClusterImage, config: BrokerConfig, controller_epoch: int) -> None:
         self._image = image
+        self._config = config
         self._controller_epoch = controller_epoch
         self._changed: dict[str, dict[int, PartitionImage]] = {}
 
     def put(
-        self, topic: str, index: int, after: PartitionImage, *, raises_epoch: bool = False
+        self,
+        topic: str,
+        index: int,
+        after: PartitionImage,
+        *,
+        raises_epoch: bool = False,
+        untrusted: Collection[int] = (),
     ) -> PartitionImage:
         """Returns `after` in its new partition epoch; the partition itself if nothing is changed, unless
-        `raises_epoch`."""
+        `raises_epoch`. Replicas on `untrusted` brokers are not eligible to lead, see `eligible_after`."""
         before = self._image.topics[topic].partitions[index]
-        after = after._replace(partition_epoch=before.partition_epoch)
+        minimum = min_insync_replicas(self._config, self._image.topics[topic])
+        after = after._replace(
+            partition_epoch=before.partition_epoch,
+            eligible_replicas=eligible_after(before, after, minimum, untrusted),
+        )
         if after.offline_replicas:
             left = tuple(each for each in after.offline_replicas if each in after.replicas)
             after = after._replace(offline_replicas=left)
@@ -80,10 +93,10 @@ def _assignment(partition: PartitionImage) -> layout.Assignment:
 
 
 def raise_leader_epochs(
-    image: ClusterImage, which: Iterable[TopicPartition], *, controller_epoch: int
+    image: ClusterImage, config: BrokerConfig, which: Iterable[TopicPartition], *, controller_epoch: int
 ) -> Change:
     """The same leaders in new epochs, so that clients check whether their offsets still hold."""
-    changes = PartitionChanges(image, controller_epoch)
+    changes = PartitionChanges(image, config, controller_epoch)
     for name, index in which:
         partition = find_topic(image, name).partitions[index]
         changes.put(name, index, led_by(partition, partition.leader))

@@ -12,12 +12,14 @@ from klamm.cluster.changes import Change
 from klamm.cluster.controller.elections import choose_leader
 from klamm.cluster.controller.partitions import PartitionChanges, find_partition, led_by
 from klamm.cluster.image import NO_LEADER, BrokerImage, ClusterImage, PartitionImage
+from klamm.config.loading import BrokerConfig
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 
 
 def reassign_partition(
     image: ClusterImage,
+    config: BrokerConfig,
     topic_partition: TopicPartition,
     target: Sequence[int] | None,
     *,
@@ -42,7 +44,7 @@ def reassign_partition(
                 f"{topic_partition} has {len(original)} replicas and would have {len(target)}",
             )
     after = complete_if_in_sync(image.brokers, _begun(image, topic_partition, original, tuple(target)))
-    changes = PartitionChanges(image, controller_epoch)
+    changes = PartitionChanges(image, config, controller_epoch)
     changes.put(name, index, after)
     return changes.change()
 
