@@ -45,6 +45,7 @@ SERVED_VERSIONS = {
     "DeleteAcls(31)": "1 to 3",
     "DescribeConfigs(32)": "1 to 4",
     "AlterConfigs(33)": "0 to 2",
+    "AlterReplicaLogDirs(34)": "1 to 2",
     "DescribeLogDirs(35)": "1 to 5",
     "CreatePartitions(37)": "0 to 3",
     "DeleteGroups(42)": "0 to 2",

@@ -8,6 +8,7 @@ from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig
 from klamm.groups.coordinator import GroupCoordinator
 from klamm.replication.fetch_sessions import FetchSessions
+from klamm.replication.log_dir_moves import LogDirMoves
 from klamm.replication.partitions import Partitions
 from klamm.storage.log_dirs import LogDirs
 
@@ -34,6 +35,7 @@ class Broker(Protocol):
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     log_dirs: LogDirs
+    log_dir_moves: LogDirMoves
 
     @property
     def config(self) -> BrokerConfig:

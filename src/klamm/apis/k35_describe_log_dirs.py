@@ -1,8 +1,9 @@
 """DescribeLogDirs (key 35), versions 1 to 5.
 
 Every log directory with its disk's size and free space (version 4) and the size of each partition asked for;
-null asks for all. A directory that failed, or whose disk does not answer, has KAFKA_STORAGE_ERROR.
-No directory is ever cordoned.
+null asks for all. A partition that is being moved to another directory is in that one, too, marked as a
+future replica, with how many records it lacks. A directory that failed, or whose disk does not answer, has
+KAFKA_STORAGE_ERROR. No directory is ever cordoned.
 """
 
 from __future__ import annotations
@@ -42,6 +43,17 @@ async def handle(broker: Broker, request: Request[DescribeLogDirsRequest]) -> St
             sizes[os.path.dirname(partition.log.directory)][partition.topic].append(
                 DescribeLogDirsPartition(
                     partition_index=partition.index, partition_size=partition.log.size_bytes
+                )
+            )
+    for topic_partition, (log_dir, copy) in broker.log_dirs.futures.items():
+        moving = broker.partitions.find(*topic_partition)
+        if moving is not None and (wanted is None or topic_partition in wanted):
+            sizes[str(log_dir.path)][topic_partition.topic].append(
+                DescribeLogDirsPartition(
+                    partition_index=topic_partition.partition,
+                    partition_size=copy.size_bytes,
+                    offset_lag=max(moving.log.log_end_offset - copy.log_end_offset, 0),
+                    is_future_key=True,
                 )
             )
     results = await broker.partitions.run_in_thread(_describe, broker, sizes)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from klamm.config.loading import BrokerConfig
 from klamm.server.listener import why_cannot_listen
-from klamm.storage.log_dirs import META_FILE
+from klamm.storage.log_dir import META_FILE
 
 STORE_FILE = "klamm-metadata.sqlite"
 FIRST_RESTART_S = 0.1

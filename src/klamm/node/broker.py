@@ -41,6 +41,7 @@ from klamm.node.producer_ids import ProducerIdBlocks
 from klamm.protocol.schema import Message
 from klamm.replication.context import ReplicationContext
 from klamm.replication.fetch_sessions import FetchSessions
+from klamm.replication.log_dir_moves import LogDirMoves
 from klamm.replication.partitions import Partitions, TopicSettings
 from klamm.server.dispatch import Dispatcher
 from klamm.server.listener import CannotListen, Server
@@ -272,6 +273,8 @@ class BrokerNode:
             unfinished_deletions_of(image, self.node_id),
             takes_roles=self.membership is None,
         )
+        self.log_dir_moves = LogDirMoves(self.partitions, self.log_dirs)
+        await self.log_dir_moves.resume()
         self.cluster.subscribe(self._on_image)
         if self.controller_link is not None:
             self._report_replicas_to(self.controller_link)
@@ -368,7 +371,9 @@ class BrokerNode:
         self._server.close_connections()
         self.groups.stop()
         self._cleaner.cancel()
-        await asyncio.gather(self._cleaner, self._housekeeping.stop(), return_exceptions=True)
+        await asyncio.gather(
+            self._cleaner, self._housekeeping.stop(), self.log_dir_moves.stop(), return_exceptions=True
+        )
         if self.replication is not None:
             await self.replication.shut_down()
         if self.replica_reports is not None:

@@ -93,7 +93,7 @@ class Partitions:
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
         self._flush_executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
-        self._log_removal = LogRemoval(log_dirs, self.run_in_thread)
+        self.log_removal = LogRemoval(log_dirs, self.run_in_thread)
         self.flusher = Flusher(self._flush_executor, self._on_flush_failure)
         self.waiting_produces = WaitingProduces(self._loop.time, self._loop.call_later)
 
@@ -207,7 +207,7 @@ class Partitions:
         before a crash would be to lose what its followers have and its own log has lost.
         """
         self._topics = image.topics
-        self._log_removal.remove_soon(self._log_dirs.put_away_before())
+        self.log_removal.remove_soon(self._log_dirs.put_away_before())
         for topic_partition, log in loaded.items():
             name, index = topic_partition
             topic = image.topics.get(name)
@@ -236,7 +236,7 @@ class Partitions:
             name, index = topic_partition
             topic = image.topics.get(name)
             if topic is None and name in deleted:
-                await self._log_removal.delete([topic_partition])
+                await self.log_removal.delete([topic_partition])
                 continue
             logger.error(
                 "%s is offline until the next start: %s. Restore the file from a backup; or, to go on "
@@ -255,7 +255,7 @@ class Partitions:
         backup."""
         if may_delete or log.size_bytes == 0:
             logger.info("%s is on disk, but its topic was deleted: deleting it", log.topic_partition)
-            await self._log_removal.delete([log.topic_partition])
+            await self.log_removal.delete([log.topic_partition])
             return
         if topic is None:
             why = "no topic has this name"
@@ -383,7 +383,7 @@ class Partitions:
         await self._unfollow([self._partitions[place] for place in places if place in self._partitions])
         for place in places:  # all of them first: nothing more is acknowledged for these topics
             self._drop(place, code)
-        return await self._log_removal.delete(places)
+        return await self.log_removal.delete(places)
 
     async def _unfollow(self, partitions: Iterable[Partition]) -> None:
         if self._fetchers is not None:
@@ -581,7 +581,7 @@ class Partitions:
         self.on_offline_changed()
 
     def shut_down(self) -> None:
-        self._log_removal.stop()
+        self.log_removal.stop()
         self._opener.shutdown(wait=True)
         self._flush_executor.shutdown(wait=True)
         self._executor.shutdown(wait=True)

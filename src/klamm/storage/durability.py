@@ -55,6 +55,13 @@ class Durability:
         self._files_synced = 0
         self.lock = threading.Lock()
 
+    def go_on_in(self, other: Durability) -> None:
+        """The log goes on in the files that `other` knows of, which have no less on the disk."""
+        self.snapshots = other.snapshots
+        self.recovery_point = other.recovery_point
+        self.is_new_log = other.is_new_log
+        self.files_made += 1
+
     def covers(self, end_offset: int) -> bool:
         """True if all below `end_offset` is on the disk, and all that is known of it."""
         return (

@@ -92,6 +92,12 @@ class LeaderEpochs:
                 self._entries = kept
                 self._is_dirty = True
 
+    def replace_by(self, other: LeaderEpochs) -> None:
+        """Take over the entries of `other`, from another file."""
+        with self._lock:
+            self._is_dirty = self._is_dirty or self._entries != other.entries
+            self._entries = other.entries
+
     def save(self) -> None:
         """Write the file if anything changed; blocks."""
         with self._lock:

@@ -21,6 +21,7 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.records.batch import Buffer
 from klamm.storage.checkpoints import (
+    LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
     read_partition_metadata,
     write_partition_metadata,
@@ -46,6 +47,9 @@ from klamm.storage.segments.segment import CorruptSegment, Segment
 from klamm.storage.segments.segment import FileSlice as FileSlice
 from klamm.storage.time_lookup import TimestampOffset, find_first_at_or_after, find_max_timestamp
 from klamm.storage.truncation import cut_files, find_cut, shorten
+
+TAIL_BYTES = 256 * 1024
+"""What a log may still have to copy when it goes on in another directory: its appends wait for that long."""
 
 
 class Log(LogEnd):
@@ -327,6 +331,58 @@ class Log(LogEnd):
         if is_replaced:
             self._disk.snapshots.prune(self._segments.base_offsets())
         return is_replaced
+
+    # Moving it to another log directory; these block.
+
+    def go_on_in(self, copy: Log, now_ms: int, on_moved: Callable[[], None]) -> str | None:
+        """Go on in the files of `copy`, which has this log's records; returns where the old directory is put
+        away for deletion. None, and nothing has changed, if the copy lacks more than TAIL_BYTES.
+
+        The caller sees to it that neither log is cut meanwhile, nor appends to `copy`, notes the new place
+        when `on_moved` is called, and renames the directory afterwards. Whatever was on the disk before is
+        there at any moment, in one or the other.
+        """
+        with self._disk.lock:  # nothing is acknowledged as flushed until the old name is gone from the disk
+            with self._lock:
+                if not self._copy_tail(copy, now_ms):
+                    return None
+            copy.epochs.replace_by(self.epochs)
+            copy.flush()
+            log_dir = os.path.dirname(self._segments.directory)
+            with self._segments.names_lock, self._lock:
+                self._check_writable()
+                has_same_start = copy.log_start_offset == self.log_start_offset
+                if not has_same_start or not self._copy_tail(copy, now_ms):
+                    return None
+                put_away_as = self._segments.go_on_in(copy._segments)
+                self._disk.go_on_in(copy._disk)
+                self.epochs.path = copy.epochs.path
+                self._roll_jitter_ms = copy._roll_jitter_ms
+            copy.failure = "it has become the log"
+            on_moved()
+            sync_directory(log_dir)
+        return put_away_as
+
+    def _copy_tail(self, copy: Log, now_ms: int) -> bool:
+        """Copy what was appended last, which is in the page cache; False if it is too much. Called with the
+        lock, so that nothing is appended meanwhile."""
+        active, offset = self._segments.active, copy.log_end_offset
+        if offset == self.log_end_offset:
+            return True
+        position = active.locate(offset, may_block=True) if offset >= active.base_offset else None
+        if position is None or active.size - position > TAIL_BYTES:
+            return False
+        tail = active.read_range(position, active.size - position, may_block=True)
+        copy.append_replicated(tail, now_ms)
+        return copy.log_end_offset == self.log_end_offset
+
+    def rename(self, directory: str) -> None:
+        """Rename the directory, in the same log directory, while the log is read and written."""
+        with self._disk.lock:
+            self._segments.rename(directory)
+            self._disk.snapshots.directory = directory
+            self.epochs.path = self._file(LEADER_EPOCH_FILE)
+            sync_directory(os.path.dirname(directory))
 
     # Moving its end back, as a follower; these block, and are on the disk when they return.
 

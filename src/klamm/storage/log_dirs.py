@@ -1,27 +1,28 @@
 """The log directories of a broker: which logs there are, where a new one goes, what is remembered.
 
-Each directory is locked while a broker uses it, says whose it is (`meta.properties`), and holds the
-checkpoints of its logs. A broker that stops in good order leaves `.kafka_cleanshutdown`; the next start
-takes it away, and without it every log is recovered. A directory whose disk fails goes offline with its
-logs; the others go on.
+A broker that stops in good order leaves `.kafka_cleanshutdown` in each directory; the next start takes it
+away, and without it every log is recovered. A directory whose disk fails goes offline with its logs; the
+others go on.
+
+A log moves to another directory in three steps: `create_future` begins a copy there, `copy_some` fills the
+copy while the log is read and written, and `replace_by_future` has the log go on in the copy's files. The old
+directory gets its `-delete` name first, and only then, when that is on the disk, the copy loses its `-future`
+name. So after a crash a copy beside its log is a copy, and a copy without a log is the log.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import TopicId, TopicPartition, new_topic_id, topic_id_text
+from klamm.model.ids import TopicId, TopicPartition
 from klamm.storage.checkpoints import (
-    CLEAN_SHUTDOWN_FILE,
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
     PARTITION_METADATA_FILE,
@@ -31,35 +32,25 @@ from klamm.storage.checkpoints import (
     read_partition_metadata,
     write_offsets,
 )
-from klamm.storage.directory_names import DELETE_SUFFIX, STRAY_SUFFIX, parse_directory_name, put_away
-from klamm.storage.files import read_small_file, remove_tree, sync_directory, write_atomically
+from klamm.storage.directory_names import DELETE_SUFFIX, STRAY_SUFFIX, future_name, put_away
+from klamm.storage.files import remove_tree
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
+from klamm.storage.log_dir import DamagedLog, LogDir
+from klamm.storage.log_dir import LogDirError as LogDirError
+from klamm.storage.moving import align, copy_some
 from klamm.storage.segments.open_files import OpenFiles
 
-META_FILE = "meta.properties"
-LOCK_FILE = ".lock"
 RECOVERY_THREADS = 4
 """Recovery reads and checksums outside the interpreter's lock; more threads only crowd the disk."""
 
 _OF_THE_WHOLE_DISK = frozenset({errno.EIO, errno.EROFS})
 """Errors that take a log directory offline; others concern the one log that was opened."""
 
+_EVER_MS = 2**63
+
 SYNC_THREADS = 16
 """File systems join the fsyncs that wait at the same time into one."""
-
-
-class LogDirError(Exception):
-    """A log directory that cannot be used at all; the sentence says why and what to do."""
-
-
-class DamagedLog(NamedTuple):
-    """A log that could not be opened, and what the checkpoints say of it, which must not be forgotten."""
-
-    topic_id: TopicId | None
-    reason: str
-    recovery_point: int
-    log_start_offset: int
 
 
 class PutAway(NamedTuple):
@@ -77,104 +68,6 @@ class Truncated(NamedTuple):
     """A LogDirFailure says that the whole log directory is to be taken offline."""
 
 
-class LogDir:
-    """One directory."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.is_offline = False
-        self.had_clean_shutdown = False
-        self.broker_epoch = -1
-        """The broker epoch in the marker of a clean shutdown."""
-        self.logs: dict[TopicPartition, Log] = {}
-        self.damaged: dict[TopicPartition, DamagedLog] = {}
-        """Logs that could not be opened. Their files stay as they are."""
-        self.checkpointed: frozenset[TopicPartition] = frozenset()
-        """Partitions that the checkpoint files may name, also those whose log is gone by now."""
-        self._lock_fd = -1
-
-    def file(self, name: str) -> str:
-        return f"{self.path}/{name}"
-
-    def lock(self) -> None:
-        try:
-            os.makedirs(self.path, exist_ok=True)
-            fd = os.open(self.file(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise LogDirError(f"cannot use the data directory {self.path}: {error.strerror}") from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            raise LogDirError(
-                f"the data directory {self.path} is in use by another broker; stop that one or choose another"
-            ) from error
-        self._lock_fd = fd
-
-    def unlock(self) -> None:
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
-
-    def identify(self, node_id: int, cluster_id: str) -> None:
-        """Check that the directory belongs to this broker; a new directory is given to it."""
-        data = read_small_file(self.file(META_FILE))
-        if data is None:
-            text = (
-                f"#\nversion=1\nnode.id={node_id}\ncluster.id={cluster_id}\n"
-                f"directory.id={topic_id_text(new_topic_id())}\n"
-            )
-            write_atomically(self.file(META_FILE), text.encode())
-            return
-        found = dict(
-            line.split("=", 1)
-            for line in data.decode(errors="replace").splitlines()
-            if "=" in line and not line.startswith("#")
-        )
-        for key, ours in (("cluster.id", cluster_id), ("node.id", str(node_id))):
-            if found.get(key, ours) != ours:
-                raise LogDirError(
-                    f"{self.file(META_FILE)} says {key}={found[key]}, this broker has {ours}; "
-                    "start it with its own data directory"
-                )
-
-    def disk_space(self) -> tuple[int, int]:
-        """(all bytes, bytes that this process may still use) of the file system."""
-        status = os.statvfs(self.path)
-        return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
-
-    def take_clean_shutdown_marker(self) -> None:
-        data = read_small_file(self.file(CLEAN_SHUTDOWN_FILE))
-        self.had_clean_shutdown = data is not None
-        if data is None:
-            return
-        try:
-            self.broker_epoch = int(json.loads(data or b"{}").get("brokerEpoch", -1))
-        except (ValueError, AttributeError):
-            self.broker_epoch = -1
-        os.unlink(self.file(CLEAN_SHUTDOWN_FILE))
-        sync_directory(str(self.path))  # else a power cut could bring it back
-
-    def leave_clean_shutdown_marker(self, broker_epoch: int) -> None:
-        text = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
-        write_atomically(self.file(CLEAN_SHUTDOWN_FILE), text.encode())
-
-    def partition_directories(self) -> Iterator[TopicPartition]:
-        """The partitions that have a directory here."""
-        for name in sorted(self._directory_names()):
-            topic_partition = parse_directory_name(name)
-            if topic_partition is not None:
-                yield topic_partition
-
-    def deleted_directories(self) -> list[str]:
-        """Directories of logs that were deleted and whose files are still there."""
-        return [self.file(name) for name in self._directory_names() if name.endswith(DELETE_SUFFIX)]
-
-    def _directory_names(self) -> list[str]:
-        with os.scandir(self.path) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-
-
 class LogDirs:
     def __init__(
         self,
@@ -188,8 +81,12 @@ class LogDirs:
         self.open_files = OpenFiles() if open_files is None else open_files  # an empty one counts, too
         self._high_watermarks: dict[TopicPartition, int] = {}
         """As they were checkpointed when the logs were loaded."""
+        self._preferred: dict[TopicPartition, LogDir] = {}
+        """Where logs are wanted that are not there yet."""
         self._now_ms = now_ms
         self._report = report
+        self._moving_lock = threading.Lock()
+        """Held while logs are cut, put away, or change their directory."""
         self._lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         """Held from reading offsets until they are written: else older ones could replace newer ones."""
@@ -221,6 +118,11 @@ class LogDirs:
         return {tp: log for directory in self.online for tp, log in directory.logs.items()}
 
     @property
+    def futures(self) -> dict[TopicPartition, tuple[LogDir, Log]]:
+        """The copies of logs that are being moved, and where they are moved to."""
+        return {tp: (directory, copy) for directory in self.online for tp, copy in directory.futures.items()}
+
+    @property
     def damaged(self) -> dict[TopicPartition, DamagedLog]:
         """Logs that could not be opened."""
         return {tp: log for directory in self.online for tp, log in directory.damaged.items()}
@@ -232,6 +134,7 @@ class LogDirs:
 
         Logs are recovered unless the last stop was clean. One that cannot be opened goes to `damaged`.
         """
+        self._complete_moves()
         for directory in self.directories:
             try:
                 self._load_directory(directory, config_of)
@@ -241,7 +144,26 @@ class LogDirs:
             raise LogDirError(
                 "no data directory can be used: the log above says why for each; repair one, or set log.dirs"
             )
-        return self.logs
+        logs = self.logs
+        for directory in self.online:  # a copy whose log is damaged is left for a person to look at
+            directory.futures = {tp: copy for tp, copy in directory.futures.items() if tp in logs}
+        return logs
+
+    def _complete_moves(self) -> None:
+        """A copy without a log has become the log, and a crash came before its directory was renamed. What is
+        in a directory that cannot be read is not known: then all stay as they are."""
+        try:
+            present = {tp for directory in self.directories for tp in directory.partition_directories()}
+            for directory in self.directories:
+                for topic_partition, path in directory.future_directories():
+                    if topic_partition not in present:
+                        present.add(topic_partition)
+                        os.rename(path, directory.file(str(topic_partition)))
+                        self._report(
+                            f"{topic_partition} was being moved to {directory.path}: it is there now"
+                        )
+        except OSError as error:
+            self._report(f"moves of logs that were interrupted are not completed: {error}")
 
     def _load_directory(self, directory: LogDir, config_of: Callable[[str], LogConfig]) -> None:
         directory.take_clean_shutdown_marker()
@@ -251,10 +173,9 @@ class LogDirs:
         directory.checkpointed = frozenset(recovery_points.keys() | log_starts.keys())
         clean = directory.had_clean_shutdown
 
-        def load(topic_partition: TopicPartition) -> Log | DamagedLog:
+        def load(topic_partition: TopicPartition, path: str) -> Log | DamagedLog:
             recovery_point = recovery_points.get(topic_partition, 0)
             log_start_offset = log_starts.get(topic_partition, 0)
-            path = directory.file(str(topic_partition))
             try:
                 return Log.open(
                     path,
@@ -280,16 +201,23 @@ class LogDirs:
         taken = self.logs.keys() & set(found)
         if taken:
             raise LogDirError(f"{min(taken)} is in two data directories; remove the copy that is older")
+        paths = [directory.file(str(topic_partition)) for topic_partition in found]
         if clean:
-            logs = [load(topic_partition) for topic_partition in found]
+            logs = list(map(load, found, paths))
         else:
             with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="klamm-recovery") as pool:
-                logs = list(pool.map(load, found))
+                logs = list(pool.map(load, found, paths))
         for topic_partition, log in zip(found, logs, strict=True):
             if isinstance(log, Log):
                 directory.logs[topic_partition] = log
             else:
                 directory.damaged[topic_partition] = log
+        for topic_partition, path in directory.future_directories():
+            copy = load(topic_partition, path)
+            if isinstance(copy, Log) and topic_partition not in self.futures.keys() | directory.logs.keys():
+                directory.futures[topic_partition] = copy
+            else:
+                put_away(path, DELETE_SUFFIX)
 
     def _read_checkpoint(self, directory: LogDir, name: str) -> dict[TopicPartition, int]:
         try:
@@ -303,7 +231,8 @@ class LogDirs:
         for directory in self.online:
             try:
                 with ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="klamm-closing") as pool:
-                    list(pool.map(lambda log: log.close(clean=clean), directory.logs.values()))
+                    open_logs = [*directory.logs.values(), *directory.futures.values()]
+                    list(pool.map(lambda log: log.close(clean=clean), open_logs))
                 if clean:
                     self._write_checkpoints(directory)
                     if not directory.damaged:  # one was not recovered: the next start must try
@@ -315,11 +244,13 @@ class LogDirs:
     # Logs that come and go.
 
     def create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
-        """A new log, in the directory that has the fewest."""
+        """A new log, in the directory that was asked for (`prefer`), or in the one that has the fewest."""
         with self._lock:
             if not self.online:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
             directory = min(self.online, key=lambda candidate: len(candidate.logs))
+            preferred = self._preferred.pop(topic_partition, directory)
+            directory = directory if preferred.is_offline else preferred
             path = directory.file(str(topic_partition))
             is_new = False
             try:
@@ -372,19 +303,22 @@ class LogDirs:
         """
         wanted = set(topic_partitions)
         result = PutAway([], {})
-        with self._lock:
+        with self._moving_lock, self._lock:
+            copies = self._take_out_futures(wanted)
             for directory in self.directories:
                 logs = [log for tp, log in directory.logs.items() if tp in wanted]
                 for topic_partition in wanted:
                     self._high_watermarks.pop(topic_partition, None)
+                    self._preferred.pop(topic_partition, None)
                 directory.logs = {tp: log for tp, log in directory.logs.items() if tp not in wanted}
-                for log in logs:
+                for log in [*copies, *logs]:  # copies first: one without its log would be taken for the log
                     try:
                         log.rename_for_delete()
                         result.directories.append(str(log.directory))
                     except OSError as error:
                         result.failures[log.topic_partition] = error
                     log.close(clean=False)
+                copies = []
                 for topic_partition in directory.damaged.keys() & wanted:
                     try:
                         path = directory.file(str(topic_partition))
@@ -415,15 +349,123 @@ class LogDirs:
 
     def take_offline(self, path: Path, error: Exception) -> list[Log]:
         """The disk of `path` failed: its logs take no more writes. Returns these logs."""
-        affected = []
+        affected: list[Log] = []
         for directory in self.directories:
             if directory.path == path and not directory.is_offline:
                 directory.is_offline = True
                 self._report(f"{path} is offline until the next start: {error}")
-                for log in directory.logs.values():
+                for log in [*directory.logs.values(), *directory.futures.values()]:
                     log.failure = log.failure or f"{path} is offline"
-                    affected.append(log)
+                affected += directory.logs.values()
         return affected
+
+    # Moving logs from one directory to another; these block.
+
+    def directory_at(self, path: str) -> LogDir:
+        """A log directory by its path; raises LOG_DIR_NOT_FOUND, and KAFKA_STORAGE_ERROR if it is offline."""
+        for directory in self.directories:
+            if directory.path == Path(path):
+                if directory.is_offline:
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {path} is offline")
+                return directory
+        raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not one of the directories in log.dirs")
+
+    def prefer(self, topic_partition: TopicPartition, target: LogDir) -> None:
+        """If a log of this partition is made later, make it in `target`."""
+        self._preferred[topic_partition] = target
+
+    def create_future(self, topic_partition: TopicPartition, target: LogDir) -> None:
+        """Begin a copy of a log in `target`, in place of one that is elsewhere. If the log is there already,
+        there is nothing to copy. Raises REPLICA_NOT_AVAILABLE if there is no log."""
+        with self._moving_lock, self._lock:
+            log = self.logs.get(topic_partition)
+            if log is None:
+                raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic_partition} has no log here")
+            if topic_partition in target.logs:
+                return
+            try:
+                path = target.file(future_name(topic_partition))
+                if topic_partition in target.checkpointed:
+                    self._write_checkpoints(target)  # which have offsets of an earlier log of this name
+                copy = Log.open(
+                    path,
+                    topic_partition,
+                    log.config,
+                    open_files=self.open_files,
+                    log_start_offset=log.log_start_offset,
+                    clean=False,
+                    now_ms=self._now_ms(),
+                    report=self._report,
+                )
+                if log.topic_id is not None:
+                    copy.assign_topic_id(log.topic_id)
+            except ValueError as error:
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+            except OSError as error:
+                remove_tree(path)
+                raise KafkaError(
+                    ErrorCode.KAFKA_STORAGE_ERROR, f"cannot copy {topic_partition} to {target.path}: {error}"
+                ) from error
+            target.futures = {**target.futures, topic_partition: copy}
+
+    def drop_future(self, topic_partition: TopicPartition) -> list[str]:
+        """Call a move off. Returns the directory of the copy, put away for deletion, if there was one."""
+        with self._moving_lock, self._lock:
+            put_away_as = []
+            for copy in self._take_out_futures({topic_partition}):
+                copy.rename_for_delete()
+                put_away_as.append(str(copy.directory))
+                copy.close(clean=False)
+            return put_away_as
+
+    def _take_out_futures(self, topic_partitions: set[TopicPartition]) -> list[Log]:
+        copies = []
+        for directory in self.directories:
+            copies += [copy for tp, copy in directory.futures.items() if tp in topic_partitions]
+            kept = {tp: copy for tp, copy in directory.futures.items() if tp not in topic_partitions}
+            directory.futures = kept
+        return copies
+
+    def copy_some(self, topic_partition: TopicPartition) -> int | None:
+        """Copy the next batches; returns how many bytes, 0 if there are none. None if the move is off."""
+        with self._moving_lock:
+            target, copy = self.futures.get(topic_partition, (None, None))
+            if target is None or copy is None:
+                return None
+            log = self.logs[topic_partition]
+            if align(log, copy, self._now_ms()):
+                self._write_checkpoints(target)
+        return copy_some(log, copy, self._now_ms())
+
+    def replace_by_future(self, topic_partition: TopicPartition) -> str | None:
+        """Have a log go on in its copy's files; returns where its old directory is put away for deletion.
+        None if the copy lacks too much, or the move is off."""
+        with self._moving_lock:
+            target, copy = self.futures.get(topic_partition, (None, None))
+            if target is None or copy is None:
+                return None
+            log = self.logs[topic_partition]
+            is_aligned = not align(log, copy, self._now_ms())
+            copy.flush()
+            copy.remove_deleted_files(_EVER_MS)
+            self._write_checkpoints(target)
+
+            def note_new_place() -> None:
+                with self._lock:
+                    self._take_out_futures({topic_partition})
+                    self._forget(log)
+                    target.logs = {**target.logs, topic_partition: log}
+
+            put_away_as = None
+            try:
+                if is_aligned:
+                    with self._checkpoint_lock:  # else the log start could be written where the log was
+                        put_away_as = log.go_on_in(copy, self._now_ms(), note_new_place)
+            finally:  # also if the old directory has failed
+                if topic_partition in target.logs:
+                    log.rename(target.file(str(topic_partition)))
+                    self._write_checkpoints(target)
+            return put_away_as
 
     # A follower's logs, whose end moves back; these block.
 
@@ -440,16 +482,17 @@ class LogDirs:
         self, offsets: Mapping[TopicPartition, int], move: Callable[[Log, int, int], object]
     ) -> Truncated:
         result = Truncated({}, {})
-        for directory in self.online:
-            logs = [log for tp in offsets if (log := directory.logs.get(tp)) is not None]
-            for log in logs:
-                try:
-                    move(log, offsets[log.topic_partition], self._now_ms())
-                    result.log_end_offsets[log.topic_partition] = log.log_end_offset
-                except (OSError, KafkaError) as error:
-                    result.failures[log.topic_partition] = error
-            if logs:
-                self._write_checkpoints(directory)
+        with self._moving_lock:
+            for directory in self.online:
+                logs = [log for tp in offsets if (log := directory.logs.get(tp)) is not None]
+                for log in logs:
+                    try:
+                        move(log, offsets[log.topic_partition], self._now_ms())
+                        result.log_end_offsets[log.topic_partition] = log.log_end_offset
+                    except (OSError, KafkaError) as error:
+                        result.failures[log.topic_partition] = error
+                if logs:
+                    self._write_checkpoints(directory)
         return result
 
     # Checkpoints; these block.
@@ -471,7 +514,8 @@ class LogDirs:
 
     def _write_checkpoints(self, directory: LogDir) -> None:
         with self._checkpoint_lock:
-            recovery_points = {tp: log.recovery_point for tp, log in directory.logs.items()}
+            recovery_points = {tp: log.recovery_point for tp, log in directory.futures.items()}
+            recovery_points |= {tp: log.recovery_point for tp, log in directory.logs.items()}
             recovery_points |= {tp: log.recovery_point for tp, log in directory.damaged.items()}
             directory.checkpointed |= recovery_points.keys()
             write_offsets(directory.file(RECOVERY_POINT_FILE), recovery_points)
@@ -487,7 +531,7 @@ class LogDirs:
         """Write the start offsets that lie inside a segment; the others are those of the first segments."""
         starts = {
             tp: log.log_start_offset
-            for tp, log in directory.logs.items()
+            for tp, log in (directory.futures | directory.logs).items()
             if log.log_start_offset > log.segments[0].base_offset
         }
         starts |= {tp: log.log_start_offset for tp, log in directory.damaged.items() if log.log_start_offset}

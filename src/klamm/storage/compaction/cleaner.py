@@ -62,6 +62,7 @@ class _Remembered:
     """What the cleaner knows of one log."""
 
     log: Log
+    log_dir: str
     first_dirty_offset: int
     failures: int = 0
     retry_at_ms: int = 0
@@ -169,11 +170,15 @@ class LogCleaner:
 
     def _recall(self, log: Log) -> _Remembered:
         """What is known of `log`. The first log of a name gets the offset that was checkpointed for it; a
-        later log of the same name was made anew and is dirty from its start."""
+        later log of the same name was made anew and is dirty from its start. So is one that was moved: parts
+        of it may have been copied before they were compacted."""
         known = self._remembered.get(log.topic_partition)
-        if known is None or known.log is not log:
-            checkpoint = self._checkpoint_of(str(log.directory.parent))
-            known = _Remembered(log, checkpoint.pop(log.topic_partition, log.log_start_offset))
+        log_dir = str(log.directory.parent)
+        if known is None or known.log is not log or known.log_dir != log_dir:
+            first_dirty_offset = log.log_start_offset
+            if known is None or known.log is not log:
+                first_dirty_offset = self._checkpoint_of(log_dir).pop(log.topic_partition, first_dirty_offset)
+            known = _Remembered(log, log_dir, first_dirty_offset)
             self._remembered[log.topic_partition] = known
         return known
 
@@ -234,7 +239,7 @@ class LogCleaner:
     def _write_checkpoint(self, log_dir: str) -> None:
         offsets = dict(self._checkpoint_of(log_dir))
         for topic_partition, known in self._remembered.items():
-            if str(known.log.directory.parent) == log_dir and known.log.failure is None:
+            if known.log_dir == str(known.log.directory.parent) == log_dir and known.log.failure is None:
                 offsets[topic_partition] = known.first_dirty_offset
         write_offsets(f"{log_dir}/{CLEANER_OFFSET_FILE}", offsets)
 

@@ -182,6 +182,12 @@ class Segment:
             created_ms=self.created_ms,
         )
 
+    def relocate(self, directory: str) -> None:
+        """The directory of its files was renamed. The caller holds the log's lock."""
+        self.directory = directory
+        self.offset_index.path = self.path(INDEX_SUFFIX)
+        self.time_index.path = self.path(TIME_INDEX_SUFFIX)
+
     def path(self, suffix: str) -> str:
         return segment_file(self.directory, self.base_offset, suffix)
 

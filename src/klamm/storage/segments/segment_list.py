@@ -10,11 +10,12 @@ Loop and threads work on the list at the same time. These rules make that safe:
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from operator import attrgetter
 
-from klamm.storage.directory_names import put_away
+from klamm.storage.directory_names import DELETE_SUFFIX, put_away
 from klamm.storage.files import sync_directory
 from klamm.storage.segments.exchange import DeletedFiles, put_in_place, stage, unstage
 from klamm.storage.segments.segment import Segment
@@ -95,20 +96,42 @@ class SegmentList:
         A crash at any moment leaves the old segments or the new one. False, and nothing has changed, if
         one of the old ones is gone meanwhile, or the log was put away.
         """
-        stage(cleaned)
-        with self.names_lock, self.lock:
+        with self.names_lock:
             if cleaned.directory != self.directory:
                 return False
-            gone = set(replaced)
-            kept = [segment for segment in self.current if segment not in gone]
-            if len(kept) + len(replaced) != len(self.current):
-                unstage(cleaned)
-                return False
-            self.deleted_files.take_over(replaced, due_ms)
-            put_in_place(cleaned)
-            self.current = sorted([*kept, cleaned.in_place()], key=BASE_OFFSET)
-        sync_directory(self.directory)
+            stage(cleaned)
+            with self.lock:
+                gone = set(replaced)
+                kept = [segment for segment in self.current if segment not in gone]
+                if len(kept) + len(replaced) != len(self.current):
+                    unstage(cleaned)
+                    return False
+                self.deleted_files.take_over(replaced, due_ms)
+                put_in_place(cleaned)
+                self.current = sorted([*kept, cleaned.in_place()], key=BASE_OFFSET)
+            sync_directory(self.directory)
         return True
+
+    def go_on_in(self, other: SegmentList) -> str:
+        """Put the directory away for deletion, and go on with the segments of `other`; returns its new name.
+        Called with both locks. After an OSError nothing has changed."""
+        put_away_as = put_away(self.directory, DELETE_SUFFIX)
+        for segment in self.current:
+            segment.retire()
+        self.directory = other.directory
+        self.current = other.current
+        self.active = other.active
+        self.deleted_files = DeletedFiles()
+        return put_away_as
+
+    def rename(self, directory: str) -> None:
+        """Rename the directory. Whoever misses a file meanwhile finds that the list is new."""
+        with self.names_lock, self.lock:
+            os.rename(self.directory, directory)
+            self.directory = directory
+            for segment in self.current:
+                segment.relocate(directory)
+            self.current = list(self.current)
 
     def put_away(self, suffix: str) -> None:
         """Rename the directory."""
