@@ -48,7 +48,7 @@ class Partitions:
         ready = session.to_read()
         for fetched in ready:
             fetched.find(self)
-        reading = Reading(is_follower=session.is_follower, max_bytes=max_bytes, max_files=100)
+        reading = Reading(replica_id=session.replica_id, max_bytes=max_bytes, max_files=100)
         reading.read_blocking(ready)
         return settle(session, reading.answers)
 
@@ -156,7 +156,7 @@ def test_a_change_between_reading_and_answering_is_not_lost(
     partitions.answer(session)
     session.continue_with(1, [position(A)], [])
     ready = session.to_read()
-    reading = Reading(is_follower=False, max_bytes=1000, max_files=1)
+    reading = Reading(replica_id=-1, max_bytes=1000, max_files=1)
     reading.read_blocking(ready)
     partitions.by_key.pop(A).notify_changed()
     assert settle(session, reading.answers) == []

@@ -39,8 +39,13 @@ class Followed:
         self.action: Do | None = None
         self.is_over = False
         self.writes_slowly = False
+        self.is_throttled_follower = False
+        self.throttled_s = 0.0
         self.done: list[str] = []
         self.write: Callable[[], None] = lambda: None
+
+    def pause_s(self, data: PartitionData) -> float:
+        return self.throttled_s
 
     def next_fetch(self) -> FetchPosition | None:
         return None if self.is_over else FetchPosition(self.offset, 0, self.leader_epoch, 0)
@@ -197,6 +202,22 @@ async def test_a_pause_ends(scene: Scene) -> None:
     scene.leader.answer((a, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     await asyncio.sleep(2 * PAUSE_S)
     assert len(scene.leader.requests) == 4, "a partition that was removed is not resumed"
+
+
+async def test_a_throttled_partition_pauses_and_is_asked_for_again(scene: Scene) -> None:
+    a, b = Followed(b"a"), Followed(b"b")
+    a.is_throttled_follower, a.throttled_s = True, PAUSE_S
+    scene.fetchers.follow(LEADER, [a, b])
+    await scene.leader.until_asked(1)
+    scene.leader.answer((a, b"1"), (b, b"1"))
+    second = await scene.leader.until_asked(2)
+    assert (named(second), forgotten(second)) == ({b"b": 1}, [b"a"])
+    third = await scene.leader.until_asked(3)
+    assert named(third) == {b"a": 1}
+    a.throttled_s = 0.0
+    scene.leader.answer()
+    scene.leader.answer((a, b"2"))
+    assert named(await scene.leader.until_asked(4)) == {b"a": 2}, "its rate allows more"
 
 
 async def test_what_is_written_slowly_is_written_by_a_thread(scene: Scene) -> None:

@@ -358,7 +358,7 @@ class Fetch:
     def _new_reading(self, max_files: int) -> Reading:
         options = self.options
         return Reading(
-            is_follower=self.session.is_follower,
+            replica_id=self.session.replica_id,
             rack=options.rack,
             max_bytes=options.max_bytes,
             max_files=max_files,

@@ -129,6 +129,68 @@ CLUSTER_ROWS = [
         10_000,
         "How long a broker waits until a connection to another broker can be used.",
     ),
+    ConfigRow(
+        "leader.replication.throttled.rate",
+        ConfigType.LONG,
+        None,
+        "The most bytes a second that this broker, as a leader, sends to followers of throttled replicas "
+        "(leader.replication.throttled.replicas of the topic) that are not in sync. Unset: no limit.",
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        minimum=0,
+        internal=True,
+    ),
+    ConfigRow(
+        "follower.replication.throttled.rate",
+        ConfigType.LONG,
+        None,
+        "The most bytes a second that this broker, as a follower, fetches of throttled replicas "
+        "(follower.replication.throttled.replicas of the topic) until they are in sync. Unset: no limit.",
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        minimum=0,
+        internal=True,
+    ),
+    ConfigRow(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        ConfigType.LONG,
+        None,
+        "The most bytes a second that are copied when replicas move to other log directories. Unset: no "
+        "limit.",
+        update_mode=UpdateMode.CLUSTER_WIDE,
+        minimum=0,
+        internal=True,
+    ),
+    ConfigRow(
+        "replication.quota.window.num",
+        ConfigType.INT,
+        11,
+        "How many samples the rate of throttled replication is measured over.",
+        Importance.LOW,
+        minimum=1,
+    ),
+    ConfigRow(
+        "replication.quota.window.size.seconds",
+        ConfigType.INT,
+        1,
+        "How long each of these samples is.",
+        Importance.LOW,
+        minimum=1,
+    ),
+    ConfigRow(
+        "alter.log.dirs.replication.quota.window.num",
+        ConfigType.INT,
+        11,
+        "How many samples the rate of moves between log directories is measured over.",
+        Importance.LOW,
+        minimum=1,
+    ),
+    ConfigRow(
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        ConfigType.INT,
+        1,
+        "How long each of these samples is.",
+        Importance.LOW,
+        minimum=1,
+    ),
 ]
 
 

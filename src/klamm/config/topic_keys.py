@@ -115,9 +115,8 @@ TOPIC_KEYS = table(
             "follower.replication.throttled.replicas",
             ConfigType.LIST,
             (),
-            "The replicas whose replication is throttled on the follower, as partition:broker, or * for "
-            "all. Has no effect yet: replication is not throttled.",
-            honoured=False,
+            "The replicas whose replication is throttled on the follower "
+            "(follower.replication.throttled.rate), as partition:broker, or * for all.",
         ),
         ConfigRow(
             "index.interval.bytes",
@@ -139,9 +138,8 @@ TOPIC_KEYS = table(
             "leader.replication.throttled.replicas",
             ConfigType.LIST,
             (),
-            "The replicas whose replication is throttled on the leader, as partition:broker, or * for all. "
-            "Has no effect yet: replication is not throttled.",
-            honoured=False,
+            "The replicas whose replication is throttled on the leader (leader.replication.throttled.rate), "
+            "as partition:broker, or * for all.",
         ),
         ConfigRow(
             "local.retention.bytes",

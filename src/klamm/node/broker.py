@@ -43,6 +43,7 @@ from klamm.replication.context import ReplicationContext
 from klamm.replication.fetch_sessions import FetchSessions
 from klamm.replication.log_dir_moves import LogDirMoves
 from klamm.replication.partitions import Partitions, TopicSettings
+from klamm.replication.throttling import ThrottledReplicas
 from klamm.server.dispatch import Dispatcher
 from klamm.server.listener import CannotListen, Server
 from klamm.storage.compaction.cleaner import CleanerSettings, LogCleaner
@@ -273,7 +274,9 @@ class BrokerNode:
             unfinished_deletions_of(image, self.node_id),
             takes_roles=self.membership is None,
         )
-        self.log_dir_moves = LogDirMoves(self.partitions, self.log_dirs)
+        self._replication_context = context
+        self.log_dir_moves = LogDirMoves(self.partitions, self.log_dirs, self.clock.now_ms)
+        self._set_rates()
         await self.log_dir_moves.resume()
         self.cluster.subscribe(self._on_image)
         if self.controller_link is not None:
@@ -408,8 +411,25 @@ class BrokerNode:
 
     # ---- following the cluster's image
 
+    def _set_rates(self) -> None:
+        """Take over the rates of throttled replication."""
+        config, context = self.config, self._replication_context
+        for throttle, rate, window in (
+            (context.leader_throttle, "leader.replication.throttled.rate", "replication.quota.window"),
+            (context.follower_throttle, "follower.replication.throttled.rate", "replication.quota.window"),
+            (
+                self.log_dir_moves.throttle,
+                "replica.alter.log.dirs.io.max.bytes.per.second",
+                "alter.log.dirs.replication.quota.window",
+            ),
+        ):
+            sample_ms = config.int_(f"{window}.size.seconds") * 1000
+            throttle.set_rate(config[rate], config.int_(f"{window}.num"), sample_ms)
+
     async def _on_image(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> TopicFailures:
         failures: TopicFailures = {}
+        if delta.broker_configs:
+            self._set_rates()
         if delta.brokers and self.peers is not None:
             self.peers.on_brokers_changed()
         if self.cluster.is_controller:
@@ -429,4 +449,8 @@ class BrokerNode:
         values = topic_config(self.config, topic.config)
         min_insync_replicas = values["min.insync.replicas"]
         assert isinstance(min_insync_replicas, int)
-        return TopicSettings(LogConfig.from_topic_values(values), min_insync_replicas)
+        throttled = ThrottledReplicas(
+            values["leader.replication.throttled.replicas"],  # type: ignore[arg-type]
+            values["follower.replication.throttled.replicas"],  # type: ignore[arg-type]
+        )
+        return TopicSettings(LogConfig.from_topic_values(values), min_insync_replicas, throttled)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from klamm.model.ids import TopicPartition
 from klamm.replication.isr import IsrChange
 from klamm.replication.progress import LagWatch
+from klamm.replication.throttling import Throttle
 from klamm.storage.log import Log
 
 if TYPE_CHECKING:
@@ -48,5 +49,7 @@ class ReplicationContext:
     """Drop logs and begin them at offsets, likewise."""
     flush: Callable[[Log], None] = Log.flush
     """Bring a log to the disk, likewise."""
+    leader_throttle: Throttle = field(default_factory=Throttle)
+    follower_throttle: Throttle = field(default_factory=Throttle)
     racks: Callable[[], Mapping[int, str | None]] = _no_racks
     """The racks of the living brokers if consumers read from replicas in their own rack; else nothing."""

@@ -10,7 +10,7 @@ Invariants:
 * A partition belongs to at most one fetcher. `Fetchers.unfollow` returns when what was fetched of it is
   written and settled: only then may the partition get another role.
 * No error ends a fetcher: it pauses, and begins anew. A partition with an error is left out for a pause; the
-  others go on.
+  others go on. So is one that is throttled, until its rate allows more.
 * While there is nothing to fetch, nothing is sent.
 """
 
@@ -60,6 +60,13 @@ class FollowedPartition(Protocol):
     @property
     def writes_slowly(self) -> bool:
         """True if a thread is to write what is fetched, however little it is."""
+
+    @property
+    def is_throttled_follower(self) -> bool:
+        """True if `pause_s` is to be asked after each answer."""
+
+    def pause_s(self, data: PartitionData) -> float:
+        """How long nothing is fetched after this answer, because replication is throttled."""
 
     def next_fetch(self) -> FetchPosition | None: ...
 
@@ -244,6 +251,8 @@ class LeaderFetcher:
                     failed.add(partition.key)
             if is_fetched and partition.key in failed:
                 self._pause(partition, pause_s)
+            elif is_fetched and partition.is_throttled_follower and (throttled_s := partition.pause_s(data)):
+                self._pause(partition, throttled_s)
             elif is_fetched:
                 self._session.touch((partition.key,))
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.replication.closest_replica import NO_PREFERENCE
 from klamm.replication.fetch_sessions import (
+    CONSUMER,
     HIGH_WATERMARK_NOT_GIVEN,
     FetchedPartition,
     FetchPosition,
@@ -66,15 +67,17 @@ class Reading:
         "_max_bytes",
         "_max_files",
         "_rack",
+        "_replica_id",
         "answers",
         "byte_count",
         "file_count",
         "must_answer",
     )
 
-    def __init__(self, *, is_follower: bool, max_bytes: int, max_files: int, rack: str = "") -> None:
+    def __init__(self, *, replica_id: int, max_bytes: int, max_files: int, rack: str = "") -> None:
         """`rack` is where a consumer is; it may be sent to a replica that is closer."""
-        self._is_follower = is_follower
+        self._replica_id = replica_id
+        self._is_follower = replica_id != CONSUMER
         self._rack = rack
         self._max_bytes = max_bytes
         self._max_files = max_files
@@ -117,6 +120,8 @@ class Reading:
                 preferred = partition.closest_replica(self._rack, position.fetch_offset)
                 if preferred != NO_PREFERENCE:
                     return _sent_to(preferred, fetched, partition)
+            if partition.is_throttled_leader and self._is_follower and partition.holds_back(self._replica_id):
+                must_return_one, bytes_left = False, 0
             if diverging_epoch is None and (bytes_left > 0 or must_return_one):
                 max_bytes = min(position.max_bytes, bytes_left)
                 if newest is None:
@@ -240,6 +245,9 @@ def settle(session: FetchSession, answers: Iterable[PartitionAnswer]) -> list[Pa
         fetched = answer.fetched
         session.ready.pop(fetched, None)
         has_something = answer.records is not None or not answer.is_plain
+        partition = fetched.partition
+        if session.is_follower and partition is not None and partition.is_throttled_leader and answer.records:
+            partition.note_sent(len(answer.records))
         if has_something or _may_read_more(session, fetched):
             session.ready[fetched] = None
         elif session.session_id:

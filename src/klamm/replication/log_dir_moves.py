@@ -17,6 +17,7 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.records.batch import CorruptBatch
 from klamm.replication.partitions import Partitions
+from klamm.replication.throttling import Throttle
 from klamm.storage.files import LogDirFailure
 from klamm.storage.log_dirs import LogDirs
 
@@ -27,9 +28,11 @@ T = TypeVar("T")
 
 
 class LogDirMoves:
-    def __init__(self, partitions: Partitions, log_dirs: LogDirs) -> None:
+    def __init__(self, partitions: Partitions, log_dirs: LogDirs, now_ms: Callable[[], int]) -> None:
         self._partitions = partitions
         self._log_dirs = log_dirs
+        self._now_ms = now_ms
+        self.throttle = Throttle()
         self._moving: dict[TopicPartition, None] = {}
         """In the order of their turns."""
         self._task: asyncio.Task[None] | None = None
@@ -97,6 +100,8 @@ class LogDirMoves:
             future = self._log_dirs.futures.get(topic_partition)
             if future is None or future[1].log_end_offset >= end_offset:
                 break
+            if self.throttle.quota is not None:
+                await self._keep_rate(copied)
         if copied is None:
             return True
         put_away_as = await self._in_thread(self._log_dirs.replace_by_future, topic_partition)
@@ -105,6 +110,16 @@ class LogDirMoves:
         logger.info("%s was moved; its former directory is %s", topic_partition, put_away_as)
         self._partitions.log_removal.remove_soon([put_away_as])
         return True
+
+    async def _keep_rate(self, byte_count: int) -> None:
+        """Wait until more may be copied."""
+        while (quota := self.throttle.quota) is not None:
+            quota.record(byte_count, self._now_ms())
+            byte_count = 0
+            pause_ms = quota.pause_ms(self._now_ms())
+            if not pause_ms:
+                break
+            await asyncio.sleep(pause_ms / 1000)
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """If cancelled, raises only when `work` is done: the logs may be closed then."""

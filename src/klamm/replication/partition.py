@@ -53,6 +53,8 @@ class Partition:
         "high_watermark",
         "index",
         "is_offline",
+        "is_throttled_follower",
+        "is_throttled_leader",
         "isr",
         "leader",
         "leader_epoch",
@@ -92,6 +94,10 @@ class Partition:
         """Without a role until the controller speaks again, be it in the same leader epoch."""
         self.high_watermark = max(log.log_start_offset, min(high_watermark, log.log_end_offset))
         self.is_offline = False
+        self.is_throttled_leader = False
+        """True if followers that are not in sync are sent no more than the leader's throttle allows."""
+        self.is_throttled_follower = False
+        """True if no more than the follower's throttle allows is fetched until this replica is in sync."""
         self.waiting_produces: ProduceQueue | None = None
         """None until a produce waits for other replicas: most partitions never need it."""
         self._uncommitted_bytes = 0
@@ -325,6 +331,17 @@ class Partition:
         if change is not None or leader.high_watermark > self.high_watermark:
             self._after(change)
 
+    def holds_back(self, replica_id: int) -> bool:
+        """True if a follower is sent no records now, because replication is throttled."""
+        quota = self._context.leader_throttle.quota
+        return quota is not None and replica_id not in self.isr and quota.pause_ms(self._context.now_ms()) > 0
+
+    def note_sent(self, byte_count: int) -> None:
+        """Followers are sent so many bytes."""
+        quota = self._context.leader_throttle.quota
+        if quota is not None:
+            quota.record(byte_count, self._context.now_ms())
+
     def closest_replica(self, rack: str, fetch_offset: int) -> int:
         """The replica that a consumer in `rack` should read from (KIP-392), or NO_PREFERENCE."""
         racks = self._context.racks()
@@ -432,6 +449,15 @@ class Partition:
         else:
             follower.on_truncated()
             self.high_watermark = follower.high_watermark
+
+    def pause_s(self, data: PartitionData) -> float:
+        """How long nothing is fetched after this answer, because replication is throttled."""
+        quota = self._context.follower_throttle.quota
+        if quota is None:
+            return 0.0
+        now_ms = self._context.now_ms()
+        quota.record(len(data.records) if data.records else 0, now_ms)
+        return 0.0 if self.log.log_end_offset >= data.high_watermark else quota.pause_ms(now_ms) / 1000
 
     # ---- for those who read
 

@@ -24,6 +24,7 @@ from klamm.replication.flusher import Flusher
 from klamm.replication.log_removal import LogRemoval
 from klamm.replication.opening import open_and_rewrite
 from klamm.replication.partition import Partition
+from klamm.replication.throttling import NOT_THROTTLED, ThrottledReplicas
 from klamm.replication.waiting_produces import WaitingProduces
 from klamm.storage.files import LogDirFailure
 from klamm.storage.log import Log
@@ -56,6 +57,7 @@ class TopicSettings(NamedTuple):
 
     log: LogConfig
     min_insync_replicas: int
+    throttled: ThrottledReplicas = NOT_THROTTLED
 
 
 class Partitions:
@@ -475,6 +477,8 @@ class Partitions:
             if partition is not None:
                 partition.log.config = settings.log
                 partition.set_min_insync_replicas(settings.min_insync_replicas)
+                partition.is_throttled_leader = settings.throttled.leads_throttled(index, self._node_id)
+                partition.is_throttled_follower = settings.throttled.follows_throttled(index, self._node_id)
 
     async def _take_roles(self, name: str, states: Mapping[int, PartitionImage]) -> None:
         """Partitions that get another role are fetched from nobody until they have it."""
