@@ -1,7 +1,7 @@
 """The command: `python -m bench [--only SECTION ...] [--quick] [--peer none|kafka] [--output FILE]`.
 
 Most sections share one Klamm broker and one Apache Kafka, which both run all the time and are loaded in turn.
-The sections about starting, about many partitions and about Spark start brokers of their own.
+The sections about starting, many partitions, clusters and Spark start brokers of their own.
 
 At its end a run publishes its figures: docs/benchmarks/figures.json gets the sections that were measured, and
 the pages and the picture of docs/ are made from it. A run that is quick or has no Apache Kafka beside it
@@ -42,6 +42,7 @@ from bench import (
     report,
     startup,
 )
+from bench.cluster import section as cluster
 from bench.layouts import CLIENT_SECTIONS
 from bench.peers import KafkaBroker, KlammBroker, running
 from bench.runner import Bench, BrokerKind, Comparison
@@ -70,7 +71,9 @@ SHARED = [
         client_memory,
     )
 ]
-LAST = [Section(module.SECTION, module.comparisons, module.case_count) for module in (partitions, spark)]
+LAST = [
+    Section(module.SECTION, module.comparisons, module.case_count) for module in (partitions, cluster, spark)
+]
 PLAIN_WIDTH = 170  # off a terminal nothing says how wide a line may be
 SECTIONS = [section.name for section in (*FIRST, *SHARED, *LAST)]
 

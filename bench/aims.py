@@ -1,5 +1,5 @@
-"""The aims, as rows: a figure of the broker (on one core), of the client or of Spark pipelines, what the
-figure is compared with, and a bound.
+"""The aims, as rows: a figure of the broker (on one core), of a cluster, of the client or of Spark
+pipelines, what the figure is compared with, and a bound.
 
 `evaluate` takes the medians of the rounds. An aim whose figures were not measured is neither reached nor
 missed.
@@ -10,7 +10,9 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from bench import client_memory, client_round_trip, python_clients
+from bench import client_memory, client_round_trip, partitions, python_clients
+from bench.cluster import catch_up
+from bench.cluster import section as cluster
 from bench.java_tools import size_text
 from bench.peers import KAFKA, KLAMM, MACHINE
 from bench.python_clients import AIO, AIOKAFKA, COLUMNS, CONFLUENT, PLAIN
@@ -22,6 +24,7 @@ class Compared(enum.Enum):
     """With what an aim compares our figure."""
 
     TO_KAFKA = "× Apache Kafka"
+    TO_KAFKA_CLUSTER = "× three brokers of Apache Kafka"
     TO_MACHINE = "× machine"
     OVER_MACHINE = "more than the machine"
     TO_AIOKAFKA = "× aiokafka"
@@ -37,6 +40,7 @@ class Compared(enum.Enum):
 
 _REFERENCES = {
     Compared.TO_KAFKA: KAFKA,
+    Compared.TO_KAFKA_CLUSTER: KAFKA,
     Compared.TO_MACHINE: MACHINE,
     Compared.OVER_MACHINE: MACHINE,
     Compared.TO_AIOKAFKA: AIOKAFKA,
@@ -170,6 +174,14 @@ BROKER_AIMS = (
         None,
         5,
     ),
+    *(
+        Aim(f"10,000 partitions, {metric}", "partitions", partitions.VERY_MANY_CASE, metric, ALONE, None, 5)
+        for metric in (partitions.CREATED, partitions.STOPPED, partitions.STARTED)
+    ),
+    Aim(
+        f"10,000 partitions, {partitions.VERY_MANY_MB}",
+        *("partitions", partitions.VERY_MANY_CASE, partitions.VERY_MANY_MB, ALONE, None, 100),
+    ),
 )
 
 
@@ -275,9 +287,54 @@ PIPELINE_AIMS = (
     Aim("log lines end to end, MB/s", spark.SECTION, spark.LOG_CASE, spark.END_TO_END, ALONE, 200),
 )
 
-AIMS = (*BROKER_AIMS, *CLIENT_AIMS, *PIPELINE_AIMS)
+
+def _sending_to_three(record_size: int, client: str, at_least: float | None) -> Aim:
+    case = cluster.send_case(record_size, client)
+    return Aim(case, cluster.SECTION, case, "records/s", Compared.TO_KAFKA_CLUSTER, at_least)
+
+
+CLUSTER_AIMS = (
+    *(
+        _sending_to_three(size, client, 1.5)
+        for client in (cluster.JAVA, cluster.CLIENTS["klamm"])
+        for size in cluster.JAVA_RECORDS
+    ),
+    *(
+        Aim(
+            f"acks=all at 1,000/s, p99, {client}",
+            *(cluster.SECTION, cluster.PACE_CASE, f"p99 ms, {client}", Compared.TO_KAFKA_CLUSTER, None, 0.5),
+        )
+        for client in cluster.CLIENTS.values()
+    ),
+    *(
+        Aim(
+            f"kill -9 of a leader, longest gap s, {client}{where}",
+            *(cluster.SECTION, case, cluster.gap_metric(client), ALONE, None, at_most),
+        )
+        for case, where, at_most in (
+            (cluster.GAP_CASE, "", 1),
+            (cluster.ZOOKEEPER_GAP_CASE, ", ZooKeeper", cluster.ZOOKEEPER_SESSION_MS / 1000 + 1),
+        )
+        for client in cluster.CLIENTS.values()
+    ),
+    Aim(
+        "1,000 partitions × 3 created and led, s",
+        *(cluster.SECTION, cluster.CREATED_CASE, cluster.CREATED_METRIC, ALONE, None, 2),
+    ),
+    Aim(
+        "catch-up of a follower, against a loopback copy into a file",
+        *(cluster.SECTION, catch_up.CASE, "MB/s", LIMIT, 0.8),
+    ),
+    Aim(
+        "CPU of 4,000 idle partitions × 3, % of a core, busiest broker",
+        *(cluster.SECTION, cluster.IDLE_CASE, cluster.IDLE_METRIC, ALONE, None, 5),
+    ),
+)
+
+AIMS = (*BROKER_AIMS, *CLUSTER_AIMS, *CLIENT_AIMS, *PIPELINE_AIMS)
 
 SHOWN_WITHOUT_AIM = (
+    *(_sending_to_three(size, cluster.CLIENTS["confluent"], None) for size in cluster.JAVA_RECORDS),
     Aim("cached fetch, 64 KB answers", "fetch", "cached, 64 KB answers", "MB/s", RATIO),
     Aim("live records to 32 consumers", "fan-out", "live, 32 consumers", "deliveries/s", RATIO),
     *(

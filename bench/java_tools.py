@@ -21,7 +21,7 @@ PARTITION_COUNT = 6
 RECORD_COUNTS = {100: 5_000_000, 1024: 1_000_000}
 QUICK_DIVISOR = 5
 TOOL_TIMEOUT_SECONDS = 180.0
-PRODUCER_PROPERTIES = ("acks=1", "linger.ms=5", "batch.size=65536")
+BATCHING = ("linger.ms=5", "batch.size=65536")
 _SENT = re.compile(
     r"^(\d+) records sent, ([\d.]+) records/sec \(([\d.]+) MB/sec\).*, ([\d.]+) ms 99th", re.MULTILINE
 )
@@ -55,15 +55,15 @@ def comparisons(bench: Bench) -> Iterator[Comparison]:
 
 def measure(broker: Broker, record_size: int, record_count: int) -> Figures:
     with topic(broker, PARTITION_COUNT) as name:
-        return produce(broker, name, record_size, record_count) | consume(broker, name, record_count)
+        return produce(broker.port, name, record_size, record_count) | consume(broker, name, record_count)
 
 
-def produce(broker: Broker, topic_name: str, record_size: int, record_count: int) -> Figures:
+def produce(port: int, topic_name: str, record_size: int, record_count: int, acks: str = "1") -> Figures:
     output = run_tool(
         "org.apache.kafka.tools.ProducerPerformance",
-        *("--bootstrap-server", f"127.0.0.1:{broker.port}", "--topic", topic_name),
+        *("--bootstrap-server", f"127.0.0.1:{port}", "--topic", topic_name),
         *("--num-records", str(record_count), "--record-size", str(record_size), "--throughput", "-1"),
-        *("--command-property", *PRODUCER_PROPERTIES),
+        *("--command-property", f"acks={acks}", *BATCHING),
     )
     reports = _SENT.findall(output)
     if not reports or int(reports[-1][0]) != record_count:

@@ -1,11 +1,12 @@
-"""The layouts of tables: one for brokers, one for clients, one for pipelines."""
+"""The layouts of tables: one for brokers, one each for clusters, clients and pipelines."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from bench import client_memory, client_round_trip, python_clients
-from bench.aims import BROKER_AIMS, CLIENT_AIMS, PIPELINE_AIMS, Aim
+from bench.aims import BROKER_AIMS, CLIENT_AIMS, CLUSTER_AIMS, PIPELINE_AIMS, Aim
+from bench.cluster import section as cluster
 from bench.peers import KAFKA, KLAMM, MACHINE
 from bench.python_clients import AIO, AIOKAFKA, COLUMNS, CONFLUENT, PLAIN
 from bench.raw_produce import CORES_USED
@@ -38,6 +39,9 @@ BROKERS = Layout(
     (Ratio(f"{KLAMM} / Kafka", KLAMM, KAFKA), Ratio(f"{KLAMM} / machine", KLAMM, MACHINE)),
     BROKER_AIMS,
 )
+CLUSTERS = BROKERS._replace(
+    name="clusters", aims_title="Aims, three brokers on one machine", aims=CLUSTER_AIMS
+)
 CLIENTS = Layout(
     "clients",
     "Aims of the client",
@@ -60,10 +64,12 @@ PIPELINES = Layout(
     ),
     PIPELINE_AIMS,
 )
-LAYOUTS = (BROKERS, CLIENTS, PIPELINES)
+LAYOUTS = (BROKERS, CLUSTERS, CLIENTS, PIPELINES)
 
 
 def layout_of(section: str) -> Layout:
     if section == spark.SECTION:
         return PIPELINES
+    if section == cluster.SECTION:
+        return CLUSTERS
     return CLIENTS if section in CLIENT_SECTIONS else BROKERS

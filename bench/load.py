@@ -65,10 +65,14 @@ def exchange(connection: socket.socket, request: bytes) -> bytes:
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytes:
-    received = connection.recv(size, socket.MSG_WAITALL)
-    if len(received) < size:
-        raise BadAnswer(f"the connection closed after {len(received)} of {size} bytes")
-    return received
+    received = bytearray(size)
+    filled = 0
+    while filled < size:
+        count = connection.recv_into(memoryview(received)[filled:])
+        if not count:
+            raise BadAnswer(f"the connection closed after {filled} of {size} bytes")
+        filled += count
+    return bytes(received)
 
 
 def check_answer(

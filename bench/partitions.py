@@ -4,6 +4,8 @@ For each broker two instances run side by side: one with a single topic, one tha
 partitions. The same load goes to one and the other in turn, so the cost of the idle ones is a ratio within
 the same seconds. Then the load goes round all N partitions, one record a request. The CPU share of an idle
 broker is taken over some seconds without any request.
+
+Klamm alone is asked for 10,000 partitions: how long it takes to make them, to stop cleanly and to start.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import time
 from collections.abc import Iterator
 
 from bench import load, processes, wire
-from bench.peers import Broker, BrokerFailed, create_topic, running, topic
+from bench.peers import KLAMM, Broker, BrokerFailed, KlammBroker, create_topic, running, topic
 from bench.raw_produce import batch_of, drive, warm_up
 from bench.runner import Bench, BrokerKind, Comparison, Figures
 
@@ -24,6 +26,11 @@ QUICK_COUNTS = (1, 4_000)
 DEPTH = 16
 LOADS = {"1 × 100 B": (1, 100), "100 × 100 B": (100, 100)}
 SETTLE_SECONDS = 3.0
+LOOK_SECONDS = 0.02
+VERY_MANY = 10_000
+VERY_MANY_CASE = f"{VERY_MANY:,} partitions on one broker"
+CREATED, STOPPED, STARTED = "created s", "stopped cleanly s", "start to first answer s"
+VERY_MANY_MB = "resident MB after the start"
 
 
 def counts(bench: Bench) -> tuple[int, ...]:
@@ -31,7 +38,7 @@ def counts(bench: Bench) -> tuple[int, ...]:
 
 
 def case_count(bench: Bench) -> int:
-    return 3 * len(counts(bench)) * len(bench.kinds)
+    return 3 * len(counts(bench)) * len(bench.kinds) + 1
 
 
 def case(count: int) -> str:
@@ -45,6 +52,11 @@ def comparisons(bench: Bench) -> Iterator[Comparison]:
             yield from spread_comparisons(bench, kind)
         except BrokerFailed as failure:
             bench.note_failure(SECTION, "set-up", kind.name, failure)
+    yield Comparison(
+        VERY_MANY_CASE,
+        {KLAMM: functools.partial(measure_very_many, bench)},
+        rounds=1 if bench.is_quick else 3,
+    )
 
 
 def idle_comparisons(bench: Bench, kind: BrokerKind) -> Iterator[Comparison]:
@@ -116,3 +128,38 @@ def measure_spread(bench: Bench, broker: Broker, count: int) -> Figures:
         with load.placed_connection(broker.port) as connection:
             load.produce_pipelined(connection, exchange, DEPTH, once_each, count)
         return drive(bench, broker.port, exchange, DEPTH, partition_count=count)
+
+
+def measure_very_many(bench: Bench) -> Figures:
+    broker = KlammBroker(bench.work_dir)
+    try:
+        clock = time.perf_counter
+        started = clock()
+        create_very_many(broker)
+        created = clock()
+        broker.stop_cleanly()
+        stopped = clock()
+        broker.start()
+        time.sleep(SETTLE_SECONDS)
+        return {
+            CREATED: created - started,
+            STOPPED: stopped - created,
+            STARTED: broker.start_seconds,
+            VERY_MANY_MB: processes.resident_mb(broker.pid),
+        }
+    finally:
+        broker.stop()
+
+
+def create_very_many(broker: Broker) -> None:
+    """Returns when the broker names a leader of every partition."""
+    name = "very-many"
+    code = wire.topic_error(load.ask(broker.port, wire.create_topic_request(name, VERY_MANY, {})))
+    if code != wire.NO_ERROR:
+        raise BrokerFailed(f"{broker.name} answered error {code} to the creation of {name}")
+    with load.connect(broker.port) as connection:
+        while True:
+            found = wire.read_metadata(load.exchange(connection, wire.metadata_request(name)))
+            if len(found) == VERY_MANY and all(state.leader >= 0 for state in found):
+                return
+            time.sleep(LOOK_SECONDS)

@@ -58,7 +58,7 @@ class Broker(Protocol):
     def stop(self) -> None: ...
 
 
-def _broker_environment() -> dict[str, str]:
+def broker_environment() -> dict[str, str]:
     """The environment without the user's broker settings, and without PYTHONDONTWRITEBYTECODE, because an
     installed broker has compiled modules."""
     return {
@@ -81,25 +81,29 @@ class KlammBroker:
         self.data_dir = self.directory / "data"
         self.port = _free_port()
         self._log_path = self.directory / "klamm.log"
-        arguments = [str(command), "up", "--port", str(self.port), "--data-dir", str(self.data_dir)]
+        self._arguments = [str(command), "up", "--port", str(self.port), "--data-dir", str(self.data_dir)]
         for key, value in SETTINGS.items():
-            arguments += ["--set", f"{key}={value}"]
-        with self._log_path.open("wb") as log:
-            started = time.perf_counter()
-            self._process = subprocess.Popen(
-                arguments,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env=_broker_environment(),
-            )
-        self.pid = self._process.pid
-        processes.place_server(self.pid)
+            self._arguments += ["--set", f"{key}={value}"]
         try:
-            self._wait_for_answer()
+            self.start()
         except BrokerFailed:
             self.stop()
             raise
+
+    def start(self) -> None:
+        """Returns at the first answer."""
+        with self._log_path.open("wb") as log:
+            started = time.perf_counter()
+            self._process = subprocess.Popen(
+                self._arguments,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=broker_environment(),
+            )
+        self.pid = self._process.pid
+        processes.place_server(self.pid)
+        self._wait_for_answer()
         self.start_seconds = time.perf_counter() - started
 
     def _wait_for_answer(self) -> None:
@@ -110,10 +114,14 @@ class KlammBroker:
                 raise BrokerFailed(f"Klamm did not start: {said.splitlines()[-1]}")
             time.sleep(0.001)
 
-    def stop(self) -> None:
+    def stop_cleanly(self) -> None:
+        """The data stays, so that `start` serves it again."""
         self._process.terminate()
+        self._process.wait(STOP_TIMEOUT_SECONDS)
+
+    def stop(self) -> None:
         try:
-            self._process.wait(STOP_TIMEOUT_SECONDS)
+            self.stop_cleanly()
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -21,6 +21,7 @@ FILE = Path("docs/benchmarks/ratios.svg")
 
 HEADINGS = {
     Compared.TO_KAFKA: "Broker, compared with Apache Kafka",
+    Compared.TO_KAFKA_CLUSTER: "Three brokers, compared with three of Apache Kafka",
     Compared.TO_AIOKAFKA: "Client, compared with aiokafka",
     Compared.TO_CONFLUENT: "Client, compared with confluent-kafka (librdkafka)",
     Compared.TO_OFFICIAL: "Spark, compared with its official Kafka connector",

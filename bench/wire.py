@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -17,6 +18,7 @@ from crc32c import crc32c
 CLIENT_ID = b"bench"
 CORRELATION_OFFSET = 8  # behind the frame's size, the API key and the version
 PRODUCE_VERSION = 10  # what librdkafka sends
+METADATA_VERSION = 1
 FETCH_VERSION = 11  # the last one without compact fields; topics by name
 NO_ERROR = 0
 TIMEOUT_MS = 30_000
@@ -32,6 +34,14 @@ class ProduceExchange(NamedTuple):
     record_count: int
     batch_size: int
     echoes_id: bool = True  # the machine's bare server repeats one answer and cannot
+
+
+class PartitionState(NamedTuple):
+    """What a broker says of a partition."""
+
+    index: int
+    leader: int
+    isr: tuple[int, ...]
 
 
 class FetchLayout(NamedTuple):
@@ -96,9 +106,19 @@ def fetch_layout(topic: str) -> FetchLayout:
     return FetchLayout(error_offset, records_size_offset, records_size_offset + 4)
 
 
-def create_topic_request(topic: str, partition_count: int, configs: dict[str, str]) -> bytes:
+def create_topic_request(
+    topic: str,
+    partition_count: int,
+    configs: dict[str, str],
+    replication_factor: int = 1,
+    assignment: Sequence[Sequence[int]] = (),
+) -> bytes:
+    """`assignment` names the replicas of each partition; without it the broker chooses them."""
     body = struct.pack(">hhi", 19, 4, 0) + _string(CLIENT_ID) + struct.pack(">i", 1)
-    body += _string(topic.encode()) + struct.pack(">ihi", partition_count, 1, 0)
+    counts = (-1, -1) if assignment else (partition_count, replication_factor)
+    body += _string(topic.encode()) + struct.pack(">ihi", *counts, len(assignment))
+    for partition, replicas in enumerate(assignment):
+        body += struct.pack(f">ii{len(replicas)}i", partition, len(replicas), *replicas)
     body += struct.pack(">i", len(configs))
     for key, value in configs.items():
         body += _string(key.encode()) + _string(value.encode())
@@ -108,6 +128,44 @@ def create_topic_request(topic: str, partition_count: int, configs: dict[str, st
 def delete_topic_request(topic: str) -> bytes:
     body = struct.pack(">hhi", 20, 3, 0) + _string(CLIENT_ID) + struct.pack(">i", 1)
     return _framed(body + _string(topic.encode()) + struct.pack(">i", TIMEOUT_MS))
+
+
+def metadata_request(topic: str) -> bytes:
+    body = struct.pack(">hhi", 3, METADATA_VERSION, 0) + _string(CLIENT_ID) + struct.pack(">i", 1)
+    return _framed(body + _string(topic.encode()))
+
+
+def read_metadata(answer: bytes) -> list[PartitionState]:
+    """The partitions of the one topic in an answer (frame without its size); none if there is an error."""
+    at = 4
+
+    def take(layout: str) -> tuple[int, ...]:
+        nonlocal at
+        fields = struct.unpack_from(">" + layout, answer, at)
+        at += struct.calcsize(">" + layout)
+        return fields
+
+    def take_ids() -> tuple[int, ...]:
+        (count,) = take("i")
+        return take(f"{count}i")
+
+    (broker_count,) = take("i")
+    for _ in range(broker_count):
+        _, host_size = take("ih")
+        at += host_size
+        _, rack_size = take("ih")
+        at += max(rack_size, 0)
+    _, _, error, name_size = take("iihh")
+    if error != NO_ERROR:
+        return []
+    at += name_size
+    _, partition_count = take("?i")
+    states = []
+    for _ in range(partition_count):
+        _, index, leader = take("hii")
+        take_ids()
+        states.append(PartitionState(index, leader, take_ids()))
+    return states
 
 
 def topic_error(answer: bytes) -> int:

@@ -13,6 +13,7 @@ MOST_ERROR_CHARACTERS = 600  # the end of what a worker said; a traceback's last
 def start_worker(module: str, task: str, arguments: dict[str, object]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", module, task, json.dumps(arguments)],
+        stdin=subprocess.PIPE,  # it ends when the worker is to finish
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -10,6 +10,8 @@ from bench.client_workers import driving
 
 
 class Confluent:
+    acks = "1"
+
     def __init__(self, bootstrap: str, topic: str, partition_count: int) -> None:
         self._bootstrap, self._topic, self._partition_count = bootstrap, topic, partition_count
         self._failed: list[KafkaError] = []
@@ -19,7 +21,7 @@ class Confluent:
         self._producer = Producer(
             {
                 "bootstrap.servers": self._bootstrap,
-                "acks": 1,
+                "acks": self.acks,
                 "linger.ms": linger_ms,
                 "queue.buffering.max.messages": 1_000_000,
                 "queue.buffering.max.kbytes": buffer_bytes // 1024,

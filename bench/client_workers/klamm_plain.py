@@ -4,7 +4,7 @@ clients."""
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Literal
 
 import klamm
 from bench.client_workers import driving
@@ -12,6 +12,7 @@ from bench.client_workers import driving
 
 class KlammPlain:
     batch_bytes: int | None = driving.BATCH_BYTES
+    acks: Literal["1", "all"] = "1"
 
     def __init__(self, bootstrap: str, topic: str, partition_count: int) -> None:
         self._bootstrap, self._topic, self._partition_count = bootstrap, topic, partition_count
@@ -22,7 +23,7 @@ class KlammPlain:
         self._value = value
         self._producer = klamm.Producer(
             self._bootstrap,
-            acks="1",
+            acks=self.acks,
             linger_ms=linger_ms,
             batch_size=self.batch_bytes,
             buffer_memory=buffer_bytes,

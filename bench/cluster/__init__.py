@@ -1,0 +1,1 @@
+"""Three brokers of Klamm beside three of Apache Kafka, on one machine."""

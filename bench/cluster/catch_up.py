@@ -1,0 +1,73 @@
+"""A follower that was away returns: how fast it copies what was written meanwhile.
+
+Broker 3 follows six partitions that the other two lead. It is stopped, records of 1 KB in batches of 64 KB
+are written, and it is started again. The time runs from the moment its files grow to the moment it is in
+sync everywhere, so the start of the process does not count. The machine's figure is one stream over loopback
+that is appended to a file.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+
+from bench import load, machine, wire
+from bench.cluster.brokers import IDS, LOOK_SECONDS, Cluster, topic, wait_for
+from bench.cluster.leading import ACKS_ALL
+from bench.peers import READY_TIMEOUT_SECONDS, BrokerFailed
+from bench.raw_produce import batch_of
+from bench.runner import Bench, Figures
+
+BYTES = 1_200_000_000
+QUICK_BYTES = 300_000_000
+CASE = "catch-up of a follower that returns"
+COPY_SECONDS = 60.0
+RETURNS = 3
+ASSIGNMENT = [[1, 2, RETURNS], [2, 1, RETURNS]] * 3
+RECORDS_A_BATCH = 60
+FILL_DEPTH = 8
+FILL_SECONDS = 120.0
+
+
+def measure(cluster: Cluster, size: int) -> Figures:
+    with topic(cluster, len(ASSIGNMENT), ASSIGNMENT) as name:
+        cluster.stop_broker(RETURNS)
+        wait_for(cluster, name, 1, lambda found: all(RETURNS not in state.isr for state in found))
+        fill(cluster, name, size)
+        before = written_bytes(cluster, name, RETURNS)
+        missing = written_bytes(cluster, name, 1) - before
+        cluster.launch(RETURNS)
+        launched = time.perf_counter()
+        try:
+            while written_bytes(cluster, name, RETURNS) == before:
+                if time.perf_counter() - launched > READY_TIMEOUT_SECONDS:
+                    raise BrokerFailed(f"the broker of {cluster.name} that returned fetches nothing")
+                time.sleep(LOOK_SECONDS)
+            growing = time.perf_counter()
+            wait_for(cluster, name, 1, lambda found: all(len(state.isr) == len(IDS) for state in found))
+            done = time.perf_counter()
+        finally:
+            cluster.wait_for_answer(RETURNS)
+    return {
+        "MB/s": missing / (done - growing) / 1e6,
+        "from the start of the process s": done - launched,
+    }
+
+
+def fill(cluster: Cluster, name: str, size: int) -> None:
+    exchange = wire.produce_exchange(name, batch_of(RECORDS_A_BATCH, 1024), RECORDS_A_BATCH, ACKS_ALL)
+    for partition, (leader, *_) in enumerate(ASSIGNMENT):
+        request = bytearray(exchange.request)
+        struct.pack_into(">i", request, exchange.partition_offset, partition)
+        budget = load.Budget(FILL_SECONDS, size // len(ASSIGNMENT))
+        with load.connect(cluster.ports[leader]) as connection:
+            load.produce_pipelined(connection, exchange._replace(request=bytes(request)), FILL_DEPTH, budget)
+
+
+def written_bytes(cluster: Cluster, name: str, broker_id: int) -> int:
+    return sum(file.stat().st_size for file in cluster.data_dir(broker_id).glob(f"{name}-*/*.log"))
+
+
+def measure_copy(bench: Bench, size: int) -> Figures:
+    with machine.scratch_file(bench) as path:
+        return {"MB/s": machine.loopback_copy(path, load.Budget(COPY_SECONDS, size))}
