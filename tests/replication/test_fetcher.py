@@ -87,7 +87,7 @@ class Leader:
         await until(lambda: len(self.requests) >= count, f"request {count} has come")
         return self.requests[count - 1]
 
-    def answer(self, *partitions: tuple[Followed, bytes | ErrorCode], **fields: Any) -> None:
+    def answer(self, *partitions: tuple[Followed, bytes | memoryview | ErrorCode], **fields: Any) -> None:
         """Answer the oldest request."""
         topics = []
         for partition, content in partitions:
@@ -232,6 +232,16 @@ async def test_what_is_written_slowly_is_written_by_a_thread(scene: Scene) -> No
     scene.leader.answer((a, b"1"))
     await until(lambda: len(writers) == 2)
     assert [each is threading.current_thread() for each in writers] == [True, False]
+
+
+async def test_nothing_of_an_answer_is_kept_while_the_next_one_is_awaited(scene: Scene) -> None:
+    a = Followed(b"a")
+    scene.fetchers.follow(LEADER, [a])
+    await scene.leader.until_asked(1)
+    memory = bytearray(b"12")
+    scene.leader.answer((a, memoryview(memory)))
+    await scene.leader.until_asked(2)
+    memory.append(0)  # raises BufferError if anybody has a view of it
 
 
 @pytest.mark.parametrize("size", [1, WRITTEN_AT_ONCE_BYTES + 1], ids=["by the loop", "by a thread"])

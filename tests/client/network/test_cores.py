@@ -12,7 +12,7 @@ from klamm.client.errors import ConnectionFailed, TlsFailed
 from klamm.client.network.addresses import BrokerAddress, parse_bootstrap
 from klamm.client.network.backoff import JITTER, Backoff, Health
 from klamm.client.network.connection_errors import error_for_lost_connection, guess_protocol
-from klamm.client.network.receiving import SCRATCH_BYTES, FrameReceiver
+from klamm.client.network.receiving import KEPT_BYTES, SCRATCH_BYTES, FrameReceiver
 from klamm.config.rows import ConfigError
 from klamm.protocol.errors import MalformedMessage
 
@@ -128,6 +128,44 @@ def test_a_large_frame_is_received_in_place() -> None:
     room[:] = bytes(500_000 - 5)
     (frame,) = receiver.received(len(room))
     assert frame.obj is room.obj, "the frame is the buffer that was received into"
+
+
+def receive_large(receiver: FrameReceiver, body: bytes) -> memoryview:
+    """The frame itself, as whoever waits for it gets it."""
+    receive(receiver, struct.pack(">i", len(body)))
+    rest = memoryview(body)
+    while True:
+        room = receiver.buffer()
+        count = min(len(room), len(rest))
+        room[:count] = rest[:count]
+        rest = rest[count:]
+        if frames := receiver.received(count):
+            return frames[0]
+
+
+def test_the_memory_of_a_large_frame_is_used_again_when_nobody_has_the_frame() -> None:
+    receiver = FrameReceiver(KEPT_BYTES)
+    memory = receive_large(receiver, b"a" * 300_000).obj
+    shorter = receive_large(receiver, b"b" * 200_000)
+    assert shorter.obj is memory
+    assert bytes(shorter) == b"b" * 200_000
+
+
+@pytest.mark.parametrize("is_sliced", [False, True])
+def test_the_memory_of_a_large_frame_that_is_in_use_stays_as_it_is(is_sliced: bool) -> None:
+    receiver = FrameReceiver(KEPT_BYTES)
+    frame = receive_large(receiver, b"a" * 300_000)
+    used = frame[100:200] if is_sliced else frame
+    del frame
+    assert bytes(receive_large(receiver, b"b" * 300_000)) == b"b" * 300_000
+    assert set(used) == {ord("a")}
+
+
+def test_the_memory_of_a_very_large_frame_is_not_kept() -> None:
+    receiver = FrameReceiver(KEPT_BYTES + 1)
+    small = receive_large(receiver, b"a" * 300_000).obj
+    assert len(receive_large(receiver, bytes(KEPT_BYTES + 1))) == KEPT_BYTES + 1
+    assert receive_large(receiver, b"a" * 300_000).obj is small
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1, (1 << 20) + 1])

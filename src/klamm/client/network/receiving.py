@@ -2,7 +2,8 @@
 
 Small frames arrive in one scratch buffer, many at a time, and are copied out together. A frame that does not
 fit gets a buffer of its own and is received directly into it: a fetch response of many megabytes is not
-copied again, and the records decoded from it are slices of that buffer.
+copied again, and the records decoded from it are slices of that buffer. The latest such buffer is used again
+once nobody has a slice of it any longer, because new memory must be cleared and costs page faults.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from klamm.protocol.framing import SIZE_BYTES, frame_size
 
 SCRATCH_BYTES = 64 * 1024
 """The size of the scratch buffer; frames that do not fit get a buffer of their own."""
+
+KEPT_BYTES = 4 * 1024 * 1024
+"""The largest buffer that is kept for the next frame: what a follower's fetch is answered with under load."""
 
 _FIRST_BYTES = 16
 
@@ -22,12 +26,14 @@ class FrameReceiver:
     cannot be read any further.
     """
 
-    __slots__ = ("_filled", "_large", "_scratch", "first_bytes", "max_frame_bytes")
+    __slots__ = ("_filled", "_kept", "_large", "_scratch", "first_bytes", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self.max_frame_bytes = max_frame_bytes
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._large: memoryview | None = None
+        self._kept = bytearray()
+        """The latest large buffer; frames that were received into it may still be in use."""
         self._filled = 0
         """The number of bytes in the large buffer; without one, at the start of the scratch buffer."""
         self.first_bytes = b""
@@ -81,6 +87,23 @@ class FrameReceiver:
         return frames
 
     def _begin_large(self, size: int, start: memoryview) -> None:
-        self._large = memoryview(bytearray(size))
+        self._large = self._buffer_of(size)
         self._large[: len(start)] = start
         self._filled = len(start)
+
+    def _buffer_of(self, size: int) -> memoryview:
+        if size > KEPT_BYTES:
+            return memoryview(bytearray(size))
+        if len(self._kept) < size or not _is_unused(self._kept):
+            self._kept = bytearray(size)
+        return memoryview(self._kept)[:size]
+
+
+def _is_unused(buffer: bytearray) -> bool:
+    """True if nobody has a memoryview of the buffer: only then may its length change."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return False
+    buffer.pop()
+    return True
