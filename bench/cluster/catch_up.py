@@ -32,11 +32,13 @@ FILL_SECONDS = 120.0
 def measure(cluster: Cluster, size: int) -> Figures:
     with topic(cluster, len(ASSIGNMENT), ASSIGNMENT) as name:
         cluster.stop_broker(RETURNS)
-        wait_for(cluster, name, 1, lambda found: all(RETURNS not in state.isr for state in found))
-        fill(cluster, name, size)
-        before = written_bytes(cluster, name, RETURNS)
-        missing = written_bytes(cluster, name, 1) - before
-        cluster.launch(RETURNS)
+        try:
+            wait_for(cluster, name, 1, lambda found: all(RETURNS not in state.isr for state in found))
+            fill(cluster, name, size)
+            before = written_bytes(cluster, name, RETURNS)
+            missing = written_bytes(cluster, name, 1) - before
+        finally:
+            cluster.launch(RETURNS)
         launched = time.perf_counter()
         try:
             while written_bytes(cluster, name, RETURNS) == before:

@@ -264,11 +264,13 @@ def measure_creation(cluster: Cluster) -> Figures:
     name, count = f"many-{time.monotonic_ns()}", CREATED_PARTITIONS
     started = time.perf_counter()
     brokers.create_topic(cluster, name, count)
-    brokers.wait_until_in_sync(cluster, name, count)
-    created_seconds = time.perf_counter() - started
-    take_a_record_each(cluster, name, partitions_of(cluster, name))
-    used_seconds = time.perf_counter() - started
-    brokers.delete_topic(cluster, name)
+    try:
+        brokers.wait_until_in_sync(cluster, name, count)
+        created_seconds = time.perf_counter() - started
+        take_a_record_each(cluster, name, partitions_of(cluster, name))
+        used_seconds = time.perf_counter() - started
+    finally:
+        brokers.delete_topic(cluster, name)
     return {CREATED_METRIC: created_seconds, USED_METRIC: used_seconds}
 
 
