@@ -407,14 +407,18 @@ def test_broker_settings_hold_at_once(tmp_path):
 
 def test_producer_id_blocks_never_overlap(tmp_path):
     async def scenario(cluster):
-        services = [await cluster.start(), await cluster.start()]
-        blocks = await asyncio.gather(
-            *(service.next_producer_id_block() for service in services for _ in range(3))
-        )
+        first = await cluster.start()
+        blocks = await asyncio.gather(*(first.allocate_producer_ids(1, 0) for _ in range(3)))
+        second = await cluster.start()
+        blocks += await asyncio.gather(*(second.allocate_producer_ids(1, 0) for _ in range(3)))
         ids = [producer_id for block in blocks for producer_id in block]
         assert len(ids) == len(set(ids)) == 6000
-        third = await cluster.start()
-        assert (await third.next_producer_id_block()).start not in ids
+        with pytest.raises(KafkaError) as replaced:
+            await first.allocate_producer_ids(1, 0)
+        assert replaced.value.code is ErrorCode.NOT_CONTROLLER
+        with pytest.raises(KafkaError) as stale:
+            await second.allocate_producer_ids(1, 7)
+        assert stale.value.code is ErrorCode.STALE_BROKER_EPOCH
 
     run(tmp_path, scenario)
 

@@ -23,7 +23,7 @@ class ProducerIds(Protocol):
     """Hands out producer ids that no producer of the cluster has had before."""
 
     async def next(self) -> int:
-        """The next producer id. Raises a KafkaError while the metadata store does not answer."""
+        """The next producer id. Raises a KafkaError while no controller gives any."""
 
 
 class Broker(Protocol):

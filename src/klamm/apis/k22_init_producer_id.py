@@ -2,8 +2,8 @@
 
 Gives an idempotent producer an id that no producer of the cluster had before, and epoch 0. A transactional
 id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED until transactions exist: clients retry the retriable
-codes for ever, and this one tells their user at once. While the metadata store does not answer, the code is
-COORDINATOR_LOAD_IN_PROGRESS, as in a Kafka that waits for its controller.
+codes for ever, and this one tells their user at once. While no controller gives this broker a block of ids,
+the code is COORDINATOR_LOAD_IN_PROGRESS, as in Kafka.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from klamm.cluster.channels import Channels, Send
 from klamm.cluster.committing import Committer
 from klamm.cluster.config_changes import effective_config
 from klamm.cluster.controller import isr
-from klamm.cluster.controller.brokers import brokers_changed
+from klamm.cluster.controller.brokers import brokers_changed, check_broker_epoch
 from klamm.cluster.controller.elections import ElectionType, elect_leaders, imbalanced_partitions
 from klamm.cluster.controller.isr import IsrProposal, IsrResult
 from klamm.cluster.controller.offline_replicas import ReplicaKey, replicas_changed
@@ -30,6 +30,7 @@ from klamm.cluster.controller.topics import confirm_deletions
 from klamm.cluster.image import BrokerDelta, BrokerImage, ClusterImage, ImageDelta, TopicDelta, difference
 from klamm.cluster.layout import Registration
 from klamm.cluster.loading import ControllerTerm
+from klamm.cluster.producer_ids import next_block
 from klamm.cluster.view import ClusterView, TopicFailures
 from klamm.coordination.store import NoNode, Store, StoreError
 from klamm.model.errors import ErrorCode, KafkaError
@@ -89,6 +90,7 @@ class Control:
         """True from the moment that the image of this term is published until the term is over."""
         self._is_over = False
         self._dirty = asyncio.Event()
+        self._allocating = asyncio.Lock()
         self._tasks: set[asyncio.Task[object]] = set()
 
     @property
@@ -300,6 +302,14 @@ class Control:
         await committer.newest_is_stored()
         if offline:
             logger.warning("%d replicas on broker %d are offline", len(offline), broker_id)
+
+    # ---- producer ids
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
+        """A block of producer ids for a broker; raises a KafkaError."""
+        check_broker_epoch(self.committer.newest, broker_id, broker_epoch)
+        async with self._allocating:
+            return await next_block(self._store, self._term, broker_id)
 
     # ---- ISRs
 

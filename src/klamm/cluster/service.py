@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from klamm.cluster import layout
 from klamm.cluster.announcing import delta_of_request
 from klamm.cluster.changes import Change
 from klamm.cluster.channels import Send
@@ -37,16 +36,7 @@ from klamm.cluster.loading import ControllerTerm, claim_controller, prepare_stor
 from klamm.cluster.view import ClusterView, Subscriber, TopicFailures
 from klamm.config.alterations import Alteration
 from klamm.config.loading import BrokerConfig
-from klamm.coordination.store import (
-    BadVersion,
-    Create,
-    NodeExists,
-    NoNode,
-    Operation,
-    Set,
-    Store,
-    StoreError,
-)
+from klamm.coordination.store import Store
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
 from klamm.protocol.messages.k06_update_metadata import UpdateMetadataRequest
@@ -64,8 +54,6 @@ COUNTED_BETWEEN_PAUSES = 2_000
 
 # Partitions whose leaders are elected before other work of the loop goes on.
 ELECTIONS_BETWEEN_PAUSES = 200
-
-PRODUCER_ID_BLOCK_SIZE = 1_000
 
 _MAX_START = 1 << 20
 
@@ -458,38 +446,11 @@ class ClusterService:
         assert self._control is not None
         await self._control.change_replicas(broker_id, broker_epoch, offline=offline, online=online)
 
-    async def next_producer_id_block(self) -> range:
-        """A block of producer ids that no broker was given before; KafkaError if the store fails."""
-        try:
-            return await self._take_producer_id_block()
-        except StoreError as error:
-            raise KafkaError(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                f"no producer id can be given now, because the metadata store failed: {error}",
-            ) from error
-
-    async def _take_producer_id_block(self) -> range:
-        path = layout.PRODUCER_ID_BLOCK
-        while True:
-            operation: Operation
-            try:
-                node = await self._store.get(path)
-                start = int(layout.decode(path, node)["block_end"]) + 1
-                operation = Set(path, self._block(start), node.version)
-            except NoNode:
-                start = 0
-                operation = Create(path, self._block(start))
-            try:
-                await self._store.txn([operation])
-            except (BadVersion, NodeExists):
-                continue  # another broker took this block
-            return range(start, start + PRODUCER_ID_BLOCK_SIZE)
-
-    def _block(self, start: int) -> bytes:
-        end = start + PRODUCER_ID_BLOCK_SIZE - 1
-        return layout.encode(
-            {"version": 1, "broker": self._node_id, "block_start": str(start), "block_end": str(end)}
-        )
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
+        """A block of producer ids that no broker was given before; raises a KafkaError."""
+        self._committer  # noqa: B018 (raises if this broker is not the controller)
+        assert self._control is not None
+        return await self._control.allocate_producer_ids(broker_id, broker_epoch)
 
     @property
     def _controller_epoch(self) -> int:

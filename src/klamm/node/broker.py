@@ -31,6 +31,7 @@ from klamm.config.topic_keys import topic_config
 from klamm.coordination.sqlite import SqliteStore
 from klamm.coordination.store import Store, StoreError
 from klamm.groups.coordinator import GroupCoordinator
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.node.clock import SystemClock
 from klamm.node.housekeeping import Housekeeping
@@ -39,7 +40,7 @@ from klamm.node.offsets_log import TOPIC as OFFSETS_TOPIC
 from klamm.node.offsets_log import OffsetsLog
 from klamm.node.producer_ids import ProducerIdBlocks
 from klamm.protocol.schema import Message
-from klamm.replication.context import ReplicationContext
+from klamm.replication.context import ALONE_EPOCH, ReplicationContext
 from klamm.replication.fetch_sessions import FetchSessions
 from klamm.replication.log_dir_moves import LogDirMoves
 from klamm.replication.partitions import Partitions, TopicSettings
@@ -100,7 +101,8 @@ class BrokerNode:
         self.replica_reports: ReplicaReports | None = None
         if config.inter_broker_listener_name is not None:
             self._make_cluster_parts(config.inter_broker_listener_name)
-        self.producer_ids: ProducerIds = ProducerIdBlocks(self.cluster)
+        self._producer_ids = ProducerIdBlocks(self._allocate_producer_ids)
+        self.producer_ids: ProducerIds = self._producer_ids
         self._server = Server(
             Dispatcher(self, load_handlers()),
             lambda: self.config,
@@ -159,6 +161,14 @@ class BrokerNode:
     async def forward(self, frame: bytes, client_host: str) -> bytes | None:
         assert self.controller_link is not None, "a broker that is alone is the controller"
         return await self.controller_link.forward(frame, client_host)
+
+    async def _allocate_producer_ids(self) -> range:
+        if self.controller_link is None:
+            return await self.cluster.allocate_producer_ids(self.node_id, ALONE_EPOCH)
+        epoch = self.broker_epoch
+        if epoch is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "this broker is not registered now")
+        return await self.controller_link.allocate_producer_ids(epoch)
 
     async def start(self) -> None:
         """Start; the broker serves when this returns. If it raises CannotStart, nothing is left open."""
@@ -373,6 +383,7 @@ class BrokerNode:
         self._server.stop_accepting()
         self._server.close_connections()
         self.groups.stop()
+        await self._producer_ids.shut_down()
         self._cleaner.cancel()
         await asyncio.gather(
             self._cleaner, self._housekeeping.stop(), self.log_dir_moves.stop(), return_exceptions=True

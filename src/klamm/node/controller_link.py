@@ -23,6 +23,10 @@ from klamm.protocol.messages.k07_controlled_shutdown import (
 from klamm.protocol.messages.k19_create_topics import CreateTopicsRequest, CreateTopicsResponse
 from klamm.protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from klamm.protocol.messages.k58_envelope import EnvelopeRequest, EnvelopeResponse
+from klamm.protocol.messages.k67_allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
 from klamm.protocol.schema import Message
 
 T = TypeVar("T")
@@ -93,6 +97,21 @@ class ControllerLink:
             response = await self._call(CONTROL, request, None)
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(response.error_code), "the controller refused it")
+
+    async def allocate_producer_ids(self, broker_epoch: int) -> range:
+        """A block of producer ids; raises a KafkaError if no controller gives one in time."""
+        request = AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=broker_epoch)
+
+        async def attempt(timeout_s: float) -> range | None:
+            if self._cluster.is_controller:
+                return await self._cluster.allocate_producer_ids(self._node_id, broker_epoch)
+            response: AllocateProducerIdsResponse = await self._call(CONTROL, request, timeout_s)
+            if response.error_code != ErrorCode.NONE:
+                raise KafkaError(ErrorCode(response.error_code))
+            start = response.producer_id_start
+            return range(start, start + response.producer_id_len) or None
+
+        return await self._until_answered(attempt, FORWARDING_S)
 
     async def shut_down(self, broker_epoch: int) -> bool:
         """Have the leaders of this broker moved to others; False if some stay, or nobody answers in time."""

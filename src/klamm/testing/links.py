@@ -2,8 +2,7 @@
 
 Every broker advertises the address of its proxy to the other brokers. The proxy knows who connects by the
 client id in the first request, `broker-<id>`. A cut link is silent, as when packets are lost: connections
-stay open, nothing passes, and what was sent arrives when the link is healed. `break_connections` resets
-them.
+stay open, nothing passes, and what was sent arrives when the link is healed.
 
 The proxies run on an event loop in a thread of their own. Everything public may be called from any thread.
 """
@@ -56,10 +55,6 @@ class Links:
         """Let everything pass again."""
         self._control(self._change(set()))
 
-    def break_connections(self, first: int, second: int) -> None:
-        """Reset the connections between two brokers."""
-        self._control(self._break({first, second}))
-
     def close(self) -> None:
         self._control(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -86,11 +81,6 @@ class Links:
         self._cut = cut
         self._healed.set()
         self._healed = asyncio.Event()
-
-    async def _break(self, brokers: set[int]) -> None:
-        for connection in tuple(self._connections):
-            if {connection.source, connection.target} == brokers:
-                connection.reset()
 
     async def _close(self) -> None:
         for server in self._servers.values():
