@@ -208,3 +208,32 @@ def test_clients_that_leave_are_forgotten(topic: Replicated, broker: Broker) -> 
     topic.send(0)
     topic.raise_high_watermark(0, 6)
     assert topic.receive() == [(ErrorCode.NONE, 5)]
+
+
+def test_an_isr_that_shrinks_while_a_batch_is_opened_refuses_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WireConnection(broker.bootstrap) as wire:
+        settings = {"compression.type": "gzip", "min.insync.replicas": "2"}
+        topic = Replicated(broker, wire, "opened", **settings)
+        assert broker.node is not None
+        partitions = broker.node.partitions
+        open_batch = partitions.open_batch
+
+        async def shrink_meanwhile(*arguments: Any) -> bytearray:
+            partition = partitions.get("opened", 0)
+            partition.take_over(
+                PartitionImage(
+                    (LEADER, FOLLOWER),
+                    (LEADER,),
+                    LEADER,
+                    partition.leader_epoch,
+                    partition.partition_epoch + 1,
+                )
+            )
+            return await open_batch(*arguments)
+
+        monkeypatch.setattr(partitions, "open_batch", shrink_meanwhile)
+        topic.send(0)
+        assert topic.receive() == [(ErrorCode.NOT_ENOUGH_REPLICAS, -1)]
+        assert topic.do(0, lambda partition: partition.log.log_end_offset) == 0

@@ -254,6 +254,8 @@ class _Produce:
             try:
                 config = partition.log.config
                 rewritten = await self.broker.partitions.open_batch(batch, config, self.now_ms, errors_left)
+                if self.acks == ACKS_ALL:
+                    partition.check_enough_replicas()  # the ISR may have shrunk meanwhile
                 view = memoryview(rewritten)
                 header = validate_produced(view, max_message_bytes=config.max_message_bytes)
                 self._append_batch(partition, view, header, response)

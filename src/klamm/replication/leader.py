@@ -113,8 +113,8 @@ class Leader:
         self.lag_time_max_ms = lag_time_max_ms
         self.isr = Isr(leader_epoch, isr, partition_epoch)
         self.has_enough_replicas = False
-        """For acks=all. Ask before the append: if not, NOT_ENOUGH_REPLICAS. Ask again when the high watermark
-        has reached the end of the batch: if not, NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+        """For acks=all: asked before the append. Without it the high watermark stays where it is, so that it
+        need not be asked again when the high watermark has reached the end of the batch."""
         self.is_watched = False
         self._lag_watch = lag_watch
         self._must_stamp = False

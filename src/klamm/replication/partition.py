@@ -286,12 +286,12 @@ class Partition:
             f"{self.topic}-{self.index} is at leader epoch {self.leader_epoch} and does not know {epoch} yet",
         )
 
-    def check_enough_replicas(self, code: ErrorCode = ErrorCode.NOT_ENOUGH_REPLICAS) -> None:
-        """Raise `code` unless enough replicas are in sync for an append with acks=all."""
+    def check_enough_replicas(self) -> None:
+        """Raise NOT_ENOUGH_REPLICAS unless enough are in sync for an append with acks=all."""
         leader = self.leader
         if leader is not None and not leader.has_enough_replicas:
             raise KafkaError(
-                code,
+                ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.topic}-{self.index} has {len(self.isr)} replicas in sync; acks=all needs "
                 f"{min(self._min_insync_replicas, len(self.replicas))} (min.insync.replicas)",
             )
@@ -372,12 +372,11 @@ class Partition:
         if offset == self.log.log_end_offset:
             self._uncommitted_bytes = 0
         if self.waiting_produces:
-            error = None
-            try:
-                self.check_enough_replicas(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-            except KafkaError as too_few:
-                error = too_few.as_result()
-            self.waiting_produces.drain(offset, error)
+            # Enough replicas are in sync: else the high watermark would not have risen. If the ISR shrank
+            # too far after an append, the produce waits for its return or its time-out. Kafka has the code
+            # NOT_ENOUGH_REPLICAS_AFTER_APPEND for high watermarks that rise by too few, or for an ISR that
+            # shrinks between the rise and the look at it; here both are one step of the event loop.
+            self.waiting_produces.drain(offset)
 
     def refuse_waiting_produces(self, error: KafkaError) -> None:
         """The produces that wait will not be acknowledged here: leadership is lost, or the partition."""

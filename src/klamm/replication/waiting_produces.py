@@ -55,11 +55,11 @@ class ProduceQueue:
     def append(self, produce: WaitingProduce) -> None:
         self._waiting.append(produce)
 
-    def drain(self, high_watermark: int, error: KafkaError | None) -> None:
-        """Acknowledge what is committed; with `error`, if too few replicas are in sync by now."""
+    def drain(self, high_watermark: int) -> None:
+        """Acknowledge what is committed."""
         waiting = self._waiting
         while waiting and waiting[0].end_offset <= high_watermark:
-            waiting.popleft().acknowledge(error)
+            waiting.popleft().acknowledge(None)
 
     def refuse_all(self, error: KafkaError) -> None:
         waiting, self._waiting = self._waiting, deque()
