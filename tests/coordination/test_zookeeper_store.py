@@ -287,3 +287,29 @@ def test_a_read_of_nothing_names_its_path(zookeeper):
         await store.close()
 
     run(scenario)
+
+
+def test_a_server_that_accepts_and_does_not_answer_is_given_up_before_the_session_ends():
+    """As one does that is being restarted: kazoo alone would wait for a whole session timeout."""
+    session_timeout_s = 6.0
+
+    async def scenario():
+        connected = []
+
+        async def accept(reader, writer):
+            connected.append(asyncio.get_running_loop().time())
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        store = ZooKeeperStore(f"{host}:{port}", session_timeout_s=session_timeout_s, timeout_s=60.0)
+        opening = asyncio.create_task(store.open())
+        await until(lambda: len(connected) > 1, "it connects again")
+        assert connected[1] - connected[0] < session_timeout_s
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await store.close()
+        server.close()
+
+    run(scenario)

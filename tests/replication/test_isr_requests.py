@@ -175,3 +175,27 @@ async def test_after_the_end_nothing_is_sent(requests: IsrRequests, controller: 
     requests.propose(led, SHRUNK)
     await asyncio.sleep(0)
     assert len(controller.requests) == 1 and not led.outcomes
+
+
+async def test_a_new_controller_is_asked_at_once_though_the_one_before_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Be it that a request waits for the old one, or that a pause is under way."""
+    monkeypatch.setattr(isr_requests, "RETRY_PAUSE_S", 3600.0)
+    monkeypatch.setattr(isr_requests, "LONGEST_RETRY_PAUSE_S", 3600.0)
+    controller = Controller()
+    requests = IsrRequests(1, lambda: 11, controller.ask)
+    led = Led(0, lambda outcome: CHANGE if outcome is Outcome.UNKNOWN else None)
+    requests.propose(led, CHANGE)
+    await until(lambda: len(controller.requests) == 1)
+    requests.on_new_controller()
+    await until(lambda: len(controller.requests) == 2, "the new controller is asked")
+    assert [outcome for outcome, _, _ in led.outcomes] == [Outcome.UNKNOWN]
+    controller.answers.put_nowait(ConnectionFailed("gone"))
+    await until(lambda: len(led.outcomes) == 2)
+    requests.on_new_controller()
+    await until(lambda: len(controller.requests) == 3, "the pause is cut short")
+    controller.answer(ErrorCode.NONE)
+    await until(lambda: len(led.outcomes) == 3)
+    assert led.outcomes[-1][0] is Outcome.APPLIED
+    await requests.shut_down()

@@ -73,6 +73,8 @@ class ClusterService:
         self._ask_controller: AskController = _nobody_to_ask
         self.controller: Controller | None = None
         """The broker that is the controller, as the store says; None if there is none."""
+        self.on_new_controller: Callable[[], None] = lambda: None
+        """Called when there is another one."""
         self.latest_controller_epoch = 0
         """The latest that this broker has heard of."""
         self._running: set[asyncio.Task[list[TopicImage | KafkaError]]] = set()
@@ -146,6 +148,8 @@ class ClusterService:
 
     def on_controller(self, controller: Controller | None) -> None:
         self.controller = controller
+        if controller is not None:
+            self.on_new_controller()
 
     def obey(self, controller_epoch: int) -> None:
         """A request of a controller has come; STALE_CONTROLLER_EPOCH if that one has been replaced."""

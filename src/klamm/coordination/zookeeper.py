@@ -58,6 +58,8 @@ MAX_IN_FLIGHT_CALLS = 100
 # How soon kazoo tries the next server when one is gone, at first and at last.
 RECONNECT_DELAY_S = 0.05
 MAX_RECONNECT_DELAY_S = 1.0
+CONNECT_SHARE = 0.25
+"""The part of a session timeout in which a server has to take the session over."""
 # How often watches fire if the server cannot tell what has changed.
 REREAD_INTERVAL_S = 1.0
 # kazoo needs this long at most to say goodbye to a server that answers.
@@ -406,7 +408,30 @@ def _new_client(hosts: str, session_timeout_s: float) -> Any:
         "max_delay": MAX_RECONNECT_DELAY_S,
         "max_jitter": 0.1,
     }
-    return KazooClient(hosts=hosts, timeout=session_timeout_s, connection_retry=retries)
+    client = KazooClient(hosts=hosts, timeout=session_timeout_s, connection_retry=retries)
+    _connect_quickly(client, session_timeout_s * CONNECT_SHARE)
+    return client
+
+
+def _connect_quickly(client: Any, limit_s: float) -> None:
+    """Give up a server that does not take the session in this time, and try again or the next one.
+
+    kazoo waits for a whole session timeout, shared among the servers. A server that is being stopped or
+    started may accept a connection and never answer: then the session would have ended before kazoo tries
+    again.
+    """
+    connection, handler = client._connection, client.handler
+    invoke, create_connection = connection._invoke, handler.create_connection
+
+    def invoke_quickly(timeout: float, request: Any, xid: int | None = None) -> Any:
+        if isinstance(request, _requests().Connect):
+            timeout = min(timeout, limit_s)
+        return invoke(timeout, request, xid)
+
+    def create_quickly(*arguments: Any, timeout: float, **options: Any) -> Any:
+        return create_connection(*arguments, timeout=min(timeout, limit_s), **options)
+
+    connection._invoke, handler.create_connection = invoke_quickly, create_quickly
 
 
 def _read_events(client: Any, on_event: Callable[[str], None]) -> None:

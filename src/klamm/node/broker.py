@@ -149,6 +149,7 @@ class BrokerNode:
             self.controller_link,
             lambda: self.partitions,
         )
+        self.cluster.on_new_controller = self.replication.on_new_controller
 
     @property
     def config(self) -> BrokerConfig:

@@ -45,6 +45,10 @@ class Replication:
         )
         self._watching: asyncio.Task[None] | None = None
 
+    def on_new_controller(self) -> None:
+        """Another broker has become the controller."""
+        self._isr_requests.on_new_controller()
+
     def start(self) -> None:
         self._watching = asyncio.create_task(self._watch_lag(), name="klamm-lag-watch")
 

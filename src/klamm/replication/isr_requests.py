@@ -2,7 +2,8 @@
 
 What leaders propose in one iteration of the event loop travels together, and one request is under way at a
 time. Each leader decides what an outcome means to it (`isr.py`); a change whose outcome is not known is sent
-again after a pause, for as long as its leader wants it.
+again after a pause, for as long as its leader wants it. When another broker becomes the controller, nobody
+waits any longer for the one before, which may hang: what was asked of it is asked of the new one at once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 from klamm.client.errors import BrokerError, ClientError
@@ -57,6 +59,11 @@ class IsrRequests:
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._has_new_controller = asyncio.Event()
+
+    def on_new_controller(self) -> None:
+        self._failures = 0
+        self._has_new_controller.set()
 
     def propose(self, partition: LedPartition, change: IsrChange) -> None:
         """Have a change sent. A later change of the same partition takes its place until it is sent."""
@@ -74,8 +81,9 @@ class IsrRequests:
         while self._proposed:
             under_way, self._proposed = self._proposed, {}
             request = _request(self._node_id, self._broker_epoch(), under_way)
+            self._has_new_controller.clear()
             try:
-                results = _results(await self._ask(request))
+                results = _results(await self._ask_controller(request))
             except (ClientError, KafkaError) as error:
                 if not self._failures:
                     logger.warning("the controller cannot be asked for changes of the ISR: %s", error)
@@ -87,9 +95,24 @@ class IsrRequests:
             needs_pause = self._take(under_way, results)
             if needs_pause:
                 self._failures += 1
-                await asyncio.sleep(min(RETRY_PAUSE_S * 2 ** min(self._failures, 10), LONGEST_RETRY_PAUSE_S))
+                pause_s = min(RETRY_PAUSE_S * 2 ** min(self._failures, 10), LONGEST_RETRY_PAUSE_S)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._has_new_controller.wait(), pause_s)
             else:
                 self._failures = 0
+
+    async def _ask_controller(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Ask until there is an answer or another controller; NOT_CONTROLLER in that case."""
+        asking = asyncio.ensure_future(self._ask(request))
+        changing = asyncio.ensure_future(self._has_new_controller.wait())
+        try:
+            await asyncio.wait((asking, changing), return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "another broker has become the controller meanwhile")
+        finally:
+            asking.cancel()
+            changing.cancel()
 
     def _take(
         self,
