@@ -166,9 +166,10 @@ def test_the_latest_offset_is_not_told_before_the_epochs_start_is_committed_or_i
 def test_the_low_watermark_is_the_lowest_log_start_of_all_replicas() -> None:
     scene = Scene()
     scene.leader.on_fetch(2, 20, 100, 40, scene.now_ms)
-    assert scene.leader.low_watermark(50) == -1, "broker 3 has not told its log start"
+    assert scene.leader.low_watermark(50, (1, 2, 3)) == -1, "broker 3 has not told its log start"
     scene.leader.on_fetch(3, 30, 100, 60, scene.now_ms)
-    assert scene.leader.low_watermark(50) == 40
+    assert scene.leader.low_watermark(50, (1, 2, 3)) == 40
+    assert scene.leader.low_watermark(50, (1, 3)) == 50, "broker 2 is not alive"
 
 
 # ---- joining the ISR

@@ -38,6 +38,7 @@ class Replication:
             clock.now_ms,
             lag_time_max_ms=lambda: config().int_("replica.lag.time.max.ms"),
             propose=self._isr_requests.propose,
+            living_brokers=lambda: racks().keys(),
             racks=self._racks_of_readers,
         )
         self.fetchers = Fetchers(

@@ -5,7 +5,7 @@ A broker that is alone needs nothing of it but its id: nobody fetches from it, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -51,5 +51,6 @@ class ReplicationContext:
     """Bring a log to the disk, likewise."""
     leader_throttle: Throttle = field(default_factory=Throttle)
     follower_throttle: Throttle = field(default_factory=Throttle)
+    living_brokers: Callable[[], Container[int]] = tuple
     racks: Callable[[], Mapping[int, str | None]] = _no_racks
     """The racks of the living brokers if consumers read from replicas in their own rack; else nothing."""

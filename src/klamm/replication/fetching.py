@@ -163,11 +163,19 @@ def _sent_to(replica_id: int, fetched: FetchedPartition, partition: Partition) -
 
 
 def _has_news_for_follower(answer: PartitionAnswer) -> bool:
-    """True if the follower told us its high watermark, and it is older than ours."""
+    """True if the follower told us its log start or high watermark, and it is older than ours."""
+    if has_new_log_start(answer.fetched, answer.log_start_offset):
+        return True
     known = answer.fetched.position.high_watermark
     return known != HIGH_WATERMARK_NOT_GIVEN and answer.high_watermark > max(
         known, answer.fetched.high_watermark_told
     )
+
+
+def has_new_log_start(fetched: FetchedPartition, log_start_offset: int) -> bool:
+    """True if a follower, which tells its log start, has not been told ours. Consumers tell none (-1)."""
+    told = fetched.position.log_start_offset
+    return 0 <= told < log_start_offset and fetched.log_start_offset_told != log_start_offset
 
 
 def _unreadable(partition: Partition, error: OSError) -> KafkaError:
@@ -204,6 +212,7 @@ def has_nothing_new(session: FetchSession) -> bool:
             or position.current_leader_epoch not in (-1, partition.leader_epoch)
             or position.last_fetched_epoch not in (-1, log.epochs.latest)
             or position.high_watermark < partition.high_watermark
+            or has_new_log_start(fetched, log.log_start_offset)
         ):
             return False
     return True

@@ -26,7 +26,7 @@ are caught up is in no list, and no timer looks at it (`LagWatch` in `progress.p
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Container
 from typing import Protocol
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -138,9 +138,11 @@ class Leader:
         """What is known of each follower, for reading only."""
         return self._followers.values()
 
-    def low_watermark(self, log_start_offset: int) -> int:
-        """The lowest log start offset of all replicas, the leader's being `log_start_offset`."""
-        return min([log_start_offset, *(follower.log_start_offset for follower in self._followers.values())])
+    def low_watermark(self, log_start_offset: int, living: Container[int]) -> int:
+        """The lowest log start offset of the replicas on `living` brokers, the leader's being
+        `log_start_offset`."""
+        alive = (each for each in self._followers.values() if each.broker_id in living)
+        return min([log_start_offset, *(each.log_start_offset for each in alive)])
 
     # ---- events
 

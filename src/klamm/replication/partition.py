@@ -64,6 +64,7 @@ class Partition:
         "replicas",
         "topic",
         "topic_id",
+        "waiting_deletions",
         "waiting_produces",
     )
 
@@ -100,6 +101,8 @@ class Partition:
         """True if no more than the follower's throttle allows is fetched until this replica is in sync."""
         self.waiting_produces: ProduceQueue | None = None
         """None until a produce waits for other replicas: most partitions never need it."""
+        self.waiting_deletions: ProduceQueue | None = None
+        """None until a deletion of records waits for other replicas."""
         self._uncommitted_bytes = 0
         """Bytes appended since the high watermark was last at the log end."""
         # Dicts and not sets: wake-ups happen in the order of registration.
@@ -330,6 +333,8 @@ class Partition:
         )
         if change is not None or leader.high_watermark > self.high_watermark:
             self._after(change)
+        if self.waiting_deletions:
+            self._drain_deletions()
 
     def holds_back(self, replica_id: int) -> bool:
         """True if a follower is sent no records now, because replication is throttled."""
@@ -379,9 +384,11 @@ class Partition:
             self.waiting_produces.drain(offset)
 
     def refuse_waiting_produces(self, error: KafkaError) -> None:
-        """The produces that wait will not be acknowledged here: leadership is lost, or the partition."""
-        if self.waiting_produces:
-            self.waiting_produces.refuse_all(error)
+        """What waits, produces and deletions, will not be acknowledged here: leadership or the partition is
+        lost."""
+        for queue in (self.waiting_produces, self.waiting_deletions):
+            if queue:
+                queue.refuse_all(error)
 
     # ---- as follower
 
@@ -496,7 +503,7 @@ class Partition:
         )
 
     def delete_records_before(self, offset: int) -> int:
-        """Raise the log start to `offset` (-1: the high watermark); returns the new low watermark."""
+        """Raise the log start to `offset` (-1: the high watermark); returns the offset."""
         self.check_online()
         if offset == -1:
             offset = self.high_watermark
@@ -507,7 +514,31 @@ class Partition:
                 f"the high watermark is {self.high_watermark}",
             )
         self.log.delete_records_before(offset)
-        return self.log.log_start_offset
+        self._tell_of_log_end(0)  # followers, who are to follow that too
+        return offset
+
+    @property
+    def low_watermark(self) -> int:
+        """The lowest log start of the living replicas, as far as their fetches have told."""
+        log_start_offset, leader = self.log.log_start_offset, self.leader
+        return (
+            log_start_offset
+            if leader is None
+            else leader.low_watermark(log_start_offset, self._context.living_brokers())
+        )
+
+    def deletions(self) -> ProduceQueue:
+        """The deletions that wait until the low watermark has reached their offset."""
+        if self.waiting_deletions is None:
+            self.waiting_deletions = ProduceQueue(
+                "the records are deleted on the leader, but not on all living replicas in time",
+                self._drain_deletions,
+            )
+        return self.waiting_deletions
+
+    def _drain_deletions(self) -> None:
+        if self.waiting_deletions:
+            self.waiting_deletions.drain(self.low_watermark)
 
     # ---- those who wait to read more
 

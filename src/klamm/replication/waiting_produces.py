@@ -1,4 +1,8 @@
-"""Produces with acks=all that wait until the high watermark reaches the end of their batch.
+"""Requests that wait until other replicas have followed: produces with acks=all, and deletions of records.
+
+A produce waits until the high watermark reaches the end of its batch, a deletion until the log start of all
+living replicas, the low watermark, has reached its offset. Both wait in the same way; what follows says it of
+produces.
 
 Each partition has a queue of them. The rising high watermark drains the queue; lost leadership, a deleted or
 an offline partition empties it with an error. One timer of the broker looks for produces whose `timeout_ms`
@@ -44,10 +48,17 @@ class ProduceQueue:
     is acknowledged with them.
     """
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_look", "_timed_out", "_waiting")
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        timed_out: str = "the batch is in the leader's log, but not enough replicas have fetched it in time",
+        look: Callable[[], None] | None = None,
+    ) -> None:
+        """`look` drains the queue of what nobody tells of; it is called by the timer."""
         self._waiting: deque[WaitingProduce] = deque()
+        self._timed_out = timed_out
+        self._look = look
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -68,18 +79,15 @@ class ProduceQueue:
 
     def sweep(self, now_s: float) -> None:
         """Refuse what has waited for too long, and forget those that nobody waits for."""
+        if self._look is not None:
+            self._look()
         if all(now_s < produce.deadline_s and produce.is_open for produce in self._waiting):
             return
         before = self._waiting
         self._waiting = deque(each for each in before if now_s < each.deadline_s and each.is_open)
         for produce in before:
             if produce.is_open and now_s >= produce.deadline_s:
-                produce.acknowledge(
-                    KafkaError(
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        "the batch is in the leader's log, but not enough replicas have fetched it in time",
-                    )
-                )
+                produce.acknowledge(KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._timed_out))
 
 
 class WaitsForReplicas(Protocol):
@@ -101,11 +109,15 @@ class WaitingProduces:
 
     def add(self, partition: WaitsForReplicas, produce: WaitingProduce, timeout_ms: int) -> None:
         """Have `produce` told when `partition` has committed it, or that it has waited for `timeout_ms`."""
-        produce.deadline_s = self._now_s() + timeout_ms / 1000
         queue = partition.waiting_produces
         if queue is None:
             queue = partition.waiting_produces = ProduceQueue()
-        queue.append(produce)
+        self.add_to(queue, produce, timeout_ms)
+
+    def add_to(self, queue: ProduceQueue, waiting: WaitingProduce, timeout_ms: int) -> None:
+        """Have `waiting` told when `queue` is drained up to its offset, or that it has waited too long."""
+        waiting.deadline_s = self._now_s() + timeout_ms / 1000
+        queue.append(waiting)
         self._queues.add(queue)
         if not self._is_scheduled:
             self._is_scheduled = True
