@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -37,7 +38,6 @@ from klamm.storage.checkpoints import (
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
 )
-from klamm.storage.segments.segment import Segment
 from klamm.testing.broker import Broker
 from klamm.testing.wire import WireConnection
 from tests.waiting import wait_until
@@ -117,7 +117,7 @@ def test_a_topic_made_while_there_is_no_room_works_when_there_is(
 ) -> None:
     with Broker(data_dir=tmp_path) as broker, WireConnection(broker.bootstrap) as wire:
         with monkeypatch.context() as full_disk:
-            full_disk.setattr(Segment, "create", no_room)
+            full_disk.setattr(os, "makedirs", no_room)
             topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
             answer = wire.call(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
             assert answer.topics[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -174,16 +174,16 @@ async def mark_deleted(broker: Broker) -> None:
     await cluster._committer.commit(lambda image: controller.delete_topic(image, "t"))
 
 
-def no_room_for(topic: str) -> Callable[..., Segment]:
-    """In place of `Segment.create`: the disk is full whenever a segment of `topic` is made."""
-    create_segment = Segment.create
+def no_room_for(topic: str) -> Callable[..., None]:
+    """In place of `os.makedirs`: the disk is full whenever the directory of a log of `topic` is made."""
+    make_directories = os.makedirs
 
-    def create_unless_full(directory: str, *args: Any, **kwargs: Any) -> Segment:
-        if f"/{topic}-" in directory:
+    def make_unless_full(path: str, *args: Any, **kwargs: Any) -> None:
+        if f"/{topic}-" in str(path):
             no_room()
-        return create_segment(directory, *args, **kwargs)
+        make_directories(path, *args, **kwargs)
 
-    return create_unless_full
+    return make_unless_full
 
 
 def partition_metadata(wire: WireConnection, topic: str, partition: int = 0) -> tuple[int, int, list[int]]:
@@ -211,7 +211,7 @@ def test_of_several_topics_each_stands_for_itself(tmp_path: Path, monkeypatch: p
         partitions = broker.node.partitions
         names = ("a", "full", "z")
         with monkeypatch.context() as full_disk:
-            full_disk.setattr(Segment, "create", no_room_for("full"))
+            full_disk.setattr(os, "makedirs", no_room_for("full"))
             topics = [CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names]
             answers = wire.call(CreateTopicsRequest(topics=topics, timeout_ms=1000)).topics
             assert {each.name: each.error_code for each in answers} == {

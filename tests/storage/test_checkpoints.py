@@ -81,6 +81,16 @@ def test_epochs_are_saved(epochs: LeaderEpochs) -> None:
     assert read_epochs(epochs.path) == [(1, 0), (3, 10), (4, 20)], "not before it is saved"
 
 
+def test_an_epoch_without_records_need_not_be_saved(epochs: LeaderEpochs) -> None:
+    assert not epochs.is_saved(20)
+    epochs.save()
+    epochs.assign(5, 30)
+    assert epochs.is_saved(30)
+    assert not epochs.is_saved(31), "the first record of epoch 5"
+    epochs.truncate_from_end(20)
+    assert not epochs.is_saved(20), "the file has an epoch too many"
+
+
 @pytest.mark.parametrize(
     ("epoch", "expected"),
     [(0, (0, 0)), (1, (1, 10)), (2, (1, 10)), (3, (3, 20)), (4, (4, 33)), (5, (-1, -1)), (-1, (-1, -1))],

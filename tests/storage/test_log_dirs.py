@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -76,6 +77,70 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     assert host.dirs.high_watermark_of(TopicPartition("with-dash", 1)) == 2
     assert host.dirs.directories[0].broker_epoch == 17
     assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that are synced, in order."""
+    paths: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        paths.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return paths
+
+
+def test_a_log_has_no_files_before_its_first_batch(tmp_path: Path, synced: list[str]) -> None:
+    host = Host(tmp_path)
+    topic_id = new_topic_id()
+    places = [TopicPartition("t", number) for number in range(20)]
+    host.dirs.create_logs(places, topic_id, CONFIG)
+    for log in host.dirs.logs.values():
+        log.begin_epoch(3)
+    host.dirs.close()
+    assert [os.listdir(tmp_path / str(place)) for place in places] == [[]] * 20
+    assert not [path for path in synced if "/t-" in path], "what is empty need not be on the disk"
+    host.start()
+    host.crash()
+    logs = host.start().logs
+    assert {log.topic_id for log in logs.values()} == {None}
+    logs[places[4]].assign_topic_id(topic_id)
+    append(logs[places[4]], 3)
+    assert sorted(os.listdir(tmp_path / "t-4")) == [f"{0:020d}.log", "partition.metadata"]
+    host.crash()
+    assert host.start().logs[places[4]].topic_id == topic_id
+    assert len(all_records(host.dirs.logs[places[4]])) == 3
+
+
+def test_the_first_flush_keeps_a_log_that_was_closed_empty(tmp_path: Path, synced: list[str]) -> None:
+    host = Host(tmp_path)
+    place = TopicPartition("t", 0)
+    host.dirs.create_log(place, new_topic_id(), CONFIG)
+    host.dirs.close()
+    log = host.start().logs[place]
+    log.assign_topic_id(new_topic_id())
+    append(log, 1)
+    host.crash()
+    log = host.start().logs[place]
+    synced.clear()
+    log.flush()
+    directory = tmp_path / "t-0"
+    wanted = {tmp_path, directory, directory / "partition.metadata", directory / f"{0:020d}.log"}
+    assert {str(path) for path in wanted} <= set(synced)
+
+
+def test_a_log_that_cannot_be_made_does_not_keep_others_from_it(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    (tmp_path / "t-1").write_text("in the way")
+    first, failed, last = host.dirs.create_logs(
+        [TopicPartition("t", number) for number in range(3)], new_topic_id(), CONFIG
+    )
+    assert isinstance(first, Log) and isinstance(last, Log)
+    assert isinstance(failed, KafkaError) and "cannot create t-1" in str(failed)
+    assert set(host.dirs.logs) == {TopicPartition("t", 0), TopicPartition("t", 2)}
 
 
 def test_a_crash_means_recovery(tmp_path: Path) -> None:

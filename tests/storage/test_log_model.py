@@ -158,7 +158,7 @@ class LogLife(RuleBasedStateMachine):
         sealed_bytes = sum(segment.size for segment in log.segments[:-1])
         size = max(0, active.size - torn, flushed - sealed_bytes)
         log.close(clean=False)
-        with open(active.path(LOG_SUFFIX), "r+b") as file:
+        with open(active.path(LOG_SUFFIX), "r+b" if log.has_files else "wb") as file:
             file.truncate(size)
             file.seek(size)
             file.write(garbage)

@@ -214,8 +214,11 @@ class Partitions:
             name, index = topic_partition
             topic = image.topics.get(name)
             if topic is not None and log.topic_id is None:
-                # Power was lost between making the directory and writing down whose it is.
-                await self.run_in_thread(log.assign_topic_id, topic.topic_id)
+                # Nothing was ever written to it, or power was lost before it was written down whose it is.
+                if log.has_files:
+                    await self.run_in_thread(log.assign_topic_id, topic.topic_id)
+                else:
+                    log.assign_topic_id(topic.topic_id)
             if topic is None or log.topic_id != topic.topic_id or index >= len(topic.partitions):
                 await self._put_away(log, topic, may_delete=name in deleted)
             else:
@@ -450,7 +453,8 @@ class Partitions:
         reason = ""
         were_unmade = len(self._unmade)
         if missing:
-            made = await self.run_in_thread(self._create_logs, topic, missing, settings.log)
+            names = [TopicPartition(topic.name, index) for index in missing]
+            made = await self.run_in_thread(self._log_dirs.create_logs, names, topic.topic_id, settings.log)
             for index, log in zip(missing, made, strict=True):
                 if isinstance(log, Log):
                     self._unmade.pop((topic.name, index), None)
@@ -514,18 +518,6 @@ class Partitions:
             and (place := (name, index)) not in self._partitions
             and place not in self._lost
         ]
-
-    def _create_logs(
-        self, topic: TopicImage, indexes: list[int], config: LogConfig
-    ) -> list[Log | KafkaError]:
-        made: list[Log | KafkaError] = []
-        for index in indexes:
-            try:
-                topic_partition = TopicPartition(topic.name, index)
-                made.append(self._log_dirs.create_log(topic_partition, topic.topic_id, config))
-            except KafkaError as error:
-                made.append(error)
-        return made
 
     def _add(self, topic: TopicImage, index: int, log: Log) -> None:
         log.on_roll = self._flush_rolled_soon

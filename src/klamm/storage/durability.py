@@ -48,9 +48,10 @@ class Durability:
         self.recovery_point = recovery_point
         self.last_flush_ms = now_ms
         """When the newest record that is on the disk was appended."""
-        self.is_new_log = False
-        """True while a loss of power may take the log's directory."""
-        self.files_made = int(has_new_files)
+        self.is_new_log = recovery_point == 0
+        """True while a loss of power may take the log's directory: nothing of it was ever brought to the
+        disk, also if it was closed cleanly while it was empty."""
+        self.files_made = int(has_new_files or self.is_new_log)
         """How often files were added to the directory; `_files_synced` is this number at its last fsync."""
         self._files_synced = 0
         self.lock = threading.Lock()
@@ -65,7 +66,9 @@ class Durability:
     def covers(self, end_offset: int) -> bool:
         """True if all below `end_offset` is on the disk, and all that is known of it."""
         return (
-            end_offset <= self.recovery_point and not self.snapshots.has_pending and not self._epochs.is_dirty
+            end_offset <= self.recovery_point
+            and not self.snapshots.has_pending
+            and self._epochs.is_saved(end_offset)
         )
 
     def sync(self, segments: Sequence[Segment], end_offset: int, files_made: int) -> None:

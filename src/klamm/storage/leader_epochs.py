@@ -2,7 +2,8 @@
 
 Entries (epoch, start offset) ascend in both. They are kept in memory at once, and written to
 `leader-epoch-checkpoint` before the log's recovery point passes them: recovery finds later ones again in
-the batches, which carry their epoch.
+the batches, which carry their epoch. An epoch without records need not be in the file: it ends where it
+began, so nobody has to cut anything because of it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ _EPOCH = itemgetter(0)
 
 
 class LeaderEpochs:
-    __slots__ = ("_entries", "_is_dirty", "_lock", "path")
+    __slots__ = ("_entries", "_lock", "_saved", "path")
 
     def __init__(
-        self, path: str, entries: tuple[tuple[int, int], ...] = (), *, is_dirty: bool = False
+        self, path: str, entries: tuple[tuple[int, int], ...] = (), *, is_saved: bool = True
     ) -> None:
+        """`is_saved` says that the file holds `entries`; if there are none, it need not be there."""
         self.path = path
         self._entries = entries
-        self._is_dirty = is_dirty
+        self._saved = entries if is_saved else None
+        """What the file holds; None if that is not known."""
         self._lock = threading.Lock()
 
     @classmethod
@@ -37,10 +40,10 @@ class LeaderEpochs:
     def entries(self) -> tuple[tuple[int, int], ...]:
         return self._entries
 
-    @property
-    def is_dirty(self) -> bool:
-        """True if memory holds entries that are not in the file yet."""
-        return self._is_dirty
+    def is_saved(self, end_offset: int) -> bool:
+        """True if the file holds the epochs of the records below `end_offset`, and no other."""
+        entries, saved = self._entries, self._saved
+        return saved == entries or saved == tuple(entry for entry in entries if entry[1] < end_offset)
 
     @property
     def latest(self) -> int:
@@ -54,7 +57,6 @@ class LeaderEpochs:
             # Epochs that wrote no record below `start_offset` go.
             kept = tuple(entry for entry in self._entries if entry[1] < start_offset)
             self._entries = (*kept, (epoch, start_offset))
-            self._is_dirty = True
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(largest epoch not above `epoch`, the offset where it ended); (-1, -1) if not known."""
@@ -76,10 +78,7 @@ class LeaderEpochs:
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that start at `end_offset` or later."""
         with self._lock:
-            kept = tuple(entry for entry in self._entries if entry[1] < end_offset)
-            if kept != self._entries:
-                self._entries = kept
-                self._is_dirty = True
+            self._entries = tuple(entry for entry in self._entries if entry[1] < end_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that ended at or before `start_offset`; the one that holds it starts there."""
@@ -87,10 +86,7 @@ class LeaderEpochs:
             earlier = [entry for entry in self._entries if entry[1] <= start_offset]
             if not earlier:
                 return
-            kept = ((earlier[-1][0], start_offset), *self._entries[len(earlier) :])
-            if kept != self._entries:
-                self._entries = kept
-                self._is_dirty = True
+            self._entries = ((earlier[-1][0], start_offset), *self._entries[len(earlier) :])
 
     def replace_by(self, other: LeaderEpochs) -> None:
         """Take over the entries of `other`, from another file."""
@@ -100,12 +96,8 @@ class LeaderEpochs:
 
     def save(self) -> None:
         """Write the file if anything changed; blocks."""
-        with self._lock:
-            entries, is_dirty = self._entries, self._is_dirty
-            self._is_dirty = False
-        if is_dirty:
-            try:
-                write_epochs(self.path, list(entries))
-            except BaseException:
-                self._is_dirty = True
-                raise
+        entries = self._entries
+        if entries != self._saved:
+            self._saved = None
+            write_epochs(self.path, list(entries))
+            self._saved = entries

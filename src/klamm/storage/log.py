@@ -43,7 +43,7 @@ from klamm.storage.retention import count_expired
 from klamm.storage.segments.open_files import OpenFiles
 from klamm.storage.segments.page_cache import WouldBlock as WouldBlock
 from klamm.storage.segments.scanning import BrokenChain
-from klamm.storage.segments.segment import CorruptSegment, Segment
+from klamm.storage.segments.segment import CorruptSegment, FirstSegment, Segment
 from klamm.storage.segments.segment import FileSlice as FileSlice
 from klamm.storage.time_lookup import TimestampOffset, find_first_at_or_after, find_max_timestamp
 from klamm.storage.truncation import cut_files, find_cut, shorten
@@ -75,7 +75,7 @@ class Log(LogEnd):
         if os.path.isdir(path):
             loaded = loader.load(recovery_point, log_start_offset, clean=clean)
         else:
-            os.makedirs(path)
+            os.makedirs(path)  # its files are made with the first batch
             loaded = loader.begin(log_start_offset)
         return cls(path, topic_partition, config, open_files, loaded, now_ms)
 
@@ -101,17 +101,31 @@ class Log(LogEnd):
 
     @property
     def topic_id(self) -> TopicId | None:
-        if self._topic_id is None:
+        if self._topic_id is None and self._unmade is None:
             self._topic_id = read_partition_metadata(self._file(PARTITION_METADATA_FILE))
         return self._topic_id
 
     def assign_topic_id(self, topic_id: TopicId) -> None:
-        """Write down whose log this is; blocks."""
-        write_partition_metadata(self._file(PARTITION_METADATA_FILE), topic_id)
+        """Write down whose log this is; blocks, unless the log has no files yet."""
+        unmade = self._unmade
+        if unmade is not None:
+            unmade.topic_id = topic_id
+        else:
+            write_partition_metadata(self._file(PARTITION_METADATA_FILE), topic_id)
         self._topic_id = topic_id
         self._disk.is_new_log = True
         with self._lock:
             self._disk.files_made += 1
+
+    @property
+    def has_files(self) -> bool:
+        """False if nothing was ever written to this log."""
+        return self._unmade is None
+
+    @property
+    def _unmade(self) -> FirstSegment | None:
+        active = self._segments.active
+        return active if isinstance(active, FirstSegment) and not active.is_made else None
 
     def _file(self, name: str) -> str:
         return f"{self._segments.directory}/{name}"
@@ -493,6 +507,15 @@ class Log(LogEnd):
         self.epochs.truncate_from_end(0)
         self.epochs.save()
         sync_directory(directory)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """True if all of it is on the disk already, and closing it takes no time."""
+        return (
+            self._segments.active.is_sealed
+            and self._disk.covers(self.log_end_offset)
+            and (self._disk.snapshots.has(self.log_end_offset) or not (self.producers or self.size_bytes))
+        )
 
     def close(self, *, clean: bool = True) -> None:
         """Close the files; if `clean`, flush first, so that opening the log again needs no recovery."""

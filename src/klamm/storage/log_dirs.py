@@ -44,6 +44,9 @@ from klamm.storage.segments.open_files import OpenFiles
 RECOVERY_THREADS = 4
 """Recovery reads and checksums outside the interpreter's lock; more threads only crowd the disk."""
 
+RECOVERY_SHARE = 8
+"""Logs that a thread recovers before it asks for more: asking takes longer than opening an empty log."""
+
 _OF_THE_WHOLE_DISK = frozenset({errno.EIO, errno.EROFS})
 """Errors that take a log directory offline; others concern the one log that was opened."""
 
@@ -206,7 +209,10 @@ class LogDirs:
             logs = list(map(load, found, paths))
         else:
             with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="klamm-recovery") as pool:
-                logs = list(pool.map(load, found, paths))
+                placed = list(zip(found, paths, strict=True))
+                shares = [placed[at : at + RECOVERY_SHARE] for at in range(0, len(found), RECOVERY_SHARE)]
+                loaded = pool.map(lambda share: [load(*each) for each in share], shares)
+                logs = [log for share in loaded for log in share]
         for topic_partition, log in zip(found, logs, strict=True):
             if isinstance(log, Log):
                 directory.logs[topic_partition] = log
@@ -231,8 +237,13 @@ class LogDirs:
         for directory in self.online:
             try:
                 with ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="klamm-closing") as pool:
-                    open_logs = [*directory.logs.values(), *directory.futures.values()]
-                    list(pool.map(lambda log: log.close(clean=clean), open_logs))
+                    waiting = [
+                        pool.submit(log.close, clean=clean)
+                        for log in (*directory.logs.values(), *directory.futures.values())
+                        if not self._close_at_once(log, clean)
+                    ]
+                for closing in waiting:
+                    closing.result()
                 if clean:
                     self._write_checkpoints(directory)
                     if not directory.damaged:  # one was not recovered: the next start must try
@@ -241,42 +252,73 @@ class LogDirs:
                 self._report(f"{directory.path} could not be closed cleanly: {error}")
         self.unlock()
 
+    def _close_at_once(self, log: Log, clean: bool) -> bool:
+        """Close a log that takes no time to close; among thousands of partitions most are idle."""
+        is_quick = not clean or log.is_on_disk
+        if is_quick:
+            log.close(clean=clean)
+        return is_quick
+
     # Logs that come and go.
 
     def create_log(self, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
         """A new log, in the directory that was asked for (`prefer`), or in the one that has the fewest."""
+        (made,) = self.create_logs([topic_partition], topic_id, config)
+        if isinstance(made, KafkaError):
+            raise made
+        return made
+
+    def create_logs(
+        self, topic_partitions: Iterable[TopicPartition], topic_id: TopicId, config: LogConfig
+    ) -> list[Log | KafkaError]:
+        """A new log or an error for each; where it lies is chosen as for `create_log`."""
+        made: list[Log | KafkaError] = []
         with self._lock:
-            if not self.online:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
-            directory = min(self.online, key=lambda candidate: len(candidate.logs))
-            preferred = self._preferred.pop(topic_partition, directory)
-            directory = directory if preferred.is_offline else preferred
-            path = directory.file(str(topic_partition))
-            is_new = False
-            try:
-                self._clear_name(topic_partition, topic_id)
-                is_new = not os.path.exists(path)
-                if topic_partition in directory.checkpointed and topic_partition not in directory.logs:
-                    # The checkpoints have offsets of an earlier log of this name, which do not fit.
-                    self._write_checkpoints(directory)
-                log = Log.open(
-                    path,
-                    topic_partition,
-                    config,
-                    open_files=self.open_files,
-                    clean=False,
-                    now_ms=self._now_ms(),
-                    report=self._report,
-                )
-                log.assign_topic_id(topic_id)
-            except Exception as error:  # a directory that was there may hold anything
-                if is_new:
-                    remove_tree(path)
-                raise KafkaError(
-                    ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {topic_partition}: {error}"
-                ) from error
-            directory.logs = {**directory.logs, topic_partition: log}
+            added: dict[LogDir, dict[TopicPartition, Log]] = {directory: {} for directory in self.online}
+            for topic_partition in topic_partitions:
+                try:
+                    directory = min(added, key=lambda each: len(each.logs) + len(added[each]), default=None)
+                    if directory is None:
+                        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every data directory is offline")
+                    preferred = self._preferred.pop(topic_partition, directory)
+                    directory = directory if preferred.is_offline else preferred
+                    log = self._create_log(directory, topic_partition, topic_id, config)
+                    added[directory][topic_partition] = log
+                    made.append(log)
+                except KafkaError as error:
+                    made.append(error)
+            for directory, logs in added.items():  # replaced, not changed: other threads go through it
+                directory.logs = {**directory.logs, **logs}
+        return made
+
+    def _create_log(
+        self, directory: LogDir, topic_partition: TopicPartition, topic_id: TopicId, config: LogConfig
+    ) -> Log:
+        path = directory.file(str(topic_partition))
+        is_new = False
+        try:
+            self._clear_name(topic_partition, topic_id)
+            is_new = not os.path.exists(path)
+            if topic_partition in directory.checkpointed and topic_partition not in directory.logs:
+                # The checkpoints have offsets of an earlier log of this name, which do not fit.
+                self._write_checkpoints(directory)
+            log = Log.open(
+                path,
+                topic_partition,
+                config,
+                open_files=self.open_files,
+                clean=False,
+                now_ms=self._now_ms(),
+                report=self._report,
+            )
+            log.assign_topic_id(topic_id)
             return log
+        except Exception as error:  # a directory that was there may hold anything
+            if is_new:
+                remove_tree(path)
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"cannot create {topic_partition}: {error}"
+            ) from error
 
     def _clear_name(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
         """Put away a directory of this name whose records must not become part of the new log: another topic

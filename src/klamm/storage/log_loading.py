@@ -27,7 +27,7 @@ from klamm.storage.recovery import (
     recover_segment,
 )
 from klamm.storage.segments.open_files import OpenFiles
-from klamm.storage.segments.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
+from klamm.storage.segments.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, FirstSegment, Segment
 
 
 @dataclass
@@ -63,6 +63,8 @@ class LogLoader:
         self._has_new_files = False
 
     def load(self, recovery_point: int, log_start_offset: int, *, clean: bool) -> LoadedLog:
+        if not os.listdir(self.directory):
+            return self.begin(log_start_offset)
         listing = list_directory(self.directory, self.report)
         segments = open_segments(self.directory, listing, self.open_files, self.now_ms)
         epochs = load_epochs(f"{self.directory}/{LEADER_EPOCH_FILE}", self.report)
@@ -107,10 +109,12 @@ class LogLoader:
         )
 
     def begin(self, log_start_offset: int) -> LoadedLog:
-        """A log in a directory that was just made: there is nothing to look for, which makes topics quick to
-        create."""
+        """A log in an empty directory: there is nothing to look for, which makes topics quick to create."""
+        first = FirstSegment(
+            self.directory, self.open_files, base_offset=log_start_offset, created_ms=self.now_ms
+        )
         return LoadedLog(
-            segments=[self._create_segment(log_start_offset)],
+            segments=[first],
             log_start_offset=log_start_offset,
             log_end_offset=log_start_offset,
             recovery_point=log_start_offset,

@@ -360,7 +360,7 @@ def load_epochs(path: str, report: Report) -> LeaderEpochs:
         return LeaderEpochs.load(path)
     except CorruptCheckpoint as error:
         report(f"{error}; leader epochs are taken from the log")
-        return LeaderEpochs(path, is_dirty=True)
+        return LeaderEpochs(path, is_saved=False)
 
 
 def rebuild_epochs(segments: list[Segment], epochs: LeaderEpochs) -> None:

@@ -35,7 +35,7 @@ def verify_log_directory(path: Path | str) -> list[str]:
     problems: list[str] = []
     names = sorted(os.listdir(directory))
     bases = sorted(int(name[:20]) for name in names if name.endswith(".log"))
-    if not bases:
+    if names and not bases:  # an empty directory is a log to which nothing was written
         problems.append(f"{directory} has no segment")
     problems += [
         f"{name} is a leftover" for name in names if name.endswith((".deleted", ".cleaned", ".swap", ".tmp"))

@@ -29,6 +29,10 @@ class Snapshots:
     def has_pending(self) -> bool:
         return bool(self._pending)
 
+    def has(self, offset: int) -> bool:
+        """True if the snapshot of `offset` is on disk."""
+        return offset in self.offsets
+
     def take(self, offset: int, producers: ProducerStates) -> None:
         """Remember the producers as they are at `offset`, which is the log's end."""
         with self._lock:

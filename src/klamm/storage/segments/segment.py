@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicId
 from klamm.records.batch import HEADER_SIZE, LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader, parse_header
+from klamm.storage.checkpoints import PARTITION_METADATA_FILE, write_partition_metadata
 from klamm.storage.files import remove_if_there, sync_fd, write_all
 from klamm.storage.segments import offset_index, time_index
 from klamm.storage.segments.offset_index import OffsetIndex
@@ -428,3 +430,28 @@ class Segment:
             return self.max_timestamp
         last = self.time_index.last_entry(self._check_still_there)
         return NO_TIMESTAMP if last is None else last[0]
+
+
+class FirstSegment(Segment):
+    """The first segment of a log that is new or was never written to: the log's directory is empty.
+
+    The files are made with the first batch, because making files is slow, and many partitions are made long
+    before they get a record. The file that names the topic comes first: records without it could be taken for
+    those of a later topic of the same name.
+    """
+
+    __slots__ = ("is_made", "topic_id")
+
+    def __init__(self, directory: str, open_files: OpenFiles, *, base_offset: int, created_ms: int) -> None:
+        super().__init__(directory, base_offset, open_files, created_ms=created_ms)
+        self.is_made = False
+        self.topic_id: TopicId | None = None
+
+    def open_handle(self) -> FileHandle:
+        if not self.is_made:
+            self._check_still_there()
+            if self.topic_id is not None:
+                write_partition_metadata(f"{self.directory}/{PARTITION_METADATA_FILE}", self.topic_id)
+            FileHandle(self.path(LOG_SUFFIX), os.O_RDWR | os.O_CREAT)
+            self.is_made = True
+        return super().open_handle()
