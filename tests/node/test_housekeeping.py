@@ -6,9 +6,11 @@ import errno
 import logging
 import os
 import shutil
+from typing import Any
 
 import pytest
 
+from klamm.storage.log import Log
 from klamm.testing.broker import Broker
 from klamm.testing.wire import WireConnection
 from tests.replication.test_partitions import create, produce
@@ -25,6 +27,24 @@ def test_a_damaged_log_does_not_keep_the_others_from_retention() -> None:
         shutil.rmtree(logs[0].directory)
         broker.run(broker.node._housekeeping.delete_expired())
         assert [log.log_start_offset for log in logs[1:]] == [1, 1]
+
+
+def test_retention_takes_no_thread_for_empty_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker() as broker, WireConnection(broker.bootstrap) as wire:
+        create(wire, "t", 50)
+        produce(wire, "t", 7)  # a record of long ago
+        assert broker.node is not None
+        partitions = broker.node.partitions
+        run_in_thread, asked = partitions.run_in_thread, []
+
+        def count(work: Any, *arguments: Any) -> Any:
+            asked.extend(each for each in arguments if isinstance(each, Log))
+            return run_in_thread(work, *arguments)
+
+        monkeypatch.setattr(partitions, "run_in_thread", count)
+        broker.run(broker.node._housekeeping.delete_expired())
+        assert asked == [partitions.get("t", 7).log]
+        assert partitions.get("t", 7).log.log_start_offset == 1
 
 
 def test_retention_and_compaction_stop_at_the_high_watermark() -> None:

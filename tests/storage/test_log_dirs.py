@@ -16,6 +16,7 @@ from tests.storage.logs import NOW_MS, all_records, append
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
 from klamm.storage.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets
+from klamm.storage.files import remove_tree
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirError, LogDirs
@@ -141,6 +142,17 @@ def test_a_log_that_cannot_be_made_does_not_keep_others_from_it(tmp_path: Path) 
     assert isinstance(first, Log) and isinstance(last, Log)
     assert isinstance(failed, KafkaError) and "cannot create t-1" in str(failed)
     assert set(host.dirs.logs) == {TopicPartition("t", 0), TopicPartition("t", 2)}
+
+
+def test_a_directory_is_removed_with_all_in_it(tmp_path: Path) -> None:
+    for name in ("with-files", "with-directories"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("text")
+    (tmp_path / "with-directories" / "below").mkdir()
+    (tmp_path / "with-directories" / "below" / "file").write_text("text")
+    for name in ("with-files", "with-directories", "gone"):
+        remove_tree(str(tmp_path / name))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_crash_means_recovery(tmp_path: Path) -> None:

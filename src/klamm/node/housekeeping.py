@@ -17,6 +17,7 @@ from klamm.config.loading import BrokerConfig
 from klamm.model.errors import KafkaError
 from klamm.replication.partition import Partition
 from klamm.replication.partitions import Partitions
+from klamm.storage.log import Log
 from klamm.storage.log_dirs import LogDirs
 
 logger = logging.getLogger("klamm.node")
@@ -93,10 +94,11 @@ class Housekeeping:
         """
         now_ms = self._clock.now_ms()
         for partition in self._online():
+            if not partition.log.may_expire:  # among thousands of partitions most are empty
+                continue
             with _one_failure_is_not_all(partition):
-                await self._partitions.run_in_thread(partition.log.maybe_roll, now_ms)
                 deleted = await self._partitions.run_in_thread(
-                    partition.log.delete_expired, now_ms, partition.high_watermark
+                    _roll_and_delete, partition.log, now_ms, partition.high_watermark
                 )
                 if deleted:
                     logger.info("retention deleted %d segments of %s", deleted, partition.topic_partition)
@@ -138,6 +140,11 @@ class Housekeeping:
 
     def _online(self) -> list[Partition]:
         return [partition for partition in self._partitions if not partition.is_offline]
+
+
+def _roll_and_delete(log: Log, now_ms: int, deletable_before: int) -> int:
+    log.maybe_roll(now_ms)
+    return log.delete_expired(now_ms, deletable_before)
 
 
 @contextmanager

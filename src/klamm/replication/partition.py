@@ -111,7 +111,7 @@ class Partition:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.index)
+        return self.log.topic_partition
 
     @property
     def key(self) -> tuple[bytes, int]:

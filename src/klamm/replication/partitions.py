@@ -521,7 +521,7 @@ class Partitions:
 
     def _add(self, topic: TopicImage, index: int, log: Log) -> None:
         log.on_roll = self._flush_rolled_soon
-        self._partitions[topic.name, index] = Partition(
+        self._partitions[log.topic_partition] = Partition(
             topic.name,
             index,
             topic.topic_id,

@@ -116,4 +116,10 @@ def remove_if_there(path: str) -> None:
 
 def remove_tree(directory: str) -> None:
     """Remove a directory and all in it, as far as the disk allows; blocks."""
-    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                os.unlink(entry.path)
+        os.rmdir(directory)
+    except OSError:  # it holds directories, or something cannot be removed
+        shutil.rmtree(directory, ignore_errors=True)

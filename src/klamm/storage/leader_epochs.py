@@ -19,8 +19,12 @@ UNDEFINED_OFFSET = -1
 _EPOCH = itemgetter(0)
 
 
+_lock = threading.Lock()
+"""Of all logs: it is held for a moment only, and never while a file is touched."""
+
+
 class LeaderEpochs:
-    __slots__ = ("_entries", "_lock", "_saved", "path")
+    __slots__ = ("_entries", "_saved", "path")
 
     def __init__(
         self, path: str, entries: tuple[tuple[int, int], ...] = (), *, is_saved: bool = True
@@ -30,7 +34,6 @@ class LeaderEpochs:
         self._entries = entries
         self._saved = entries if is_saved else None
         """What the file holds; None if that is not known."""
-        self._lock = threading.Lock()
 
     @classmethod
     def load(cls, path: str) -> LeaderEpochs:
@@ -51,7 +54,7 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """A leader of `epoch` writes from `start_offset` on; an epoch that is not new changes nothing."""
-        with self._lock:
+        with _lock:
             if epoch < 0 or epoch <= self.latest:
                 return
             # Epochs that wrote no record below `start_offset` go.
@@ -77,12 +80,12 @@ class LeaderEpochs:
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that start at `end_offset` or later."""
-        with self._lock:
+        with _lock:
             self._entries = tuple(entry for entry in self._entries if entry[1] < end_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that ended at or before `start_offset`; the one that holds it starts there."""
-        with self._lock:
+        with _lock:
             earlier = [entry for entry in self._entries if entry[1] <= start_offset]
             if not earlier:
                 return

@@ -273,6 +273,12 @@ class Log(LogEnd):
         self.epochs.truncate_from_start(self.log_start_offset)
         return self.log_start_offset
 
+    @property
+    def may_expire(self) -> bool:
+        """False if there is nothing to delete or to roll: the log is one empty segment."""
+        segments = self._segments.current
+        return len(segments) > 1 or segments[0].size > 0
+
     def delete_expired(self, now_ms: int, deletable_before: int | None = None) -> int:
         """Take segments out of the log by age, size and log start offset; returns how many.
 

@@ -14,16 +14,18 @@ from klamm.storage.files import remove_if_there, sync_file
 from klamm.storage.producers.state import ProducerStates
 from klamm.storage.segments.segment import SNAPSHOT_SUFFIX, segment_file
 
+_lock = threading.Lock()
+"""Of all logs: it is held for a moment only, and never while a file is touched."""
+
 
 class Snapshots:
-    __slots__ = ("_lock", "_pending", "directory", "offsets")
+    __slots__ = ("_pending", "directory", "offsets")
 
     def __init__(self, directory: str, offsets: Iterable[int]) -> None:
         self.directory = directory
         self.offsets = sorted(offsets)
         """The offsets of the snapshots on disk, ascending."""
         self._pending: list[tuple[int, ProducerStates]] = []
-        self._lock = threading.Lock()
 
     @property
     def has_pending(self) -> bool:
@@ -35,7 +37,7 @@ class Snapshots:
 
     def take(self, offset: int, producers: ProducerStates) -> None:
         """Remember the producers as they are at `offset`, which is the log's end."""
-        with self._lock:
+        with _lock:
             if offset not in self.offsets and all(offset != pending for pending, _ in self._pending):
                 self._pending.append((offset, producers.copy()))
 
@@ -46,13 +48,13 @@ class Snapshots:
             path = segment_file(self.directory, offset, SNAPSHOT_SUFFIX)
             producers.write_snapshot(path)
             sync_file(path)
-            with self._lock:
+            with _lock:
                 self.offsets = sorted({*self.offsets, offset})
                 del self._pending[0]
 
     def drop_above(self, offset: int) -> None:
         """The log was cut at `offset`: those of later offsets are wrong. The caller syncs the directory."""
-        with self._lock:
+        with _lock:
             stale = [known for known in self.offsets if known > offset]
             self.offsets = [known for known in self.offsets if known <= offset]
             self._pending = [entry for entry in self._pending if entry[0] <= offset]
@@ -61,7 +63,7 @@ class Snapshots:
 
     def prune(self, base_offsets: Iterable[int]) -> None:
         """Keep those that a segment starts with, and the newest."""
-        with self._lock:
+        with _lock:
             keep = {*base_offsets, *self.offsets[-1:]}
             stale = [offset for offset in self.offsets if offset not in keep]
             self.offsets = [offset for offset in self.offsets if offset in keep]

@@ -26,14 +26,17 @@ from klamm.storage.segments.segment import (
 _LOG_FILE_LAST = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
 
 
+_lock = threading.Lock()
+"""Of all logs: it is held for a moment only, and never while a file is touched."""
+
+
 class DeletedFiles:
     """Files that have their `.deleted` names and wait to be removed."""
 
-    __slots__ = ("_entries", "_lock")
+    __slots__ = ("_entries",)
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, str]] = []
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -46,12 +49,12 @@ class DeletedFiles:
                 path = segment.path(suffix)
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(path, path + DELETED_SUFFIX)
-                    with self._lock:
+                    with _lock:
                         self._entries.append((due_ms, path + DELETED_SUFFIX))
 
     def remove_due(self, now_ms: int) -> int | None:
         """Remove what is due; returns when the next is, if any is left."""
-        with self._lock:
+        with _lock:
             due = [path for due_ms, path in self._entries if due_ms <= now_ms]
             self._entries = [entry for entry in self._entries if entry[0] > now_ms]
             next_ms = min((due_ms for due_ms, _ in self._entries), default=None)

@@ -35,6 +35,10 @@ class _Resident(NamedTuple):
     positions: array[int]
 
 
+_NOTHING = _Resident(0, array("I"), array("I"))
+"""Of all indexes without entries: most partitions of a broker that has many are empty. Never changed."""
+
+
 class OffsetIndex:
     __slots__ = ("_lock", "_resident", "_written", "path")
 
@@ -42,7 +46,7 @@ class OffsetIndex:
         """`entries` are in the file already."""
         self.path = path
         self._written = entries
-        self._resident = _Resident(entries, array("I"), array("I"))
+        self._resident = _Resident(entries, array("I"), array("I")) if entries else _NOTHING
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -51,6 +55,8 @@ class OffsetIndex:
     def append(self, relative_offset: int, position: int) -> None:
         with self._lock:
             resident = self._resident
+            if resident is _NOTHING:
+                resident = self._resident = _Resident(0, array("I"), array("I"))
             resident.offsets.append(relative_offset)
             resident.positions.append(position)
             if resident.first + len(resident.offsets) - self._written >= PENDING_LIMIT:
