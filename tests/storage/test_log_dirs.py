@@ -133,6 +133,16 @@ def test_the_first_flush_keeps_a_log_that_was_closed_empty(tmp_path: Path, synce
     assert {str(path) for path in wanted} <= set(synced)
 
 
+def test_a_log_that_begins_at_its_leaders_offset_knows_its_topic_after_a_crash(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    place, topic_id = TopicPartition("t", 0), new_topic_id()
+    host.dirs.create_log(place, topic_id, CONFIG)
+    host.dirs.start_at({place: 70})
+    host.crash()
+    log = host.start().logs[place]
+    assert (log.topic_id, log.log_end_offset) == (topic_id, 70)
+
+
 def test_a_log_that_cannot_be_made_does_not_keep_others_from_it(tmp_path: Path) -> None:
     host = Host(tmp_path)
     (tmp_path / "t-1").write_text("in the way")

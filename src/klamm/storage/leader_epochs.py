@@ -93,9 +93,13 @@ class LeaderEpochs:
 
     def replace_by(self, other: LeaderEpochs) -> None:
         """Take over the entries of `other`, from another file."""
-        with self._lock:
-            self._is_dirty = self._is_dirty or self._entries != other.entries
+        with _lock:
             self._entries = other.entries
+
+    def go_on_in(self, other: LeaderEpochs) -> None:
+        """Write to the file of `other` from here on."""
+        self.path = other.path
+        self._saved = other._saved
 
     def save(self) -> None:
         """Write the file if anything changed; blocks."""

@@ -376,7 +376,7 @@ class Log(LogEnd):
                     return None
                 put_away_as = self._segments.go_on_in(copy._segments)
                 self._disk.go_on_in(copy._disk)
-                self.epochs.path = copy.epochs.path
+                self.epochs.go_on_in(copy.epochs)
                 self._roll_jitter_ms = copy._roll_jitter_ms
             copy.failure = "it has become the log"
             on_moved()
@@ -500,8 +500,11 @@ class Log(LogEnd):
 
     def _begin_anew(self, base_offset: int, log_start_offset: int, now_ms: int) -> None:
         """Drop all; the next batch has `base_offset` or a higher one."""
-        directory = self._segments.directory
+        directory, unmade = self._segments.directory, self._unmade
         with self._segments.names_lock, self._lock:
+            if unmade is not None and unmade.topic_id is not None:
+                # The first segment, which would have named the topic, is never made.
+                write_partition_metadata(self._file(PARTITION_METADATA_FILE), unmade.topic_id)
             self._segments.drop_all(now_ms + self.config.file_delete_delay_ms)
             self._segments.restart(self._make_segment(base_offset, now_ms))
             self._disk.files_made += 1
