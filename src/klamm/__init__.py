@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from klamm.client.admin.types import LogDirectory as LogDirectory
     from klamm.client.admin.types import NewTopic as NewTopic
     from klamm.client.admin.types import PartitionDescription as PartitionDescription
+    from klamm.client.admin.types import PartitionReassignment as PartitionReassignment
     from klamm.client.admin.types import ReplicaSize as ReplicaSize
     from klamm.client.admin.types import ResourceType as ResourceType
     from klamm.client.admin.types import TopicDescription as TopicDescription
@@ -88,8 +89,8 @@ _NAMES_BY_HOME = {
         "ActiveProducer BrokerDescription BrokerVersions ClusterDescription ConfigChange "
         "ConfigEntry ConfigResource ConfigSource ConfigSynonym ConfigType CreatedTopic "
         "GroupDescription GroupListing "
-        "GroupMember LogDirectory NewTopic PartitionDescription ReplicaSize ResourceType "
-        "TopicDescription VersionRange"
+        "GroupMember LogDirectory NewTopic PartitionDescription PartitionReassignment ReplicaSize "
+        "ResourceType TopicDescription VersionRange"
     ),
     "klamm.client.errors": (
         "AuthenticationFailed AuthorizationFailed BatchFailed BrokerError BufferFull ClaimRevoked "

@@ -48,6 +48,18 @@ from klamm.protocol.messages.k32_describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from klamm.protocol.messages.k43_elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from klamm.protocol.messages.k45_alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
 from klamm.protocol.messages.k75_describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsResponse,
@@ -354,6 +366,67 @@ async def test_a_broker_is_asked_about_itself(cluster, admin):
     assert failed.value.errors[ConfigResource.broker(7)].code is ErrorCode.BROKER_NOT_AVAILABLE
     with pytest.raises(ClientMisused):
         await admin.describe_config("orders")  # type: ignore[arg-type]
+
+
+# ---- elections and reassignments
+
+
+def elections(*codes):
+    return ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic="orders",
+                partition_result=[
+                    PartitionResult(partition_id=number, error_code=code, error_message=None)
+                    for number, code in enumerate(codes)
+                ],
+            )
+        ]
+    )
+
+
+async def test_an_election_without_the_replica_fails_at_once(cluster, admin):
+    """Its error is retriable, but the broker may be away for long."""
+    codes = [ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
+    cluster.handlers[ApiKey.ELECT_LEADERS] = lambda broker, request: elections(*codes)
+    partitions = [TopicPartition("orders", number) for number in range(3)]
+    for asked in (partitions, None):
+        with pytest.raises(BatchFailed) as failed:
+            await admin.elect_leaders(asked)
+        assert failed.value.results == {partitions[0]: True, partitions[1]: False}
+        assert failed.value.errors[partitions[2]].code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    assert len(cluster.requests(ElectLeadersRequest)) == 2
+
+
+async def test_elections_are_asked_of_the_new_controller(cluster, admin):
+    def elect(broker, request):
+        cluster.controller = 2
+        return elections(ErrorCode.NONE) if broker == 2 else ElectLeadersResponse(error_code=41)
+
+    cluster.handlers[ApiKey.ELECT_LEADERS] = elect
+    assert await admin.elect_leaders([ORDERS], unclean=True) == {ORDERS: True}
+    asked = cluster.requests(ElectLeadersRequest)
+    assert [(broker, request.election_type) for broker, request in asked] == [(1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_a_reassignment_that_is_cancelled_already(cluster, admin, is_lost):
+    """It counts as cancelled if the answer to an earlier attempt was lost."""
+
+    def cancel(broker, request):
+        if is_lost and len(cluster.requests(AlterPartitionReassignmentsRequest)) == 1:
+            return HANG_UP
+        code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        one = ReassignablePartitionResponse(partition_index=0, error_code=code, error_message=None)
+        topic = ReassignableTopicResponse(name="orders", partitions=[one])
+        return AlterPartitionReassignmentsResponse(error_message=None, responses=[topic])
+
+    cluster.handlers[ApiKey.ALTER_PARTITION_REASSIGNMENTS] = cancel
+    if is_lost:
+        await admin.alter_partition_reassignments({ORDERS: None})
+    else:
+        with pytest.raises(BatchFailed, match="cancelling the reassignment of orders-0"):
+            await admin.alter_partition_reassignments({ORDERS: None})
 
 
 # ---- pages

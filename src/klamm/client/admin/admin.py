@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 
-from klamm.client.admin import cluster, storage
+from klamm.client.admin import cluster, replicas, storage
 from klamm.client.admin import configs as configs_module
 from klamm.client.admin import groups as groups_module
 from klamm.client.admin import offsets as offsets_module
@@ -30,6 +30,7 @@ from klamm.client.admin.types import (
     LogDirectory,
     NewTopic,
     OffsetSpec,
+    PartitionReassignment,
     ResourceType,
     SettingValue,
     TopicDescription,
@@ -55,7 +56,7 @@ KIND = "admin"
 
 
 class Admin(AsyncFace):
-    """Administers a cluster: topics, settings, groups, offsets, records, log directories.
+    """Administers a cluster: topics, replicas, settings, groups, offsets, records, log directories.
 
     A method with a name in the singular is about one item, and raises that item's error. A method with a name
     in the plural is about several items, and returns a dict with the result of each. If any item failed, it
@@ -219,6 +220,54 @@ class Admin(AsyncFace):
         await topics_module.create_partitions(
             await self._ready(), as_name(topic, "topic"), total, assignments, validate_only, timeout
         )
+
+    # ---- leaders and replicas
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[PartitionLike] | None = None,
+        *,
+        unclean: bool = False,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, bool]:
+        """Make the preferred replica of each partition, the first of its replicas, the leader again.
+
+        With `unclean`, partitions without a leader get any replica that is alive instead. Records are lost
+        then. The result is True for a partition that has a new leader, and False for one that needed none.
+        None for the partitions means all that need an election. BatchFailed names the partitions whose
+        replicas are not alive or not in sync.
+        """
+        wanted = None if partitions is None else as_partitions(partitions)
+        return await replicas.elect_leaders(await self._ready(), wanted, unclean, timeout)
+
+    async def alter_partition_reassignments(
+        self,
+        targets: Mapping[PartitionT, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Move partitions to other brokers: {("orders", 0): [2, 3, 1]}. None instead of brokers cancels.
+
+        The first broker becomes the preferred replica. The brokers may be more or fewer than before, unless
+        `allow_replication_factor_change` is false. Returns when the moves have begun;
+        `list_partition_reassignments` names those that are not complete. BatchFailed names the partitions
+        that cannot be moved, and those whose move cannot be cancelled, because there is none.
+        """
+        wanted = {
+            as_partition(partition): None if brokers is None else several(brokers, "broker")
+            for partition, brokers in targets.items()
+        }
+        await replicas.alter_partition_reassignments(
+            await self._ready(), wanted, allow_replication_factor_change, timeout
+        )
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[PartitionLike] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The partitions that are on the way to other brokers. None means all; others are left out."""
+        wanted = None if partitions is None else as_partitions(partitions)
+        return await replicas.list_partition_reassignments(await self._ready(), wanted, timeout)
 
     # ---- settings
 

@@ -61,7 +61,14 @@ class Again:
     error: ClientError
 
 
-Outcome: TypeAlias = Value | ClientError | Again
+@dataclass(frozen=True, slots=True)
+class Final:
+    """The outcome of an item that has failed for good, even if its error is retriable."""
+
+    error: ClientError
+
+
+Outcome: TypeAlias = Value | ClientError | Again | Final
 Outcomes: TypeAlias = Mapping[Item, Outcome[Value]]
 
 
@@ -268,7 +275,7 @@ class AdminCalls:
             return {group: await ask(broker, items)}
 
         outcome = (await self.ask_coordinators([group], ask_about_group))[group]
-        if isinstance(outcome, ClientError | Again):
+        if isinstance(outcome, ClientError | Again | Final):
             return dict.fromkeys(items, outcome)
         if any(getattr(one, "code", None) in _MOVED for one in outcome.values()):
             self.network.forget_coordinator(group)
@@ -301,8 +308,8 @@ class _OpenItems(Generic[Item, Value]):
             if isinstance(outcome, Again) or (isinstance(outcome, ClientError) and _will_pass(outcome)):
                 self._last[item] = outcome.error if isinstance(outcome, Again) else outcome
                 still_open.append(item)
-            elif isinstance(outcome, ClientError):
-                self._errors[item] = outcome
+            elif isinstance(outcome, ClientError | Final):
+                self._errors[item] = outcome.error if isinstance(outcome, Final) else outcome
             else:
                 self._results[item] = outcome
         self.pending = still_open

@@ -123,6 +123,15 @@ class TopicDescription:
     partitions: tuple[PartitionDescription, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionReassignment:
+    """A partition that is on the way to other brokers. `replicas` are all that it has meanwhile."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
 # ---- configurations
 
 

@@ -16,7 +16,7 @@ from klamm.config.client_config import Bootstrap, ConfigGiven
 
 @documented_by(AsyncAdmin)
 class Admin(PlainFace):
-    """Administers a cluster: topics, settings, groups, offsets, records, log directories.
+    """Administers a cluster: topics, replicas, settings, groups, offsets, records, log directories.
 
     A method with a name in the singular is about one item, and raises that item's error. A method with a name
     in the plural is about several items, and returns a dict with the result of each. If any item failed, it
@@ -60,6 +60,12 @@ class Admin(PlainFace):
     describe_topic = blocking(AsyncAdmin.describe_topic)
     describe_topics = blocking(AsyncAdmin.describe_topics)
     create_partitions = blocking(AsyncAdmin.create_partitions)
+
+    # ---- leaders and replicas
+
+    elect_leaders = blocking(AsyncAdmin.elect_leaders)
+    alter_partition_reassignments = blocking(AsyncAdmin.alter_partition_reassignments)
+    list_partition_reassignments = blocking(AsyncAdmin.list_partition_reassignments)
 
     # ---- settings
 
