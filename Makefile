@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: setup-run ## start a broker with live topics, and pipelines on Spark that read them
+demo: setup-run ## start three brokers with live topics, and pipelines on Spark that read them
 	@.venv/bin/python -m klamm.cli.demo
 
 test: setup lint ## check the code, then run the tests

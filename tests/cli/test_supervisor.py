@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
-from klamm.cli.supervisor import BrokerPlan, CannotRun, Supervisor
+from klamm.cli.supervisor import BrokerPlan, CannotRun, RunningBroker, Supervisor
 
 TALKS = """
 import pathlib, signal, sys
@@ -31,10 +31,13 @@ def plan(broker_id: int, program: str, *arguments: str) -> BrokerPlan:
 
 def test_a_broker_that_prints_much_is_never_blocked(tmp_path: Path) -> None:
     said: list[str] = []
+    ready: list[RunningBroker] = []
     printed = tmp_path / "printed"
 
     async def run() -> None:
-        supervisor = Supervisor([plan(1, TALKS, str(printed))], restarts=False, say=said.append)
+        supervisor = Supervisor(
+            [plan(1, TALKS, str(printed))], restarts=False, say=said.append, ready=ready.extend
+        )
         running = asyncio.create_task(supervisor.run())
         await until(printed.exists, "all is printed")
         supervisor.stop()
@@ -42,12 +45,12 @@ def test_a_broker_that_prints_much_is_never_blocked(tmp_path: Path) -> None:
 
     asyncio.run(run())
     assert sum("more than a pipe holds" in line for line in said) == 20_000
-    assert "klamm: 1 brokers listen on here:1" in said and "the last line" in said
+    assert [(one.id, one.address) for one in ready] == [(1, "here:1")] and "the last line" in said
 
 
 def test_one_that_ends_at_once_ends_all() -> None:
     async def run() -> None:
-        supervisor = Supervisor([plan(1, WAITS), plan(2, ENDS)], restarts=True, say=print)
+        supervisor = Supervisor([plan(1, WAITS), plan(2, ENDS)], restarts=True, say=print, ready=print)
         with pytest.raises(CannotRun, match="broker 2 ended with status 3 before it served"):
             await supervisor.run()
 
@@ -56,7 +59,7 @@ def test_one_that_ends_at_once_ends_all() -> None:
 
 def test_a_stop_before_anyone_serves_ends_all() -> None:
     async def run() -> None:
-        supervisor = Supervisor([plan(1, WAITS), plan(2, WAITS)], restarts=True, say=print)
+        supervisor = Supervisor([plan(1, WAITS), plan(2, WAITS)], restarts=True, say=print, ready=print)
         running = asyncio.create_task(supervisor.run())
         await until(lambda: len(supervisor._processes) == 2, "both are started")
         supervisor.stop()

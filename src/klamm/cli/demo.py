@@ -1,40 +1,63 @@
-"""`make demo`: a broker with live topics to point a client at, and pipelines on Spark that read them.
+"""`make demo`: three brokers with live topics to point a client at, and pipelines on Spark that read them.
 
-Three topics get new records all the time, and one consumer group commits more slowly than they arrive, so
-that it has lag. The pipelines are the project of `klamm pipeline init` and one more, run by `klamm pipeline
-run` in a process of its own, which shows their status; without Spark or Java that process says what is
-missing, and the broker runs on. The data is in a temporary directory, which is deleted at the end.
+The brokers are one cluster, run as `klamm up --brokers 3` does: one that dies is started again. Three topics
+get new records all the time, and one consumer group commits more slowly than they arrive, so that it has
+lag. The pipelines are the project of `klamm pipeline init` and one more, run by `klamm pipeline run` in a
+process of its own, which shows their status; without Spark or Java that process says what is missing, and
+the brokers run on. The data is in a temporary directory, which is deleted at the end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from klamm.cli.pipelines.events import Event, click, order
 from klamm.cli.pipelines.scaffold import make_project
+from klamm.cli.supervisor import (
+    CannotRun,
+    RunningBroker,
+    Supervisor,
+    check_ports,
+    plan_brokers,
+    this_program,
+)
 from klamm.client.admin.types import NewTopic
+from klamm.client.errors import ClientError
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.producer import Producer
-from klamm.node.broker import CannotStart
 from klamm.pipelines.project import Project
-from klamm.testing.broker import Broker
 
+BROKERS = 3
+HOST = "127.0.0.1"
 PREFERRED_PORT = 9092
+REPLICAS = 3
+FEWEST_IN_SYNC = 2
+SETTINGS = {
+    "default.replication.factor": REPLICAS,
+    "min.insync.replicas": FEWEST_IN_SYNC,
+    # Whoever tries a consumer sees its records at once.
+    "group.initial.rebalance.delay.ms": 0,
+}
 PARTITIONS = 3
 TICK_S = 0.2
 LAGGING_GROUP = "demo-billing"
 LAGGING_TOPIC = "orders"
 COMMIT_EVERY_TICKS = 25
+COMMIT_PATIENCE_S = 5.0
 PROJECT = "shop"
+LOG_FILE = "brokers.log"
 
 STOP_PATIENCE_S = 12.0
 """How long the pipelines may take to stop; after that they are killed, as their data is deleted anyway."""
@@ -87,45 +110,96 @@ MADE_TOPICS = ("revenue", "page-views")
 
 
 def main() -> int:
-    broker = _start()
-    if broker is None:
-        return 1
     stop = threading.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, lambda *_: stop.set())
-    try:
-        with tempfile.TemporaryDirectory(prefix="klamm-demo-") as folder:
-            _run(broker.bootstrap, Path(folder) / PROJECT, stop)
-    finally:
-        broker.__exit__()
+    with tempfile.TemporaryDirectory(prefix="klamm-demo-") as folder:
+        cluster = _Cluster(Path(folder), _choose_port())
+        try:
+            brokers = cluster.wait_until_ready(stop)
+            if brokers:
+                _run(brokers, Path(folder) / PROJECT, stop)
+        except CannotRun as error:
+            print(f"klamm: {error}", file=sys.stderr)
+            return 1
+        finally:
+            cluster.stop()
     print("\nThe demo is over; its data is gone.", flush=True)
     return 0
 
 
-def _start() -> Broker | None:
-    for port in (PREFERRED_PORT, 0):
-        settings: dict[str, str | int] = {
-            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
-            "offsets.topic.num.partitions": 50,
-        }
+def _choose_port() -> int:
+    """The port of the first broker; 0 has each broker choose one."""
+    try:
+        check_ports(BROKERS, HOST, PREFERRED_PORT)
+    except CannotRun:
+        last = PREFERRED_PORT + BROKERS - 1
+        print(f"Not all of the ports {PREFERRED_PORT} to {last} are free, so the demo uses others.")
+        return 0
+    return PREFERRED_PORT
+
+
+class _Cluster:
+    """The brokers' processes, watched by an event loop in a thread of its own."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        settings = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
+        self._log_file = folder / LOG_FILE
+        self._log = self._log_file.open("ab")
+        self._supervisor = Supervisor(
+            plan_brokers(BROKERS, HOST, port, folder, settings, this_program()),
+            restarts=True,
+            say=lambda line: print(line, flush=True),
+            ready=self._note_brokers,
+            log=self._log,
+        )
+        self._loop = asyncio.new_event_loop()
+        self._brokers: Sequence[RunningBroker] = ()
+        self._failure: CannotRun | None = None
+        self._is_settled = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="brokers")
+        self._thread.start()
+
+    def _run(self) -> None:
         try:
-            return Broker(settings).start()
-        except CannotStart as error:
-            if port == 0:
-                print(f"klamm: {error}", file=sys.stderr)
-            else:
-                print(f"Port {PREFERRED_PORT} is taken, so the demo uses a free one.")
-    return None
+            self._loop.run_until_complete(self._supervisor.run())
+        except CannotRun as failure:
+            self._failure = failure
+        finally:
+            self._is_settled.set()
+            self._loop.close()
+            self._log.close()
+
+    def _note_brokers(self, brokers: Sequence[RunningBroker]) -> None:
+        self._brokers = brokers
+        self._is_settled.set()
+
+    def wait_until_ready(self, stop: threading.Event) -> Sequence[RunningBroker]:
+        """The brokers once they serve; none if the demo was stopped before. CannotRun if one ends at once."""
+        while not self._is_settled.wait(TICK_S):
+            if stop.is_set():
+                return ()
+        if self._failure is not None:
+            said = self._log_file.read_text(errors="replace").strip().rpartition("\n")[2]
+            raise CannotRun(f"{self._failure}: {said}") from self._failure
+        return self._brokers
+
+    def stop(self) -> None:
+        """Stop the brokers one after the other."""
+        with suppress(RuntimeError):  # the loop is closed: they have ended already
+            self._loop.call_soon_threadsafe(self._supervisor.stop)
+        self._thread.join()
 
 
-def _run(bootstrap: str, project: Path, stop: threading.Event) -> None:
+def _run(brokers: Sequence[RunningBroker], project: Path, stop: threading.Event) -> None:
     """Create the topics, start the pipelines, and send events until the demo is stopped."""
+    bootstrap = ",".join(broker.address for broker in brokers)
     make_demo_project(bootstrap, project)
-    with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+    with Admin(bootstrap) as admin, Producer(bootstrap, acks="all") as producer:
         admin.create_topics([NewTopic(name, partitions=PARTITIONS) for name in (*TOPICS, *MADE_TOPICS)])
         feed = _Feed(admin, producer)
         feed.tick()
-        _print_welcome(bootstrap, project)
+        _print_welcome(brokers, project)
         pipelines = _Pipelines(project)
         try:
             while not stop.wait(TICK_S):
@@ -161,7 +235,8 @@ class _Feed:
             # Commit half of the new records: a partition gets about a third of a topic's records.
             offset = self._ticks * TOPICS[LAGGING_TOPIC][1] // (2 * PARTITIONS)
             offsets = {(LAGGING_TOPIC, number): offset for number in range(PARTITIONS)}
-            self._admin.alter_group_offsets(LAGGING_GROUP, offsets)
+            with suppress(ClientError):  # too many brokers are down; the next commit will do
+                self._admin.alter_group_offsets(LAGGING_GROUP, offsets, timeout=COMMIT_PATIENCE_S)
 
 
 class _Pipelines:
@@ -179,7 +254,8 @@ class _Pipelines:
         if not self._has_ended and self._process.poll() is not None:
             self._has_ended = True
             print(
-                "The pipelines do not run; the broker and its topics go on. Ctrl-C ends the demo.", flush=True
+                "The pipelines do not run; the brokers and their topics go on. Ctrl-C ends the demo.",
+                flush=True,
             )
 
     def stop(self) -> None:
@@ -188,22 +264,35 @@ class _Pipelines:
             try:
                 self._process.wait(STOP_PATIENCE_S)
             except subprocess.TimeoutExpired:
-                self._process.kill()
+                os.killpg(self._process.pid, signal.SIGKILL)  # with the Java of Spark
                 self._process.wait()
 
 
-def _print_welcome(bootstrap: str, project: Path) -> None:
+def _print_welcome(brokers: Sequence[RunningBroker], project: Path) -> None:
     python = Path(sys.executable)
+    klamm = python.with_name("klamm")
     table = project / "tables/orders"
+    bootstrap = brokers[0].address
+    victim = brokers[-1]
+    rows = "\n                ".join(
+        f"{broker.id}  {broker.address}  process {broker.process_id}" for broker in brokers
+    )
     print(
         f"""
-Klamm is running.
+Klamm is running: {BROKERS} brokers as one cluster.
 
-  bootstrap     {bootstrap}
+  brokers       {rows}
   topics        {", ".join(TOPICS)}   (new records arrive all the time)
+                each has {REPLICAS} replicas, and min.insync.replicas={FEWEST_IN_SYNC}: any one broker may die
   group         {LAGGING_GROUP}   (reads {LAGGING_TOPIC}, and falls behind)
+  log           {project.with_name(LOG_FILE)}
 
-Point any Kafka client at it. For example, in Python:
+See the cluster, kill a broker, and see the others take over. It is started again, and catches up:
+
+  {klamm} cluster status --bootstrap {bootstrap}
+  kill -9 {victim.process_id}   # broker {victim.id}
+
+Point any Kafka client at one of the brokers. For example, in Python:
 
   import klamm
   with klamm.Consumer("{bootstrap}", group="me", topics=["orders"], start="earliest") as consumer:
@@ -223,7 +312,7 @@ When rows have come out, ask for them in another terminal:
 
   {python} -c "import pyarrow.parquet as p; print(p.read_table('{table}').group_by('item').aggregate([('amount', 'sum')]).to_pylist())"
   duckdb -c "select item, count(*), sum(amount) from read_parquet('{table}/**/*.parquet') group by item"
-  {python.with_name("klamm")} pipeline status --project {project}
+  {klamm} pipeline status --project {project}
 
 Ctrl-C ends the demo.
 """,  # noqa: E501 (a command to copy is one line)

@@ -4,7 +4,7 @@ The brokers share one coordination store, an SQLite file beside their data direc
 session of its own, so that Ctrl-C reaches the supervisor only, which stops the brokers one after the other:
 each can hand its leaders over to the next. Each broker's standard input is a pipe from the supervisor. It
 ends when the supervisor dies, however it dies, and then the broker stops, too. What a broker logs goes to the
-standard error of the supervisor, as it comes.
+standard error of the supervisor, as it comes, or to a file.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, NamedTuple
 
 from klamm.config.loading import BrokerConfig
 from klamm.server.listener import why_cannot_listen
@@ -134,6 +135,14 @@ def plan_brokers(
     ]
 
 
+class RunningBroker(NamedTuple):
+    """A broker that serves. Its process id is another after a restart."""
+
+    id: int
+    address: str
+    process_id: int
+
+
 class _BrokerProcess:
     """One run of a broker. Its standard output is read until it ends, so that it never blocks."""
 
@@ -178,10 +187,22 @@ class _BrokerProcess:
 
 
 class Supervisor:
-    def __init__(self, plans: Sequence[BrokerPlan], *, restarts: bool, say: Callable[[str], None]) -> None:
+    """`say` gets each line to print, `ready` the brokers once all of them serve. Brokers log to `log`."""
+
+    def __init__(
+        self,
+        plans: Sequence[BrokerPlan],
+        *,
+        restarts: bool,
+        say: Callable[[str], None],
+        ready: Callable[[Sequence[RunningBroker]], None],
+        log: IO[bytes] | None = None,
+    ) -> None:
         self._plans = plans
         self._restarts = restarts
         self._say = say
+        self._ready = ready
+        self._log = log
         self._stopping = asyncio.Event()
         self._processes: dict[int, _BrokerProcess] = {}
         self._addresses = {plan.id: plan.address for plan in plans}
@@ -191,7 +212,7 @@ class Supervisor:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Start all brokers, say where they listen, and keep them running until `stop`.
+        """Start all brokers, tell `ready`, and keep them running until `stop`.
 
         Raises CannotRun if a broker does not come up the first time; then none is left running.
         """
@@ -203,7 +224,12 @@ class Supervisor:
             if not everyone.done():
                 return
             everyone.result()
-            self._say_ready()
+            self._ready(
+                [
+                    RunningBroker(plan.id, self._addresses[plan.id], self._processes[plan.id].process.pid)
+                    for plan in self._plans
+                ]
+            )
             tasks = [asyncio.create_task(self._keep(plan)) for plan in self._plans]
             await stopping
         finally:
@@ -212,17 +238,13 @@ class Supervisor:
             await asyncio.gather(*tasks, everyone, stopping, return_exceptions=True)
             await self._stop_all()
 
-    def _say_ready(self) -> None:
-        addresses = ",".join(self._addresses[plan.id] for plan in self._plans)
-        self._say(f"klamm: {len(self._plans)} brokers listen on {addresses}")
-
     async def _start(self, plan: BrokerPlan) -> None:
         """Start one broker, and return when it serves. It keeps a free port that it has chosen."""
         process = await asyncio.create_subprocess_exec(
             *plan.words(self._addresses[plan.id]),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=None,
+            stderr=self._log,
             start_new_session=True,
         )
         broker = self._processes[plan.id] = _BrokerProcess(plan, process, self._say)
@@ -267,7 +289,14 @@ def _why(status: int) -> str:
 
 async def supervise(plans: Sequence[BrokerPlan], *, restarts: bool) -> None:
     """Run the brokers until SIGTERM or SIGINT."""
-    supervisor = Supervisor(plans, restarts=restarts, say=lambda line: print(line, flush=True))
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    def ready(brokers: Sequence[RunningBroker]) -> None:
+        say(f"klamm: {len(brokers)} brokers listen on {','.join(broker.address for broker in brokers)}")
+
+    supervisor = Supervisor(plans, restarts=restarts, say=say, ready=ready)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
