@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -44,7 +44,8 @@ KEPT_LINES = 200
 
 
 class Cluster:
-    """A cluster of `brokers`. `config` has Kafka's key names and holds for all brokers."""
+    """A cluster of `brokers`. `config` has Kafka's key names and holds for all brokers. `racks` has the rack
+    of each broker."""
 
     def __init__(
         self,
@@ -54,7 +55,10 @@ class Cluster:
         as_processes: bool = False,
         data_dir: Path | str | None = None,
         coordination: str | None = None,
+        racks: Sequence[str] | None = None,
     ) -> None:
+        if racks is not None and len(racks) != brokers:
+            raise ValueError(f"{len(racks)} racks are named for {brokers} brokers")
         self._owns_data_dir = data_dir is None
         self.data_dir = (
             Path(tempfile.mkdtemp(prefix="klamm-cluster-")) if data_dir is None else Path(data_dir)
@@ -67,6 +71,7 @@ class Cluster:
             "offsets.topic.replication.factor": str(min(brokers, 3)),
             **{name: as_text(value) for name, value in (config or {}).items()},
         }
+        self._racks = racks
         self._links = Links()
         kind = _BrokerInProcess if as_processes else _BrokerInThread
         ports = _free_ports(2 * brokers)
@@ -86,6 +91,7 @@ class Cluster:
             "listeners": f"PLAINTEXT://127.0.0.1:{port},BROKERS://127.0.0.1:{port_for_brokers}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},BROKERS://127.0.0.1:{proxy}",
             "inter.broker.listener.name": "BROKERS",
+            **({} if self._racks is None else {"broker.rack": self._racks[broker_id - 1]}),
             **self._config,
         }
 
