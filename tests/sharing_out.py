@@ -2,7 +2,8 @@
 
 Each file is run by one process. All files that need a Spark session are run by the same process, because a
 start of Spark takes as long as hundreds of other tests; and first, because together they take longest. The
-files that need an Apache Kafka and can share it are run by the same process, too.
+files that need an Apache Kafka and can share it are run by the same process, too; so are those that need a
+cluster of three.
 
 The process with Spark gets no tests of our client: those look for sockets and threads that a client has left
 behind, and py4j, through which Python talks to Spark, opens and closes its own in the background.
@@ -27,16 +28,18 @@ WITH_KAFKA = (
     "tests/peers/test_refused_batches.py",
     "tests/spark/test_source_transactions.py",
 )
+WITH_KAFKA_CLUSTER = ("tests/client/cluster/",)
 LOOKING_FOR_LEAKS = ("tests/client/",)
 
 SPARK = "spark"
+KAFKA_CLUSTER = "tests/client/ with three brokers of Apache Kafka"
 KAFKA = "tests/client/ with Apache Kafka"
 """The names of the shares that are more than a file."""
 
 
 def turn(nodeid: str) -> int:
     """The order of tests in several processes: with Spark, with Apache Kafka, of our client, all others."""
-    if nodeid.startswith(WITH_KAFKA):
+    if nodeid.startswith((*WITH_KAFKA, *WITH_KAFKA_CLUSTER)):
         return 1
     if nodeid.startswith(WITH_SPARK):
         return 0
@@ -54,6 +57,8 @@ class SharingOut(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(WITH_KAFKA):
             return KAFKA
+        if nodeid.startswith(WITH_KAFKA_CLUSTER):
+            return KAFKA_CLUSTER
         return SPARK if nodeid.startswith(WITH_SPARK) else nodeid.partition("::")[0]
 
     def _assign_work_unit(self, node: WorkerController) -> None:

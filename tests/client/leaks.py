@@ -22,7 +22,7 @@ LISTENING = "0A"
 
 NOT_OF_CLIENTS = (
     *("klamm-broker", "klamm-store", "klamm-worker", "klamm-opener", "klamm-flush", "klamm-recovery"),
-    *("klamm-closing", "uvloop_", "asyncio_"),
+    *("klamm-closing", "klamm-watchdog", "uvloop_", "asyncio_"),
 )
 """Threads of the broker in this process, and those that asyncio's loop keeps for looking up names. The loops
 of plain clients need none: uvloop looks up names by itself."""
@@ -52,6 +52,12 @@ def client_sockets() -> dict[str, str]:
         if local not in listening:
             found[inode] = f"{int(local, 16)} to {int(remote, 16)}" if local else "not connected"
     return found
+
+
+def remote_port(ends: str) -> int | None:
+    """The port that a socket of `client_sockets` is connected to."""
+    remote = ends.rpartition(" to ")[2]
+    return int(remote) if remote.isdigit() else None
 
 
 def _rows(table: str) -> list[list[str]]:
@@ -105,9 +111,12 @@ def nothing_complains(generations: int = ALL) -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing_leaks(
-    loop: asyncio.AbstractEventLoop | None = None, patience_s: float = PATIENCE_S
+    loop: asyncio.AbstractEventLoop | None = None,
+    patience_s: float = PATIENCE_S,
+    to_ports: Collection[int] | None = None,
 ) -> Iterator[None]:
-    """After the block there are no more sockets, threads or tasks (of `loop`) than before it."""
+    """After the block there are no more sockets, threads or tasks (of `loop`) than before it. With `to_ports`
+    only sockets to these ports count: others come and go in this process."""
     sockets, threads = client_sockets(), client_threads()
     tasks = tasks_of(loop)
     with nothing_complains(YOUNG):
@@ -115,7 +124,11 @@ def nothing_leaks(
         _wait_until_gone(lambda: client_threads() - threads, "threads", patience_s)
         _wait_until_gone(lambda: tasks_of(loop) - tasks, "tasks", patience_s)
         _wait_until_gone(
-            lambda: {key: ends for key, ends in client_sockets().items() if key not in sockets},
+            lambda: {
+                key: ends
+                for key, ends in client_sockets().items()
+                if key not in sockets and (to_ports is None or remote_port(ends) in to_ports)
+            },
             "sockets",
             patience_s,
         )

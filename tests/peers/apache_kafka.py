@@ -13,6 +13,8 @@ A second node, a broker without a controller of its own, can join the first:
     with ApacheKafka() as first, ApacheKafka(joins=first) as second:
         print(first.node_id, second.node_id)
 
+Three or more nodes of one quorum are in `apache_kafka_cluster.py`.
+
 The node lives in a temporary folder, listens on free loopback ports and is gone, with its folder, when the
 context ends. A start that fails raises PeerFailed with the end of the node's log. The client suites use it as
 the reference that Klamm is held against, and the bench as the peer it is measured against.
@@ -32,10 +34,11 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from tests.peers.kafka_jars import find_java, find_kafka_jars
 
-START_TIMEOUT_SECONDS = 60.0
+START_TIMEOUT_SECONDS = 120.0
 STOP_TIMEOUT_SECONDS = 20.0
 START_ATTEMPTS = 3  # a free port may be taken by someone else between the look and the bind
 LOG_TAIL_BYTES = 6_000
@@ -68,6 +71,15 @@ class PeerFailed(RuntimeError):
     """Apache Kafka is there but did not start as it should; the message ends with its log."""
 
 
+class QuorumMember(NamedTuple):
+    """A node's place in a quorum of several controllers."""
+
+    node_id: int
+    voters: Mapping[int, int]
+    """The ports of all controllers by node id."""
+    cluster_id: str
+
+
 class ApacheKafka:
     """One node of Apache Kafka. `properties` win over the defaults that suit a test."""
 
@@ -83,9 +95,11 @@ class ApacheKafka:
         scram_users: Mapping[str, str] | None = None,
         advertised_host: str = "127.0.0.1",
         joins: ApacheKafka | None = None,
+        quorum: QuorumMember | None = None,
     ) -> None:
         """`listeners`: their names and security protocols; what these need is in `properties`. `joins`: a
-        running node, whose cluster this one becomes the second broker of."""
+        running node, whose cluster this one becomes the second broker of. `quorum`: this node is one of
+        several controllers."""
         self._java = find_java()
         self._jars = find_kafka_jars(jars_dir)
         self._properties = dict(properties or {})
@@ -99,7 +113,10 @@ class ApacheKafka:
         self._advertised_host = advertised_host
         self._ports: dict[str, int] = {}
         self._joins = joins
+        self._quorum = quorum
         self.node_id = 1 if joins is None else joins.node_id + 1
+        if quorum is not None:
+            self.node_id = quorum.node_id
         self.cluster_id = ""
         self.controller = ""
         """Where the cluster's controller is, as controller.quorum.voters says it."""
@@ -144,9 +161,9 @@ class ApacheKafka:
     def start(self) -> None:
         """Format a fresh folder, start the node and return when it answers requests."""
         for attempt in range(1, START_ATTEMPTS + 1):
-            self._prepare()
+            self.prepare()
             try:
-                self._launch()
+                self.launch()
                 return
             except PeerFailed as failure:
                 port_was_taken = "Address already in use" in str(failure)
@@ -170,7 +187,15 @@ class ApacheKafka:
         if self._given_directory is None and self.directory != Path():
             shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _prepare(self) -> None:
+    def kill(self) -> None:
+        """End the node at once; its folder stays."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def prepare(self, formatted_like: ApacheKafka | None = None) -> None:
+        """Choose ports and format a fresh folder, or copy the format of another node, which is quicker."""
         if self._given_directory is not None:
             self.directory = self._given_directory
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -178,8 +203,14 @@ class ApacheKafka:
             self.directory = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         controller_port, *ports = free_ports(1 + len(self._listeners))
         self._ports = dict(zip(self._listeners, ports, strict=True))
-        if self._joins is None:
-            self.cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "a")
+        if self._quorum is not None:
+            controller_port = self._quorum.voters[self.node_id]
+            self.cluster_id = self._quorum.cluster_id
+            self.controller = ",".join(
+                f"{voter}@127.0.0.1:{port}" for voter, port in self._quorum.voters.items()
+            )
+        elif self._joins is None:
+            self.cluster_id = new_id()
             self.controller = f"{self.node_id}@127.0.0.1:{controller_port}"
         else:
             self.cluster_id, self.controller = self._joins.cluster_id, self._joins.controller
@@ -187,6 +218,19 @@ class ApacheKafka:
         settings = self._default_settings(controller_port) | self._properties
         server_properties = self.directory / "server.properties"
         server_properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        if formatted_like is None:
+            self._format(server_properties)
+        else:
+            self._copy_format(formatted_like)
+
+    def _copy_format(self, other: ApacheKafka) -> None:
+        shutil.copytree(other.data_dir, self.data_dir)
+        own = {"node.id": str(self.node_id), "directory.id": new_id()}
+        names = self.data_dir / "meta.properties"
+        lines = (line.partition("=") for line in names.read_text().splitlines())
+        names.write_text("".join(f"{name}{sign}{own.get(name, value)}\n" for name, sign, value in lines))
+
+    def _format(self, server_properties: Path) -> None:
         done = subprocess.run(
             [
                 *(self._java, "-Xmx128m", "-XX:TieredStopAtLevel=1", *self._common_options()),
@@ -241,7 +285,8 @@ class ApacheKafka:
             *("-cp", f"{self._jars}/*"),
         )
 
-    def _launch(self) -> None:
+    def launch(self) -> None:
+        """Start the node in its folder, also one that was killed, and return when it answers requests."""
         heap = f"{self._heap_mb}m"
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
@@ -266,6 +311,11 @@ class ApacheKafka:
 
     def _log_tail(self) -> str:
         return self.log_file.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+
+def new_id() -> str:
+    """An id of a cluster or a directory as Kafka makes them; none begins with a dash."""
+    return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=").replace("-", "a")
 
 
 def answers_api_versions(port: int, host: str = "127.0.0.1", timeout_seconds: float = 5.0) -> bool:

@@ -243,3 +243,14 @@ def test_a_cluster_that_cannot_start_says_why(
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_broker_has_its_rack() -> None:
+    with (
+        Cluster(2, racks=["cellar", "attic"]) as cluster,
+        klamm.Admin(cluster.bootstrap) as admin,
+    ):
+        brokers = admin.describe_cluster(timeout=PATIENCE_S).brokers
+        assert {one.broker_id: one.rack for one in brokers} == {1: "cellar", 2: "attic"}
+    with pytest.raises(ValueError, match="1 racks are named for 2 brokers"):
+        Cluster(2, racks=["cellar"])
