@@ -44,7 +44,7 @@ versions: setup ## test with the oldest and the newest version of each dependenc
 faults: setup ## kill -9 under load, many times over: MINUTES=n on a cluster, SEED=n for other faults
 	@.venv/bin/python -m pytest -m faults -o faulthandler_timeout=0 $(ARGS)
 
-simulate: setup-run ## HOURS=n of a simulated cluster under faults; SEED=n runs one seed again
+simulate: setup-run ## HOURS=n of a simulated cluster under faults, by WORKERS=n processes; SEED=n runs one seed again
 	@.venv/bin/python -m klamm.testing.simulation
 
 setup: .python-found ## set up all that the other targets need

@@ -11,6 +11,7 @@ from klamm.cluster.loading import prepare_store
 from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig
 from klamm.coordination.store import State
+from klamm.coordination.watchdog import LoopWatchdog
 from klamm.node import membership
 from klamm.node.membership import IdIsTaken, Membership
 from tests.cluster.model_sessions import SharedModel
@@ -33,6 +34,7 @@ class Member:
             self._new_store,
             self.cluster,
             session_timeout_s=session_timeout_s,
+            watchdog=LoopWatchdog(session_timeout_s),
             on_registered=self.events.append,
             on_lost=self._on_lost,
         )

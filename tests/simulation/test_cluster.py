@@ -11,20 +11,23 @@ from klamm.testing.simulation.cluster import Settings, SimulationFailed, simulat
 from klamm.testing.simulation.replica import Replica
 
 FIRST_SEED = int(os.environ.get("SEED", "1"))
-SEED_COUNT = 20
+SEED_COUNT = 4
 
 
 def test_a_cluster_under_faults_keeps_what_it_acknowledged_and_recovers() -> None:
     results = [simulate(seed) for seed in range(FIRST_SEED, FIRST_SEED + SEED_COUNT)]
-    assert sum(result.seconds for result in results) > 3 * 3600
+    assert sum(result.seconds for result in results) > 600 * SEED_COUNT
     # The runs are worth nothing if little happens in them.
     assert sum(result.elections for result in results) > 10 * SEED_COUNT
     assert sum(result.acknowledged for result in results) > 100 * SEED_COUNT
+    assert sum(result.commits for result in results) > 100 * SEED_COUNT
+    assert sum(result.rebalances for result in results) > 4 * SEED_COUNT
+    assert sum(result.fenced for result in results) > 0
     assert sum(result.read for result in results) >= sum(result.committed for result in results)
 
 
 def test_a_seed_runs_the_same_way_each_time() -> None:
-    settings = Settings(seconds=200)
+    settings = Settings(seconds=100)
     assert simulate(FIRST_SEED, settings) == simulate(FIRST_SEED, settings)
     assert simulate(FIRST_SEED, settings) != simulate(FIRST_SEED + 1, settings)
 
@@ -42,5 +45,5 @@ def test_a_failure_names_its_seed_and_the_last_events() -> None:
     settings = Settings(seconds=20, replica_class=DeafReplica)
     with pytest.raises(SimulationFailed, match=r"seed 3 failed: 120 s after healing") as caught:
         simulate(3, settings)
-    assert "heal everything" in str(caught.value)
+    assert "VIOLATION: 120 s after healing" in str(caught.value)
     assert "SEED=3" in str(caught.value)

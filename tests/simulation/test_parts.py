@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
 
+from klamm.coordination.store import (
+    Create,
+    NodeExists,
+    Operation,
+    SessionExpired,
+    State,
+    StoreError,
+    Unavailable,
+)
 from klamm.testing.simulation.disk import Record, SimulatedFile, SimulatedLog
 from klamm.testing.simulation.loop import NothingLeftToHappen, VirtualLoop
 from klamm.testing.simulation.network import Answer, Network, Node
-from klamm.testing.simulation.store import (
-    SESSION_TIMEOUT_S,
-    STORE,
-    Create,
-    SessionState,
-    Snapshot,
-    StoreServer,
-    StoreSession,
-)
+from klamm.testing.simulation.store import SESSION_TIMEOUT_S, STORE, SimulatedStore, StoreServer
 
 
 @pytest.fixture
@@ -177,34 +178,165 @@ def test_the_log_knows_where_its_epochs_ended() -> None:
     assert log.latest_epoch == 4, "an epoch without records goes with the truncation"
 
 
+# ---- processes
+
+
+class Process(Echo):
+    """Runs coroutines."""
+
+    def __init__(self, name: str, network: Network) -> None:
+        super().__init__(name, network)
+        self.errors: list[dict[str, Any]] = []
+        self.new_process_loop(self.errors.append)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        loop = self.process_loop
+        assert loop is not None
+        self.run(self.incarnation, lambda: self.tasks.append(loop.create_task(work)))
+
+    tasks: list[asyncio.Task[None]]
+
+
+@pytest.fixture
+def process(network: Network) -> Iterator[Process]:
+    process = Process("p", network)
+    process.tasks = []
+    yield process
+    process.dispose()
+
+
+def test_tasks_of_a_paused_process_wait_and_those_of_a_dead_one_never_go_on(
+    loop: VirtualLoop, process: Process
+) -> None:
+    rung: list[float] = []
+
+    async def ring() -> None:
+        try:
+            while True:
+                await asyncio.sleep(1)
+                rung.append(asyncio.get_running_loop().time())
+        finally:
+            rung.append(-1.0)
+
+    process.spawn(ring())
+    loop.run_for(2.5)
+    process.pause()
+    loop.run_for(10)
+    assert rung == [1.0, 2.0]
+    process.resume()
+    loop.run_for(0.1)
+    assert rung == [1.0, 2.0, 12.5]
+    process.stop()
+    loop.run_for(10)
+    assert rung == [1.0, 2.0, 12.5], "a process that was killed does not clean up"
+
+
+def test_what_a_task_raises_unseen_is_told(loop: VirtualLoop, process: Process) -> None:
+    async def fail() -> None:
+        raise ValueError("nobody has foreseen this")
+
+    process.spawn(fail())
+    loop.run_for(1)
+    process.tasks.clear()
+    assert [type(error["exception"]) for error in process.errors] == [ValueError]
+
+
 # ---- the store
 
 
-def test_a_session_that_is_not_heard_of_expires_with_its_nodes(loop: VirtualLoop, network: Network) -> None:
-    server, owner = StoreServer(network), Echo("a", network)
-    states: list[SessionState] = []
-    snapshots: list[Snapshot] = []
-    session = StoreSession(owner, states.append, snapshots.append)
+class Client(Process):
+    """A process with a session."""
+
+    def __init__(self, name: str, network: Network) -> None:
+        super().__init__(name, network)
+        self.tasks = []
+        self.store = SimulatedStore(self)
+        self.states: list[State] = []
+        self.store.on_state(self.states.append)
+        self.spawn(self.store.open())
+
+    def handle(self, kind: str, payload: Any, answer: Answer) -> None:
+        assert kind == "watch"
+        self.store.on_watch(*payload)
+
+    def txn(self, *operations: Operation) -> asyncio.Future[int]:
+        outcome: asyncio.Future[int] = self.loop.create_future()
+
+        async def transact() -> None:
+            try:
+                outcome.set_result(await self.store.txn(operations))
+            except StoreError as error:
+                outcome.set_exception(error)
+
+        self.spawn(transact())
+        self.loop.run_for(2)
+        return outcome
+
+
+@pytest.fixture
+def server(network: Network) -> Iterator[StoreServer]:
+    server = StoreServer(network, notices_deaths=False)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def client(loop: VirtualLoop, server: StoreServer, network: Network) -> Iterator[Client]:
+    client = Client("a", network)
     loop.run_for(2)
-    session.txn([Create("/x", 1, True)], lambda _: None)
-    loop.run_for(2)
-    assert server.nodes["/x"].owner == session.id
+    yield client
+    client.dispose()
+
+
+def test_a_session_that_is_not_heard_of_expires_with_its_nodes(
+    loop: VirtualLoop, network: Network, server: StoreServer, client: Client
+) -> None:
+    client.txn(Create("/x", b"1", ephemeral=True)).result()
+    node = server.find("/x")
+    assert node is not None and node.owner == client.store.session_id
     network.cut("a", STORE)
     loop.run_for(SESSION_TIMEOUT_S + 2)
-    assert "/x" not in server.nodes
-    assert states == [SessionState.CONNECTED, SessionState.SUSPENDED]
+    assert server.find("/x") is None
+    assert client.states == [State.CONNECTED, State.SUSPENDED]
     network.heal("a", STORE)
     loop.run_for(5)
-    assert states[-1] is SessionState.EXPIRED
+    assert client.states[-1] is State.EXPIRED
+    with pytest.raises(SessionExpired):
+        client.txn(Create("/y")).result()
 
 
-def test_a_transaction_is_applied_whole_or_not_at_all(loop: VirtualLoop, network: Network) -> None:
-    server, owner = StoreServer(network), Echo("a", network)
-    session = StoreSession(owner, lambda _: None, lambda _: None)
-    answers: list[Any] = []
-    loop.run_for(2)
-    session.txn([Create("/x", 1)], answers.append)
-    session.txn([Create("/y", 1), Create("/x", 1)], answers.append)
-    loop.run_for(2)
-    assert [answer[0] for answer in answers] == ["done", "refused"]
-    assert list(server.nodes) == ["/x"]
+def test_a_transaction_is_applied_whole_or_not_at_all(server: StoreServer, client: Client) -> None:
+    client.txn(Create("/x")).result()
+    with pytest.raises(NodeExists):
+        client.txn(Create("/y"), Create("/x")).result()
+    assert server.children("/") == ["x"]
+
+
+def test_a_call_without_an_answer_has_an_unknown_outcome(
+    loop: VirtualLoop, network: Network, server: StoreServer, client: Client
+) -> None:
+    network.cut(STORE, "a")
+    outcome = client.txn(Create("/x"))
+    loop.run_for(5)
+    with pytest.raises(Unavailable):
+        outcome.result()
+    assert server.find("/x") is not None
+
+
+def test_a_watch_fires_after_changes_by_others_and_after_a_reconnect(
+    loop: VirtualLoop, network: Network, server: StoreServer, client: Client
+) -> None:
+    fired: list[float] = []
+    client.store.watch("/x", lambda: fired.append(loop.time()))
+    server.apply([Create("/x")])
+    server.apply([Create("/other")])
+    loop.run_for(1)
+    assert len(fired) == 1
+    network.cut(STORE, "a")
+    loop.run_for(5)
+    server.apply([Create("/x/y")])
+    loop.run_for(10)
+    assert len(fired) == 1
+    network.heal(STORE, "a")
+    loop.run_for(5)
+    assert len(fired) > 1

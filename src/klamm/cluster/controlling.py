@@ -91,7 +91,8 @@ class Control:
         self._is_over = False
         self._dirty = asyncio.Event()
         self._allocating = asyncio.Lock()
-        self._tasks: set[asyncio.Task[object]] = set()
+        # A dict and not a set: the order in which tasks end must not depend on addresses in memory.
+        self._tasks: dict[asyncio.Task[object], None] = {}
 
     @property
     def epoch(self) -> int:
@@ -115,13 +116,13 @@ class Control:
         self._is_over = True
         self.is_serving = False
         self._channels.close()
-        for task in self._tasks:
+        for task in tuple(self._tasks):
             task.cancel()
 
     def _start(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     # ---- following the brokers
 

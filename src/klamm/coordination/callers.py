@@ -22,13 +22,13 @@ MAX_WAITING_CALLS = 200_000
 class PrefixWatch:
     """A callback for a prefix; alive until cancelled."""
 
-    def __init__(self, watches: set[PrefixWatch], prefix: str, callback: Callable[[], None]) -> None:
+    def __init__(self, watches: dict[PrefixWatch, None], prefix: str, callback: Callable[[], None]) -> None:
         self._watches = watches
         self.prefix = prefix
         self.callback = callback
 
     def cancel(self) -> None:
-        self._watches.discard(self)
+        self._watches.pop(self, None)
 
 
 class Callers:
@@ -40,7 +40,8 @@ class Callers:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: deque[tuple[float, asyncio.Future[Any]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._watches: set[PrefixWatch] = set()
+        # A dict and not a set: watches are called in the order in which they were made.
+        self._watches: dict[PrefixWatch, None] = {}
         self._on_state: list[Callable[[State], None]] = []
         self._refusal: Callable[[], StoreError] | None = None
         self.state = State.SUSPENDED
@@ -98,7 +99,7 @@ class Callers:
 
     def watch(self, prefix: str, callback: Callable[[], None]) -> PrefixWatch:
         watch = PrefixWatch(self._watches, check_path(prefix), callback)
-        self._watches.add(watch)
+        self._watches[watch] = None
         return watch
 
     def fire(self, changed_paths: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 # How often in the timeout the loop beats and the thread looks.
 BEATS_PER_TIMEOUT = 6
@@ -24,6 +25,12 @@ def end_process() -> None:
     """At once, and without the loop: nothing that hangs with it can hold this up."""
     print("klamm: the event loop has hung for the session timeout; the process ends", file=sys.stderr)
     os._exit(EXIT_CODE)
+
+
+class Watchdog(Protocol):
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 class LoopWatchdog:

@@ -123,6 +123,7 @@ class BrokerNode:
 
     def _make_cluster_parts(self, listener_name: str) -> None:
         # Imported here: a broker that is alone starts quicker without them.
+        from klamm.coordination.watchdog import LoopWatchdog
         from klamm.node.controller_link import ControllerLink
         from klamm.node.membership import Membership
         from klamm.node.peers import Peers
@@ -133,6 +134,7 @@ class BrokerNode:
             self._new_store,
             self.cluster,
             session_timeout_s=self._session_timeout_s,
+            watchdog=LoopWatchdog(self._session_timeout_s),
             on_registered=self._on_registered,
             on_lost=self._on_session_lost,
         )

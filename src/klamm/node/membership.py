@@ -18,7 +18,7 @@ from klamm.cluster.image import BrokerImage
 from klamm.cluster.layout import Registration
 from klamm.cluster.service import ClusterService
 from klamm.coordination.store import Create, NodeExists, NoNode, Store, StoreError
-from klamm.coordination.watchdog import LoopWatchdog
+from klamm.coordination.watchdog import Watchdog
 
 logger = logging.getLogger("klamm.node")
 
@@ -42,18 +42,19 @@ class Membership:
         cluster: ClusterService,
         *,
         session_timeout_s: float,
+        watchdog: Watchdog,
         on_registered: Callable[[int], None],
         on_lost: Callable[[], Awaitable[None]],
     ) -> None:
-        """`on_registered` gets the broker epoch. `on_lost` stops all replicas; it is awaited before the
-        broker registers again."""
+        """`watchdog` runs while this broker has a session. `on_registered` gets the broker epoch. `on_lost`
+        stops all replicas; it is awaited before the broker registers again."""
         self._node_id = node_id
         self._new_store = new_store
         self._cluster = cluster
         self._session_timeout_s = session_timeout_s
         self._on_registered = on_registered
         self._on_lost = on_lost
-        self._watchdog = LoopWatchdog(session_timeout_s)
+        self._watchdog = watchdog
         self._store: Store | None = None
         self._broker: BrokerImage | None = None
         self._task: asyncio.Task[None] | None = None

@@ -1,49 +1,91 @@
-"""A simulated broker: its session in the store, its replicas, its fetches from leaders, at times the
-controller."""
+"""A simulated broker: the real parts of its life in the cluster, around simulated replicas.
+
+Its registration, the elections, the controller, its channels, the requests for other ISRs and the group
+coordinator are those of real brokers, on the event loop of a simulated process. The order in which they are
+started and stopped is that of `node/broker.py`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import random
-from typing import Any
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
 
-from klamm.model.errors import ErrorCode
-from klamm.replication.follower import FetchPosition
-from klamm.replication.isr import IsrChange, Outcome, outcome_of
-from klamm.replication.leader import Leader
+from klamm.apis import k04_leader_and_isr, k06_update_metadata, k07_controlled_shutdown, k56_alter_partition
+from klamm.apis.broker import Broker
+from klamm.apis.registry import Request
+from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, Endpoint, ImageDelta
+from klamm.cluster.service import ClusterService
+from klamm.cluster.view import TopicFailures
+from klamm.config.broker_config import BrokerConfig
+from klamm.coordination.store import StoreError
+from klamm.groups.coordinator import GroupCoordinator
+from klamm.node.controller_link import ControllerLink
+from klamm.node.membership import IdIsTaken, Membership
+from klamm.protocol.messages.k04_leader_and_isr import LeaderAndIsrRequest
+from klamm.protocol.messages.k06_update_metadata import UpdateMetadataRequest
+from klamm.protocol.messages.k07_controlled_shutdown import ControlledShutdownRequest
+from klamm.protocol.messages.k56_alter_partition import AlterPartitionRequest
+from klamm.protocol.schema import Message
+from klamm.replication.isr import IsrChange
+from klamm.replication.isr_requests import IsrRequests
 from klamm.replication.progress import LagWatch
 from klamm.testing.simulation.checks import Ledger
-from klamm.testing.simulation.controller import (
-    BROKERS_PATH,
-    CONTROLLER_EPOCH_PATH,
-    CONTROLLER_PATH,
-    ControllerCore,
-    ControllerProcess,
-    PartitionState,
-)
 from klamm.testing.simulation.disk import SimulatedFile
+from klamm.testing.simulation.groups import answer_group_request
 from klamm.testing.simulation.network import Answer, Network, Node
-from klamm.testing.simulation.replica import LAG_TIME_MAX_MS, FetchAnswer, Replica
-from klamm.testing.simulation.store import (
-    Create,
-    Delete,
-    Operation,
-    SessionState,
-    Set,
-    Snapshot,
-    StoreSession,
-)
+from klamm.testing.simulation.offsets_log import SimulatedOffsetsLog
+from klamm.testing.simulation.partitions import SimulatedPartitions
+from klamm.testing.simulation.peers import SimulatedPeers, broker_name
+from klamm.testing.simulation.replica import LAG_TIME_MAX_MS, Replica
+from klamm.testing.simulation.store import SESSION_TIMEOUT_S, SimulatedStore, StoreServer
+from klamm.testing.simulation.topics import PLACES
 
-_FETCH_WAIT_S = 2.0
-_FETCH_TIMEOUT_S = 5.0
-_RETRY_S = 0.5
-_ALTER_TIMEOUT_S = 2.0
+_START_AGAIN_S = 1.0
+"""After which a supervisor starts a broker again that could not start."""
 _FSYNC_INTERVAL_S = 20.0
 
-Positions = dict[int, FetchPosition]
+_HANDLERS: dict[type[Message], Callable[[Any, Any], Any]] = {
+    LeaderAndIsrRequest: k04_leader_and_isr.handle,
+    UpdateMetadataRequest: k06_update_metadata.handle,
+    ControlledShutdownRequest: k07_controlled_shutdown.handle,
+    AlterPartitionRequest: k56_alter_partition.handle,
+}
 
 
-def broker_name(broker_id: int) -> str:
-    return f"broker{broker_id}"
+@cache
+def _config(broker_id: int) -> BrokerConfig:
+    return BrokerConfig(
+        {
+            "node.id": str(broker_id),
+            "broker.session.timeout.ms": str(int(SESSION_TIMEOUT_S * 1000)),
+            "replica.lag.time.max.ms": str(LAG_TIME_MAX_MS),
+            "leader.imbalance.check.interval.seconds": "60",
+        }
+    )
+
+
+class _NoWatchdog:
+    """The loop of a simulated process does not hang."""
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Wall-clock time of a machine: that of the simulation."""
+
+    loop: Any
+
+    def now_ms(self) -> int:
+        return int(self.loop.now_ms)
 
 
 class SimulatedBroker(Node):
@@ -51,255 +93,216 @@ class SimulatedBroker(Node):
         self,
         broker_id: int,
         network: Network,
+        store: StoreServer,
         ledger: Ledger,
-        core: ControllerCore,
-        partition_count: int,
         replica_class: type[Replica],
         chance: random.Random,
     ) -> None:
         super().__init__(broker_name(broker_id), network)
-        self.id = broker_id
+        self.node_id = broker_id
         self.ledger = ledger
-        self.files = [SimulatedFile() for _ in range(partition_count)]
+        self.files = [SimulatedFile() for _ in PLACES]
         self.replicas: list[Replica] = []
-        self._core = core
+        self.is_stopping = False
+        self._server = store
         self._replica_class = replica_class
         self._chance = chance
         self._clean_epoch = -1
         """On disk: the broker epoch of the clean shutdown, until the next start."""
+        self._member_count = 0
 
     # ---- starting and stopping
 
     def start(self) -> None:
         self.is_up = True
-        self.broker_epoch = -1
-        self.controller: ControllerProcess | None = None
-        self.known_controller = -1
-        self._controller_epoch = -1
-        self._registered_clean_epoch = self._clean_epoch
-        self._clean_epoch = -1
+        self.is_stopping = False
+        self.new_process_loop(self._on_error)
+        self.run(self.incarnation, self._begin)
+
+    def _begin(self) -> None:
         self._lag_watch = LagWatch()
-        self._parked_fetches: dict[int, tuple[Positions, Answer]] = {}
-        self._fetching_from: dict[int, None] = {}
         self.replicas = [
-            self._replica_class(index, self.id, file, self.ledger, self._lag_watch)
+            self._replica_class(index, self.node_id, file, self.ledger, self._lag_watch, self._propose)
             for index, file in enumerate(self.files)
         ]
-        self._is_registering = False
-        self._session = StoreSession(self, self._on_session, self._on_snapshot)
+        self.partitions = SimulatedPartitions(self, self.replicas)
+        self._clean_shutdown_epoch, self._clean_epoch = self._clean_epoch, -1
+        self.groups: GroupCoordinator | None = None
+        self.membership: Membership | None = None
+        self._store: SimulatedStore | None = None
+        self._answering: dict[asyncio.Task[None], None] = {}
         self.later(LAG_TIME_MAX_MS / 2000, self._check_lag)
         self.later(_FSYNC_INTERVAL_S * self._chance.random(), self._fsync)
+        self._main = asyncio.get_running_loop().create_task(self._join())
+
+    async def _join(self) -> None:
+        """Start, and take part in the cluster; again and again while the store does not answer."""
+        while True:
+            try:
+                await self._try_to_join()
+                return
+            except (StoreError, IdIsTaken):
+                assert self.membership is not None
+                await self.membership.close()
+                await asyncio.sleep(_START_AGAIN_S)
+
+    async def _try_to_join(self) -> None:
+        self.cluster = ClusterService(self._new_store(), _config(self.node_id))
+        self.membership = Membership(
+            self.node_id,
+            self._new_store,
+            self.cluster,
+            session_timeout_s=SESSION_TIMEOUT_S,
+            watchdog=_NoWatchdog(),
+            on_registered=self._on_registered,
+            on_lost=self._on_session_lost,
+        )
+        self.peers = SimulatedPeers(self, self.network, lambda: self.cluster.image.brokers)
+        self.link = ControllerLink(self.node_id, self.cluster, self.peers)
+        self._isr_requests = IsrRequests(
+            self.node_id, lambda: self.partitions.broker_epoch, self.link.alter_partition
+        )
+        store = await self.membership.open()
+        await self.cluster.join(store, self.peers.tell, self.link.create_topics)
+        self.cluster.subscribe(self._on_image)
+        log_port = SimulatedOffsetsLog(self.replicas, self.partitions.wake_fetches)
+        self.groups = GroupCoordinator(
+            log_port, _Clock(self.loop), _config(self.node_id), new_unique_id=self._new_unique_id
+        )
+        self.groups.start()
+        own = BrokerImage(self.node_id, {"brokers": Endpoint(self.name, 0)})
+        await self.membership.register(own, self._clean_shutdown_epoch)
+
+    def _new_unique_id(self) -> str:
+        self._member_count += 1
+        return f"{self.node_id}-{self._member_count}"
 
     def kill(self) -> None:
         self.stop()
         self.network.reset_connections(self)
+        self._server.on_death(self.name)
 
     def lose_power(self) -> None:
         self.stop()
         for file in self.files:
             file.lose_power(self._chance)
 
-    def shut_down(self) -> None:
+    def shut_down(self, on_stopped: Callable[[], None]) -> None:
+        """Stop cleanly; `on_stopped` is called when the process has ended."""
+        self.is_stopping = True
+        self.run(self.incarnation, self._begin_to_stop, on_stopped)
+
+    def _begin_to_stop(self, on_stopped: Callable[[], None]) -> None:
+        self._stopping = asyncio.get_running_loop().create_task(self._stop(on_stopped))
+
+    async def _stop(self, on_stopped: Callable[[], None]) -> None:
+        self._main.cancel()
+        epoch = self.broker_epoch
+        if epoch is not None:
+            await self.link.shut_down(epoch)
+        if self.groups is not None:
+            self.groups.stop()
+        await self._isr_requests.shut_down()
+        self.partitions.stop_fetching()
         for file in self.files:
             file.sync()
-        self._clean_epoch = self.broker_epoch
+        last_epoch = -1 if self.membership is None else self.membership.last_broker_epoch
+        self._clean_epoch = last_epoch if last_epoch >= 0 else self._clean_shutdown_epoch
+        self.cluster.on_resigned()
+        if self.membership is not None:
+            await self.membership.close()
         self.kill()
+        on_stopped()
 
-    # ---- the store
+    # ---- what the real parts ask for
 
-    def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.EXPIRED:
-            if self.controller is not None:
-                self.controller.resign()
-                self.controller = None
-            # The process lives, so its log is whole: as after a clean shutdown in the old epoch.
-            self._registered_clean_epoch = self.broker_epoch
-            self._is_registering = False
-            self._session = StoreSession(self, self._on_session, self._on_snapshot)
+    @property
+    def broker_epoch(self) -> int | None:
+        return None if self.membership is None else self.membership.broker_epoch
 
-    def _on_snapshot(self, snapshot: Snapshot) -> None:
-        path = f"{BROKERS_PATH}{self.id}"
-        registered = snapshot.get(path)
-        if registered is None or registered.owner != self._session.id:
-            self._register(path, registered is not None)
-            return
-        self.broker_epoch = registered.created_rev
-        controller = snapshot.get(CONTROLLER_PATH)
-        self.known_controller = controller.value if controller is not None else -1
-        if controller is None:
-            self._claim_controller(snapshot)
-        elif controller.owner == self._session.id and self.controller is None:
-            epoch = snapshot[CONTROLLER_EPOCH_PATH].version
-            self.ledger.note(f"broker {self.id} is the controller in epoch {epoch}")
-            self.controller = ControllerProcess(self, self._session, self._core, epoch, broker_name)
-        if self.controller is not None:
-            self.controller.on_snapshot(snapshot)
+    def _new_store(self) -> SimulatedStore:
+        self._store = SimulatedStore(self)
+        return self._store
 
-    def _register(self, path: str, is_there: bool) -> None:
-        if self._is_registering:
-            return
-        self._is_registering = True
-        operations: list[Operation] = [Delete(path)] if is_there else []
-        operations.append(Create(path, self._registered_clean_epoch, True))
-        self._session.txn(operations, self._on_claimed)
+    def _on_registered(self, broker_epoch: int) -> None:
+        self.ledger.note(f"broker {self.node_id} is registered in epoch {broker_epoch}")
+        self.partitions.broker_epoch = broker_epoch
 
-    def _claim_controller(self, snapshot: Snapshot) -> None:
-        version = snapshot[CONTROLLER_EPOCH_PATH].version
-        operations = (Create(CONTROLLER_PATH, self.id, True), Set(CONTROLLER_EPOCH_PATH, None, version))
-        self._session.txn(operations, self._on_claimed)
+    async def _on_session_lost(self) -> None:
+        self.ledger.note(f"the session of broker {self.node_id} has ended")
+        self.partitions.resign_all()
+        if self.groups is not None:
+            self.groups.update_leadership()
 
-    def _on_claimed(self, _: Any) -> None:
-        self._is_registering = False
-        self._session.read()
+    async def _on_image(self, old: ClusterImage, new: ClusterImage, delta: ImageDelta) -> TopicFailures:
+        if delta.brokers:
+            self.peers.on_brokers_changed()
+        if self.cluster.is_controller:
+            await self.partitions.apply(new, delta)
+            if OFFSETS_TOPIC in delta.topics and self.groups is not None:
+                self.groups.update_leadership()
+        else:
+            await self.partitions.apply_settings(new, delta)
+        return {}
+
+    def _propose(self, replica: Replica, change: IsrChange) -> None:
+        self._isr_requests.propose(replica, change)
+
+    def _on_error(self, context: dict[str, Any]) -> None:
+        self.ledger.on_error(f"broker {self.node_id}: {context.get('message')}", context.get("exception"))
 
     # ---- requests
 
     def handle(self, kind: str, payload: Any, answer: Answer) -> None:
         if kind == "fetch":
             replica_id, broker_epoch, positions = payload
-            self._on_fetch(replica_id, broker_epoch, positions, answer)
+            self.partitions.on_fetch(replica_id, broker_epoch, positions, answer)
         elif kind == "produce":
             index, producer_id, sequence, is_idempotent, acks_all = payload
-            if self.replicas[index].produce(producer_id, sequence, is_idempotent, acks_all, answer):
-                self._wake_fetches(index)
+            self.partitions.produce(index, producer_id, sequence, is_idempotent, acks_all, answer)
         elif kind == "read":
             index, offset, leader_epoch = payload
             answer(self.replicas[index].read_committed(offset, leader_epoch))
-        elif kind == "leader_and_isr":
-            answer(self._on_leader_and_isr(*payload))
-        elif kind == "alter_partition":
-            if self.controller is None:
-                answer((ErrorCode.NOT_CONTROLLER, (), -1))
-            else:
-                index, broker_id, broker_epoch, change = payload
-                self.controller.alter_partition(index, broker_id, broker_epoch, change, answer)
+        elif kind == "coordinator":
+            answer(self._leader_of(payload))
+        elif kind == "group":
+            answer_group_request(self.groups, payload, answer, self._spawn)
         elif kind == "watch":
             answer(None)
-            self._session.on_watch(payload)
+            if self._store is not None:
+                self._store.on_watch(*payload)
+        else:
+            self._spawn(self._answer(payload, answer))
 
-    def _on_leader_and_isr(
-        self, controller_epoch: int, broker_epoch: int, states: dict[int, PartitionState]
-    ) -> ErrorCode | None:
-        if controller_epoch < self._controller_epoch:
-            return ErrorCode.STALE_CONTROLLER_EPOCH
-        if broker_epoch > self.broker_epoch:
-            # The controller has heard of our registration before we have: it is to tell us again.
-            return None
-        if broker_epoch < self.broker_epoch:
-            return ErrorCode.STALE_BROKER_EPOCH
-        self._controller_epoch = controller_epoch
-        for index, state in states.items():
-            replica = self.replicas[index]
-            epoch_before = replica.leader_epoch
-            self._send_change(replica, replica.take_over(state, broker_epoch, self.loop.now_ms))
-            if replica.leader_epoch != epoch_before:
-                self._wake_fetches(index)
-        for replica in self.replicas:
-            if replica.follower is not None:
-                self._fetch_from(replica.follower.leader_id)
-        return ErrorCode.NONE
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._answering[task] = None
+        task.add_done_callback(lambda done: self._answering.pop(done, None))
+
+    async def _answer(self, message: Message, answer: Answer) -> None:
+        if self.membership is None:
+            return  # no listener is open before the broker has read the store
+        handler = _HANDLERS[type(message)]
+        # The handlers look at no more of a request than its message.
+        nothing = cast(Any, None)
+        answer(await handler(cast(Broker, self), Request(message, 0, None, nothing, nothing)))
+
+    def _leader_of(self, index: int) -> int:
+        """As Metadata and FindCoordinator say it: by the image; -1 if it says nothing."""
+        if self.broker_epoch is None:
+            return -1
+        place = PLACES[index]
+        topic = self.cluster.image.topics.get(place.topic)
+        return -1 if topic is None else topic.partitions[place.partition].leader
 
     def _check_lag(self) -> None:
         for leader, change in self._lag_watch.check(self.loop.now_ms):
-            self._send_change(self.replicas[leader.topic_partition.partition], change)
+            replica = self.partitions.of(leader.topic_partition)
+            if replica.leader is leader:
+                self._propose(replica, change)
         self.later(LAG_TIME_MAX_MS / 2000, self._check_lag)
 
     def _fsync(self) -> None:
         for file in self.files:
             file.sync()
         self.later(_FSYNC_INTERVAL_S, self._fsync)
-
-    # ---- as leader
-
-    def _on_fetch(self, replica_id: int, broker_epoch: int, positions: Positions, answer: Answer) -> None:
-        answers: dict[int, FetchAnswer] = {}
-        must_answer = False
-        for index, position in positions.items():
-            replica = self.replicas[index]
-            answers[index], change = replica.on_fetch(replica_id, broker_epoch, position, self.loop.now_ms)
-            self._send_change(replica, change)
-            one = answers[index]
-            must_answer |= bool(one.records) or one.error is not ErrorCode.NONE or one.diverging[1] >= 0
-        if must_answer:
-            answer(answers)
-            return
-        parked = (positions, answer)
-        self._parked_fetches[replica_id] = parked
-        self.later(_FETCH_WAIT_S, self._answer_fetch, replica_id, parked)
-
-    def _wake_fetches(self, index: int) -> None:
-        for replica_id, parked in list(self._parked_fetches.items()):
-            if index in parked[0]:
-                self._answer_fetch(replica_id, parked)
-
-    def _answer_fetch(self, replica_id: int, parked: tuple[Positions, Answer]) -> None:
-        if self._parked_fetches.get(replica_id) is parked:
-            del self._parked_fetches[replica_id]
-            positions, answer = parked
-            answer({index: self.replicas[index].records_for(one) for index, one in positions.items()})
-
-    def _send_change(self, replica: Replica, change: IsrChange | None) -> None:
-        if change is None or replica.leader is None:
-            return
-        leader = replica.leader
-        payload = (replica.index, self.id, leader.broker_epoch, change)
-
-        def answered(answer: Any) -> None:
-            self._on_altered(replica, leader, change, answer)
-
-        if self.known_controller == self.id:
-            self.handle("alter_partition", payload, answered)
-        elif self.known_controller < 0:
-            self.later(_RETRY_S, answered, None)
-        else:
-            target = broker_name(self.known_controller)
-            self.network.request(self, target, "alter_partition", payload, answered, _ALTER_TIMEOUT_S)
-
-    def _on_altered(self, replica: Replica, leader: Leader, change: IsrChange, answer: Any) -> None:
-        if replica.leader is not leader:
-            return
-        error, isr, partition_epoch = answer or (ErrorCode.REQUEST_TIMED_OUT, (), -1)
-        outcome = outcome_of(error)
-        self.ledger.note(f"broker {self.id}: ISR {change.isr} of {replica.index} is {outcome.name}")
-        following = leader.on_alter_partition(change, outcome, self.loop.now_ms, isr, partition_epoch)
-        replica.after_isr_change()
-        if outcome is Outcome.APPLIED:
-            self._send_change(replica, following)
-        elif following is not None:
-            self.later(_RETRY_S, self._send_again, replica, leader, following)
-
-    def _send_again(self, replica: Replica, leader: Leader, change: IsrChange) -> None:
-        if replica.leader is leader and leader.isr.pending == change:
-            self._send_change(replica, change)
-
-    # ---- as follower
-
-    def _fetch_from(self, leader_id: int) -> None:
-        if leader_id in self._fetching_from:
-            return
-        positions: Positions = {}
-        for replica in self.replicas:
-            if replica.follower is not None and replica.follower.leader_id == leader_id:
-                position = replica.follower.next_fetch()
-                if position is not None:
-                    positions[replica.index] = position
-        if not positions:
-            return
-        self._fetching_from[leader_id] = None
-        payload = (self.id, self.broker_epoch, positions)
-
-        def answered(answer: dict[int, FetchAnswer] | None) -> None:
-            is_well = answer is not None
-            for index, one in (answer or {}).items():
-                is_well &= self.replicas[index].on_fetch_answer(positions[index], one)
-            if is_well:
-                self._fetch_again(leader_id)
-            else:
-                self.later(_RETRY_S, self._fetch_again, leader_id)
-
-        target = broker_name(leader_id)
-        self.network.request(self, target, "fetch", payload, answered, _FETCH_TIMEOUT_S)
-
-    def _fetch_again(self, leader_id: int) -> None:
-        del self._fetching_from[leader_id]
-        self._fetch_from(leader_id)

@@ -8,11 +8,12 @@ and watermarks that do not go back for their observer.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import NoReturn
 
 from klamm.replication.leader import Leader
 from klamm.testing.simulation.disk import Record, SimulatedLog
+from klamm.testing.simulation.group_checks import GroupLedger
 from klamm.testing.simulation.loop import VirtualLoop
 
 _TRACE_EVENTS = 60
@@ -31,8 +32,13 @@ class Ledger:
         self.acknowledged_count = 0
         self.read_count = 0
         self.election_count = 0
+        self.check_count = 0
+        self.faults: Counter[str] = Counter()
+        self.groups = GroupLedger(self.fail)
         self._leaders: dict[tuple[int, int], int] = {}
         self._watermarks: dict[tuple[str, int], tuple[int, int]] = {}
+        self.errors: list[str] = []
+        """Violations, and what failed unexpectedly inside of brokers."""
         self._trace: deque[str] = deque(maxlen=_TRACE_EVENTS)
 
     def note(self, text: str) -> None:
@@ -43,8 +49,21 @@ class Ledger:
         return "\n".join(self._trace)
 
     def fail(self, text: str) -> NoReturn:
+        """Ends the run, also if a task of a broker comes upon it, which asyncio would let pass."""
         self.note(f"VIOLATION: {text}")
+        self.errors.append(text)
+        self._loop.stop()
         raise Violation(text)
+
+    def on_fault(self, kind: str, text: str) -> None:
+        self.faults[kind] += 1
+        self.note(text)
+
+    def on_error(self, text: str, error: BaseException | None) -> None:
+        """A part of a broker failed in a way that nobody has foreseen."""
+        if not isinstance(error, Violation):
+            self.note(f"{text}: {error!r}")
+            self.errors.append(f"{text}: {error!r}")
 
     # ---- replicas
 
@@ -54,6 +73,7 @@ class Ledger:
 
         It may hear of its election late, when others lead already in later epochs.
         """
+        self.check_count += 1
         self.election_count += 1
         other = self._leaders.setdefault((index, leader_epoch), broker_id)
         if other != broker_id:
@@ -78,14 +98,18 @@ class Ledger:
 
     def on_leader_high_watermark(self, index: int, leader: Leader, log: SimulatedLog) -> None:
         """A leader raises its high watermark: records below it are committed from now on."""
+        self.check_count += 1
         committed = self.committed.setdefault(index, [])
         self.on_replica(index, leader.broker_id, log, log.high_watermark, leader.high_watermark)
         added = log.records[len(committed) : leader.high_watermark]
         committed.extend(added)
         self._commit_epochs[index] += [leader.leader_epoch] * len(added)
+        for record in added:
+            self.groups.on_committed(record)
 
     def on_replica(self, index: int, broker_id: int, log: SimulatedLog, start: int, end: int) -> None:
         """A replica takes the records from `start` to `end` for committed."""
+        self.check_count += 1
         committed = self.committed.setdefault(index, [])
         end = min(end, len(committed))
         if log.records[start:end] != committed[start:end]:
@@ -95,6 +119,7 @@ class Ledger:
             )
 
     def on_epoch(self, index: int, broker_id: int, before: int, after: int) -> None:
+        self.check_count += 1
         if after < before:
             self.fail(f"partition {index}: broker {broker_id} goes back from epoch {before} to {after}")
 
@@ -102,9 +127,10 @@ class Ledger:
 
     def on_acknowledged(self, index: int, offset: int, producer_id: int, sequence: int) -> None:
         """A produce with acks=all was acknowledged."""
+        self.check_count += 1
         self.acknowledged_count += 1
         committed = self.committed.get(index, [])
-        if offset >= len(committed) or committed[offset][1:] != (producer_id, sequence):
+        if offset >= len(committed) or committed[offset][1:3] != (producer_id, sequence):
             found = committed[offset] if offset < len(committed) else None
             self.fail(
                 f"partition {index}: record {sequence} of producer {producer_id} was acknowledged at "
@@ -113,6 +139,7 @@ class Ledger:
 
     def on_read(self, index: int, offset: int, records: list[Record]) -> None:
         """A consumer was given records."""
+        self.check_count += 1
         self.read_count += len(records)
         committed = self.committed.get(index, [])
         if committed[offset : offset + len(records)] != records:
@@ -123,6 +150,7 @@ class Ledger:
 
     def on_latest_offset(self, observer: str, index: int, leader_epoch: int, offset: int) -> None:
         """An observer was told the latest offset, and the leader epoch with it."""
+        self.check_count += 1
         epoch_before, offset_before = self._watermarks.get((observer, index), (-1, -1))
         if leader_epoch >= epoch_before and offset < offset_before:
             self.fail(
@@ -133,7 +161,11 @@ class Ledger:
 
     def check_no_duplicates(self, idempotent_producers: range) -> None:
         for index, committed in self.committed.items():
-            keys = [record[1:] for record in committed if record.producer_id in idempotent_producers]
+            keys = [
+                record[1:3]
+                for record in committed
+                if record.producer_id in idempotent_producers and not record.group_records
+            ]
             if len(set(keys)) != len(keys):
                 double = next(key for key in keys if keys.count(key) > 1)
                 self.fail(f"partition {index}: the record {double} of an idempotent producer is there twice")

@@ -7,9 +7,9 @@ import random
 from typing import Any
 
 from klamm.model.errors import ErrorCode
-from klamm.testing.simulation.broker import broker_name
 from klamm.testing.simulation.checks import Ledger
 from klamm.testing.simulation.network import Answer, Network, Node
+from klamm.testing.simulation.peers import broker_name
 
 _REQUEST_TIMEOUT_S = 5.0
 _RETRY_S = 0.4

@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 
 class Record(NamedTuple):
-    """A batch of one record."""
+    """A batch of one record, or of what a group coordinator writes at once."""
 
     leader_epoch: int
     producer_id: int
     sequence: int
+    group_records: tuple[tuple[bytes, bytes | None], ...] = ()
+    """What a group coordinator wrote: keys and values."""
 
 
 TORN = Record(-1, -1, -1)

@@ -11,11 +11,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from klamm.cluster.image import NO_LEADER
 from klamm.testing.simulation.broker import SimulatedBroker
 from klamm.testing.simulation.checks import Ledger
-from klamm.testing.simulation.controller import CONTROLLER_PATH, NO_LEADER, brokers_of, states_of
-from klamm.testing.simulation.network import Network
+from klamm.testing.simulation.members import SimulatedMember
+from klamm.testing.simulation.network import Network, Node
 from klamm.testing.simulation.store import STORE, StoreServer
+from klamm.testing.simulation.topics import (
+    controller_id,
+    known_epochs,
+    registered_epochs,
+    stored_partitions,
+)
 
 _LONGEST_S = 25.0
 _KILL_ON_RETURN_CHANCE = 0.25
@@ -27,6 +34,7 @@ class Faults:
         network: Network,
         store: StoreServer,
         brokers: list[SimulatedBroker],
+        members: list[SimulatedMember],
         ledger: Ledger,
         chance: random.Random,
         pause_s: float,
@@ -34,6 +42,7 @@ class Faults:
         self._network = network
         self._store = store
         self._brokers = brokers
+        self._members = members
         self._ledger = ledger
         self._chance = chance
         self._pause_s = pause_s
@@ -48,6 +57,10 @@ class Faults:
             self._lose_power,
             self._shut_down,
             self._pause,
+            self._pause_member,
+            self._pause_member,
+            self._kill_controller,
+            self._pause_controller,
             self._cut_one_way,
             self._cut_one_way,
             self._cut_pair,
@@ -67,6 +80,10 @@ class Faults:
         self._network.slowness = 1.0
         if self._store.is_paused:
             self._store.resume()
+        for member in self._members:
+            member.may_leave = False
+            if member.is_paused:
+                member.resume()
         for broker in self._brokers:
             if broker.is_paused:
                 broker.resume()
@@ -93,15 +110,15 @@ class Faults:
 
     # ---- processes
 
-    def _stop(self, broker: SimulatedBroker, how: Callable[[], None]) -> None:
+    def _stop(self, broker: SimulatedBroker, kind: str, how: Callable[[], None]) -> None:
         if broker.is_up and self._is_loss_of_power_noticed():
-            self._ledger.note(f"{how.__name__} broker {broker.id}")
+            self._ledger.on_fault(kind, f"{kind}: broker {broker.node_id}")
             how()
             self._later(lambda: self._start(broker))
 
     def _start(self, broker: SimulatedBroker) -> None:
         if not broker.is_up:
-            self._ledger.note(f"start broker {broker.id}")
+            self._ledger.note(f"start broker {broker.node_id}")
             broker.start()
             self._perhaps_kill_a_leader_soon(broker)
 
@@ -113,7 +130,7 @@ class Faults:
             self._network.loop.schedule(delay_s, self._unless_over, lambda: self._kill_leader(broker))
 
     def _kill(self, broker: SimulatedBroker) -> None:
-        self._stop(broker, broker.kill)
+        self._stop(broker, "kill", broker.kill)
 
     def _kill_leader(self, broker: SimulatedBroker) -> None:
         leaders = [
@@ -121,53 +138,94 @@ class Faults:
         ]
         self._kill(self._chance.choice(leaders) if leaders else broker)
 
+    def _controller(self) -> SimulatedBroker | None:
+        id_ = controller_id(self._store)
+        return next((broker for broker in self._brokers if broker.node_id == id_), None)
+
+    def _kill_controller(self, _: SimulatedBroker) -> None:
+        controller = self._controller()
+        if controller is not None:
+            self._kill(controller)
+
+    def _pause_controller(self, _: SimulatedBroker) -> None:
+        controller = self._controller()
+        if controller is not None:
+            self._pause(controller)
+
     def _shut_down(self, broker: SimulatedBroker) -> None:
-        if not broker.is_paused:
-            self._stop(broker, broker.shut_down)
+        if broker.is_paused or broker.is_stopping or not broker.is_up:
+            return
+        if self._is_loss_of_power_noticed():
+            self._ledger.on_fault("clean restart", f"shut down broker {broker.node_id}")
+            broker.shut_down(lambda: self._on_stopped(broker))
+
+    def _on_stopped(self, broker: SimulatedBroker) -> None:
+        self._ledger.note(f"broker {broker.node_id} has stopped")
+        if self._is_over:
+            broker.start()
+        else:
+            self._later(lambda: self._start(broker))
 
     def _lose_power(self, broker: SimulatedBroker) -> None:
-        registered = brokers_of(self._store.nodes)
-        for state in states_of(self._store.nodes).values():
-            for id_ in state.replicas:
-                if id_ not in registered or state.isr.get(id_) != registered[id_].broker_epoch:
-                    return
-        if all(one.is_up and not one.is_paused for one in self._brokers) and self._is_loss_of_power_noticed():
-            self._without_power = (broker.id, broker.broker_epoch)
-            self._ledger.note(f"broker {broker.id} loses power")
+        if self._may_lose_power():
+            self._without_power = (broker.node_id, registered_epochs(self._store)[broker.node_id])
+            self._ledger.on_fault("loss of power", f"broker {broker.node_id} loses power")
             broker.lose_power()
             self._later(lambda: self._start(broker))
+
+    def _may_lose_power(self) -> bool:
+        """True while all brokers run, are known to the controller as they are, and are in all their ISRs."""
+        if any(not one.is_up or one.is_paused or one.is_stopping for one in self._brokers):
+            return False
+        registered = registered_epochs(self._store)
+        if len(registered) < len(self._brokers) or known_epochs(self._store) != registered:
+            return False
+        states = stored_partitions(self._store)
+        return all(set(state.isr) == set(state.replicas) for state in states) and (
+            self._is_loss_of_power_noticed()
+        )
 
     def _is_loss_of_power_noticed(self) -> bool:
         if self._without_power is None:
             return True
         id_, broker_epoch = self._without_power
-        states = states_of(self._store.nodes).values()
-        return all(state.leader != NO_LEADER and state.isr.get(id_) != broker_epoch for state in states)
+        is_back = known_epochs(self._store).get(id_) != broker_epoch
+        states = stored_partitions(self._store)
+        return all(state.leader != NO_LEADER and (is_back or id_ not in state.isr) for state in states)
 
     def _pause(self, broker: SimulatedBroker) -> None:
         if broker.is_up and not broker.is_paused and self._is_loss_of_power_noticed():
-            self._ledger.note(f"pause broker {broker.id}")
-            broker.pause()
-            incarnation = broker.incarnation
+            self._pause_node("pause", broker)
 
-            def resume() -> None:
-                if broker.incarnation == incarnation and broker.is_paused:
-                    self._ledger.note(f"resume broker {broker.id}")
-                    broker.resume()
+    def _pause_member(self, _: SimulatedBroker) -> None:
+        """Its session ends, others go on from its offsets, and then it commits what it had read."""
+        member = self._chance.choice(self._members)
+        if not member.is_paused:
+            self._pause_node("pause of a member", member)
 
-            self._later(resume)
+    def _pause_node(self, kind: str, node: Node) -> None:
+        self._ledger.on_fault(kind, f"pause {node.name}")
+        node.pause()
+        incarnation = node.incarnation
+
+        def resume() -> None:
+            if node.incarnation == incarnation and node.is_paused:
+                self._ledger.note(f"resume {node.name}")
+                node.resume()
+
+        self._later(resume)
 
     def _pause_store(self, _: SimulatedBroker) -> None:
         if not self._store.is_paused:
-            self._ledger.note("pause the store")
+            self._ledger.on_fault("loss of the store", "pause the store")
             self._store.pause()
             self._later(self._store.resume)
 
     # ---- the network
 
-    def _cut(self, *ways: tuple[str, str]) -> None:
+    def _cut(self, kind: str, *ways: tuple[str, str]) -> None:
         text = ", ".join(f"{source} to {target}" for source, target in ways[:2]) + ", …" * (len(ways) > 2)
-        self._ledger.note(f"cut {text}")
+        self._ledger.on_fault(kind, f"cut {text}")
         for way in ways:
             self._network.cut(*way)
 
@@ -183,21 +241,25 @@ class Faults:
         return self._chance.choice([one for one in self._brokers if one is not broker]).name
 
     def _cut_one_way(self, broker: SimulatedBroker) -> None:
-        self._cut((broker.name, self._other(broker)))
+        self._cut("one-way cut", (broker.name, self._other(broker)))
 
     def _cut_pair(self, broker: SimulatedBroker) -> None:
         other = self._other(broker)
-        self._cut((broker.name, other), (other, broker.name))
+        self._cut("cut of a pair", (broker.name, other), (other, broker.name))
 
     def _isolate(self, broker: SimulatedBroker) -> None:
         others = [name for name in self._network.nodes if name != broker.name]
         if self._chance.random() < 0.5:
             # Without the store: the session goes on, but no replica is reached.
             others.remove(STORE)
-        self._cut(*((broker.name, other) for other in others), *((other, broker.name) for other in others))
+        self._cut(
+            "isolation",
+            *((broker.name, other) for other in others),
+            *((other, broker.name) for other in others),
+        )
 
     def _cut_from_store(self, broker: SimulatedBroker) -> None:
-        self._cut((broker.name, STORE), (STORE, broker.name))
+        self._cut("cut from the store", (broker.name, STORE), (STORE, broker.name))
 
     def _deaf_leader(self, _: SimulatedBroker) -> None:
         """A leader that does not hear the controller while a follower leaves and comes back; then it dies.
@@ -206,13 +268,13 @@ class Faults:
         wrong about the outcome of an ISR change loses records.
         """
         chance = self._chance
-        by_id = {broker.id: broker for broker in self._brokers}
-        state = chance.choice(list(states_of(self._store.nodes).values()))
-        node = self._store.nodes.get(CONTROLLER_PATH)
-        if node is None or state.leader in (NO_LEADER, node.value):
+        by_id = {broker.node_id: broker for broker in self._brokers}
+        state = chance.choice(stored_partitions(self._store))
+        controller = self._controller()
+        if controller is None or state.leader in (NO_LEADER, controller.node_id):
             return
-        leader, controller = by_id[state.leader], by_id[node.value]
-        others = [by_id[id_] for id_ in state.replicas if id_ not in (leader.id, controller.id)]
+        leader = by_id[state.leader]
+        others = [by_id[id_] for id_ in state.replicas if id_ not in (leader.node_id, controller.node_id)]
         follower = chance.choice(others)
         steps: list[tuple[float, Callable[[], None]]] = [
             (0.0, lambda: self._network.cut(follower.name, leader.name)),
@@ -223,14 +285,17 @@ class Faults:
             (chance.uniform(0, 5), lambda: self._network.heal(follower.name, leader.name)),
             (0.0, lambda: self._network.heal(controller.name, leader.name)),
         ]
-        self._ledger.note(f"broker {leader.id} becomes deaf, broker {follower.id} leaves it and comes back")
+        self._ledger.on_fault(
+            "deaf leader",
+            f"broker {leader.node_id} becomes deaf, broker {follower.node_id} leaves it and comes back",
+        )
         delay_s = 0.0
         for gap_s, step in steps:
             delay_s += gap_s
             self._network.loop.schedule(delay_s, self._unless_over, step)
 
     def _slow_down(self, _: SimulatedBroker) -> None:
-        self._ledger.note("slow network")
+        self._ledger.on_fault("slow network", "slow network")
         self._network.slowness = self._chance.choice([20.0, 100.0])
 
         def recover() -> None:

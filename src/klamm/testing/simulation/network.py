@@ -12,12 +12,14 @@ An answer of None means that there was none: whether the request was handled is 
 
 from __future__ import annotations
 
+import asyncio
 import random
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from klamm.testing.simulation.loop import VirtualLoop
+from klamm.testing.simulation.loop import ProcessLoop, VirtualLoop
 
 Answer = Callable[[Any], None]
 
@@ -37,6 +39,9 @@ class Node:
         self.is_up = False
         self.is_paused = False
         self.incarnation = 0
+        self.process_loop: ProcessLoop | None = None
+        """What coroutines of this process run on, if it has any."""
+        self._past_loops: list[ProcessLoop] = []
         self._backlog: deque[tuple[int, Callable[..., None], tuple[Any, ...]]] = deque()
         network.nodes[name] = self
 
@@ -49,8 +54,23 @@ class Node:
             return
         if self.is_paused:
             self._backlog.append((incarnation, callback, arguments))
-        else:
+        elif self.process_loop is None:
             callback(*arguments)
+        else:
+            before = _get_running_loop()
+            _set_running_loop(self.process_loop)
+            try:
+                callback(*arguments)
+            finally:
+                _set_running_loop(before)
+
+    def new_process_loop(self, on_error: Callable[[dict[str, Any]], None]) -> ProcessLoop:
+        """An event loop for the coroutines of this life of the process."""
+        incarnation = self.incarnation
+        if self.process_loop is not None:
+            self._past_loops.append(self.process_loop)
+        self.process_loop = ProcessLoop(self.loop, lambda callback: self.run(incarnation, callback), on_error)
+        return self.process_loop
 
     def later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> None:
         self.loop.schedule(delay_s, self.run, self.incarnation, callback, *arguments)
@@ -69,6 +89,14 @@ class Node:
         self.is_paused = False
         self.incarnation += 1
         self._backlog.clear()
+        if self.process_loop is not None:
+            self.process_loop.end()
+
+    def dispose(self) -> None:
+        """After the run."""
+        for loop in (*self._past_loops, self.process_loop):
+            if loop is not None:
+                loop.dispose()
 
 
 def _flat(planned: tuple[int, Callable[..., None], tuple[Any, ...]]) -> tuple[Any, ...]:
@@ -77,11 +105,13 @@ def _flat(planned: tuple[int, Callable[..., None], tuple[Any, ...]]) -> tuple[An
 
 
 class _Request:
-    __slots__ = ("incarnation", "is_open", "on_answer", "source", "target")
+    __slots__ = ("back", "incarnation", "is_open", "on_answer", "source", "target", "way")
 
-    def __init__(self, source: Node, target: Node, on_answer: Answer) -> None:
+    def __init__(self, source: Node, target: Node, way: _Way, back: _Way, on_answer: Answer) -> None:
         self.source = source
         self.target = target
+        self.way = way
+        self.back = back
         self.incarnation = source.incarnation
         self.on_answer = on_answer
         self.is_open = True
@@ -116,11 +146,24 @@ class Network:
         self, source: Node, target: str, kind: str, payload: Any, on_answer: Answer, timeout_s: float
     ) -> None:
         """Send a request; `on_answer` gets what the target answers, or None."""
-        request = _Request(source, self.nodes[target], on_answer)
-        way = self._way(source.name, target)
+        way, back = self._way(source.name, target), self._way(target, source.name)
+        request = _Request(source, self.nodes[target], way, back, on_answer)
         way.open_requests[request] = None
         self.loop.schedule(timeout_s, self._time_out, request)
-        self._send(source.name, target, request, lambda: self._arrive(request, kind, payload))
+        self._send(way, request, lambda: self._arrive(request, kind, payload))
+
+    def call(
+        self, source: Node, target: str, kind: str, payload: Any, timeout_s: float
+    ) -> asyncio.Future[Any]:
+        """As `request`, for coroutines of `source`."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answered(answer: Any) -> None:
+            if not future.done():
+                future.set_result(answer)
+
+        self.request(source, target, kind, payload, answered, timeout_s)
+        return future
 
     def cut(self, source: str, target: str) -> None:
         self._way(source, target).is_cut = True
@@ -131,7 +174,7 @@ class Network:
         held, way.held = way.held, []
         for request, deliver in held:
             if request.is_open or self.chance.random() < _ARRIVES_AFTER_BREAK_CHANCE:
-                self._send(source, target, request, deliver)
+                self._send(way, request, deliver)
 
     def heal_all(self) -> None:
         for source, target in list(self._ways):
@@ -153,8 +196,7 @@ class Network:
             way = self._ways[(source, target)] = _Way()
         return way
 
-    def _send(self, source: str, target: str, request: _Request, deliver: Callable[[], None]) -> None:
-        way = self._way(source, target)
+    def _send(self, way: _Way, request: _Request, deliver: Callable[[], None]) -> None:
         chance = self.chance.random()
         delay_s = (0.0005 + 0.002 * chance) * self.slowness
         if chance > 1 - _LATE_CHANCE:
@@ -177,7 +219,7 @@ class Network:
 
         def answer(value: Any) -> None:
             if request.is_open:
-                self._send(target.name, request.source.name, request, lambda: self._finish(request, value))
+                self._send(request.back, request, lambda: self._finish(request, value))
 
         target.run(target.incarnation, target.handle, kind, payload, answer)
 
@@ -190,4 +232,4 @@ class Network:
             self._finish(request, None)
 
     def _forget(self, request: _Request) -> None:
-        self._way(request.source.name, request.target.name).open_requests.pop(request, None)
+        request.way.open_requests.pop(request, None)

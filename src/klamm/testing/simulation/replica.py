@@ -6,18 +6,20 @@ replaced by ones that break a rule, to see that the checks notice.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from klamm.cluster.image import NO_LEADER, PartitionImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.replication.follower import Do, FetchPosition, Follower
-from klamm.replication.isr import IsrChange
+from klamm.replication.isr import IsrChange, Outcome
 from klamm.replication.leader import Leader, diverging_epoch
 from klamm.replication.progress import LagWatch
 from klamm.testing.simulation.checks import Ledger
-from klamm.testing.simulation.controller import PartitionState
 from klamm.testing.simulation.disk import Record, SimulatedFile, SimulatedLog
+from klamm.testing.simulation.topics import PLACES, TOPIC_IDS
 
 LAG_TIME_MAX_MS = 10_000
 MIN_INSYNC_REPLICAS = 2
@@ -42,60 +44,84 @@ class Replica:
     follower_class: type[Follower] = Follower
 
     def __init__(
-        self, index: int, broker_id: int, file: SimulatedFile, ledger: Ledger, lag_watch: LagWatch
+        self,
+        index: int,
+        broker_id: int,
+        file: SimulatedFile,
+        ledger: Ledger,
+        lag_watch: LagWatch,
+        propose: Callable[[Replica, IsrChange], None],
     ) -> None:
+        """`index` is the place of the partition in `PLACES`."""
         self.index = index
+        self.place: TopicPartition = PLACES[index]
         self.broker_id = broker_id
         self.log = SimulatedLog(file)
         self.leader: Leader | None = None
         self.follower: Follower | None = None
-        self.leader_id = -1
+        self.leader_id = NO_LEADER
         self.leader_epoch = -1
+        self._partition_epoch = -1
+        self._has_resigned = False
         self._ledger = ledger
         self._lag_watch = lag_watch
+        self._propose = propose
         self._parked: list[ParkedProduce] = []
+        self._watchers: list[asyncio.Future[None]] = []
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return TOPIC_IDS[self.place.topic], self.place.partition
 
     # ---- what the controller says
 
-    def take_over(self, state: PartitionState, broker_epoch: int, now_ms: int) -> IsrChange | None:
-        isr = tuple(state.isr)
-        if state.leader_epoch < self.leader_epoch:
-            return None
-        if state.leader_epoch == self.leader_epoch:
+    def take_over(self, state: PartitionImage, broker_epoch: int, now_ms: int) -> bool:
+        """As `replication/partition.py` does; True if the role has changed."""
+        told = (state.leader_epoch, state.partition_epoch)
+        known = (self.leader_epoch, self._partition_epoch)
+        if told < known or (told == known and not self._has_resigned):
+            return False
+        has_new_role = state.leader_epoch > self.leader_epoch or self._has_resigned
+        self._partition_epoch = state.partition_epoch
+        if not has_new_role:
             if self.leader is not None:
-                change = self.leader.take_over(state.replicas, isr, state.partition_epoch, now_ms)
-                self._on_progress()
-                return change
-            return None
+                change = self.leader.take_over(state.replicas, state.isr, state.partition_epoch, now_ms)
+                self._after(change)
+            return False
         self._ledger.on_epoch(self.index, self.broker_id, self.leader_epoch, state.leader_epoch)
-        self.resign()
+        self._end_role()
+        self._has_resigned = False
         self.leader_epoch = state.leader_epoch
         self.leader_id = state.leader
         if state.leader == self.broker_id:
-            self._lead(state, isr, broker_epoch, now_ms)
-        elif self.broker_id in state.replicas and state.leader >= 0:
+            self._lead(state, broker_epoch, now_ms)
+        elif state.leader != NO_LEADER:
             self.follower = self.follower_class(
                 self.log,
                 leader_id=state.leader,
                 leader_epoch=state.leader_epoch,
                 high_watermark=self.log.high_watermark,
             )
-        return None
+        if self.leader is None:
+            self._refuse_parked()
+        self._wake_watchers()
+        self._on_progress()
+        return True
 
-    def _lead(self, state: PartitionState, isr: tuple[int, ...], broker_epoch: int, now_ms: int) -> None:
+    def _lead(self, state: PartitionImage, broker_epoch: int, now_ms: int) -> None:
         self._ledger.note(
-            f"broker {self.broker_id} leads {self.index} in epoch {state.leader_epoch}, ISR {isr}"
+            f"broker {self.broker_id} leads {self.index} in epoch {state.leader_epoch}, ISR {state.isr}"
         )
         self._ledger.on_leader(self.index, state.leader_epoch, self.broker_id, self.log)
         self.log.assign_epoch(state.leader_epoch)
         self.leader = self.leader_class(
-            TopicPartition("simulated", self.index),
+            self.place,
             self._lag_watch,
             broker_id=self.broker_id,
             broker_epoch=broker_epoch,
             leader_epoch=state.leader_epoch,
             replicas=state.replicas,
-            isr=isr,
+            isr=state.isr,
             partition_epoch=state.partition_epoch,
             log_end_offset=self.log.log_end_offset,
             high_watermark=self.log.high_watermark,
@@ -103,16 +129,57 @@ class Replica:
             lag_time_max_ms=LAG_TIME_MAX_MS,
             now_ms=now_ms,
         )
-        self._on_progress()
 
     def resign(self) -> None:
+        """Lead and follow no longer, until the controller says what to do."""
+        self._end_role()
+        self._has_resigned = True
+        self._refuse_parked()
+        self._wake_watchers()
+
+    def _end_role(self) -> None:
         if self.leader is not None:
             self._lag_watch.discard(self.leader)
         self.leader = None
         self.follower = None
+
+    def _refuse_parked(self) -> None:
         parked, self._parked = self._parked, []
         for produce in parked:
             produce.answer(self.not_leader())
+
+    def on_isr_outcome(
+        self, change: IsrChange, outcome: Outcome, isr: tuple[int, ...], partition_epoch: int
+    ) -> IsrChange | None:
+        """The controller has answered, or has not; returns the change to send next."""
+        leader = self.leader
+        if leader is None or leader.leader_epoch != change.leader_epoch:
+            return None
+        self._ledger.note(f"broker {self.broker_id}: ISR {change.isr} of {self.index} is {outcome.name}")
+        now_ms = int(asyncio.get_running_loop().time() * 1000)
+        following = leader.on_alter_partition(change, outcome, now_ms, isr, partition_epoch)
+        self._partition_epoch = max(self._partition_epoch, leader.isr.partition_epoch)
+        self._on_progress()
+        return following
+
+    def _after(self, change: IsrChange | None) -> None:
+        self._on_progress()
+        if change is not None:
+            self._propose(self, change)
+
+    # ---- for the group coordinator
+
+    def changed(self) -> asyncio.Future[None]:
+        """Done when the high watermark or the role changes."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watchers.append(future)
+        return future
+
+    def _wake_watchers(self) -> None:
+        watchers, self._watchers = self._watchers, []
+        for future in watchers:
+            if not future.done():
+                future.set_result(None)
 
     def not_leader(self) -> tuple[ErrorCode, int, int]:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, self.leader_id, self.leader_epoch
@@ -150,6 +217,19 @@ class Replica:
         self._on_progress()
         return has_grown
 
+    def append_group_records(self, records: tuple[tuple[bytes, bytes | None], ...]) -> int:
+        """Returns the end offset of the batch; raises a KafkaError if nothing was appended."""
+        leader = self.leader
+        if leader is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.place} is not led here")
+        if not leader.has_enough_replicas:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.place} has too few replicas in sync")
+        sequence = self.log.log_end_offset
+        end_offset = self.log.append(Record(leader.leader_epoch, self.broker_id, sequence, records)) + 1
+        leader.on_append(end_offset)
+        self._on_progress()
+        return end_offset
+
     def check_epoch(self, epoch: int) -> ErrorCode:
         if self.leader is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -159,22 +239,22 @@ class Replica:
 
     def on_fetch(
         self, replica_id: int, broker_epoch: int, position: FetchPosition, now_ms: int
-    ) -> tuple[FetchAnswer, IsrChange | None]:
+    ) -> FetchAnswer:
         """A follower's fetch; the answer without an error and without records may wait."""
         error = self.check_epoch(position.current_leader_epoch)
         if error is not ErrorCode.NONE or self.leader is None:
-            return FetchAnswer(error), None
+            return FetchAnswer(error)
         try:
             diverging = diverging_epoch(self.log, position.fetch_offset, position.last_fetched_epoch)
             if diverging is not None:
-                return FetchAnswer(ErrorCode.NONE, diverging=diverging), None
+                return FetchAnswer(ErrorCode.NONE, diverging=diverging)
             if position.fetch_offset > self.log.log_end_offset:
-                return FetchAnswer(ErrorCode.OFFSET_OUT_OF_RANGE), None
+                return FetchAnswer(ErrorCode.OFFSET_OUT_OF_RANGE)
             change = self.leader.on_fetch(replica_id, broker_epoch, position.fetch_offset, 0, now_ms)
         except KafkaError as error_:
-            return FetchAnswer(error_.code), None
-        self._on_progress()
-        return self.records_for(position), change
+            return FetchAnswer(error_.code)
+        self._after(change)
+        return self.records_for(position)
 
     def records_for(self, position: FetchPosition) -> FetchAnswer:
         error = self.check_epoch(position.current_leader_epoch)
@@ -195,9 +275,6 @@ class Replica:
         latest = leader.high_watermark if leader.may_answer_latest else -1
         return ErrorCode.NONE, self.log.records[offset:end], latest, self.leader_epoch
 
-    def after_isr_change(self) -> None:
-        self._on_progress()
-
     def _on_progress(self) -> None:
         leader = self.leader
         if leader is None or leader.high_watermark <= self.log.high_watermark:
@@ -206,6 +283,7 @@ class Replica:
         else:
             self._ledger.on_leader_high_watermark(self.index, leader, self.log)
             self.log.high_watermark = leader.high_watermark
+            self._wake_watchers()
         done = [one for one in self._parked if one.end_offset <= leader.high_watermark]
         if not done:
             return
