@@ -21,8 +21,7 @@ def test_a_cluster_under_faults_keeps_what_it_acknowledged_and_recovers() -> Non
     assert sum(result.elections for result in results) > 10 * SEED_COUNT
     assert sum(result.acknowledged for result in results) > 100 * SEED_COUNT
     assert sum(result.commits for result in results) > 100 * SEED_COUNT
-    assert sum(result.rebalances for result in results) > 4 * SEED_COUNT
-    assert sum(result.fenced for result in results) > 0
+    assert sum(result.rebalances for result in results) > 2 * SEED_COUNT
     assert sum(result.read for result in results) >= sum(result.committed for result in results)
 
 

@@ -156,6 +156,7 @@ NOTICED_SOON = frozenset(
         "commits are answered before the high watermark",
         "generations are not compared",
         "generations begin again",
+        "groups are loaded too early",
     }
 )
 
