@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from klamm.cluster import service
-from klamm.cluster.controller import brokers, isr
-from klamm.cluster.controller.isr import IsrProposal
-from klamm.cluster.image import PartitionImage
+from klamm.cluster.controller import brokers
 from klamm.groups.group import Group
 from klamm.groups.log_port import LedPartition
 from klamm.replication.follower import Follower
@@ -86,20 +83,6 @@ def unclean_members_stay(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def partition_epochs_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """The controller grants an ISR that was proposed before it changed the ISR itself."""
-    real = isr._check_epochs
-
-    def check(partition: PartitionImage, broker_id: int, proposal: IsrProposal) -> None:
-        real(partition, broker_id, proposal._replace(partition_epoch=partition.partition_epoch))
-
-    patch.setattr(isr, "_check_epochs", check)
-
-
-def old_controllers_are_obeyed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(service, "check_controller_epoch", lambda epoch, latest_epoch: None)
-
-
 # ---- groups
 
 
@@ -143,8 +126,6 @@ MUTATIONS: dict[str, Patch] = {
     "an unknown outcome is reverted": leads(UnknownIsNotApplied),
     "truncation to the high watermark": follows(TruncatesToHighWatermark),
     "an unclean member stays in the ISR": unclean_members_stay,
-    "partition epochs are not compared": partition_epochs_are_not_compared,
-    "old controllers are obeyed": old_controllers_are_obeyed,
     "commits are answered before the high watermark": commits_are_answered_before_the_high_watermark,
     "groups are loaded too early": groups_are_loaded_too_early,
     "generations are not compared": generations_are_not_compared,
