@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
-from tests.storage.logs import NOW_MS, Harness
+from tests.storage.logs import NOW_MS, Harness, all_batches, read
 
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.records.batch import MAX_SEQUENCE
+from klamm.records.batch import MAX_SEQUENCE, parse_header
 from klamm.storage.log import AppendResult
 from klamm.storage.producers.state import CorruptSnapshot, ProducerStates
 
@@ -127,3 +128,92 @@ def test_snapshots(tmp_path: Path, harness: Harness) -> None:
         Path(path).write_bytes(damaged)
         with pytest.raises(CorruptSnapshot):
             ProducerStates.read_snapshot(path)
+
+
+def test_a_refusal_is_logged_once(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    """With all that is needed to see whether the producer or the log has lost a batch."""
+    send(harness, 0, 3)
+    send(harness, 3, 2)
+    for _ in range(3):
+        refused(harness, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 7)
+    refused(harness, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 5, epoch=1)
+    window = "the sequences 0..2, 3..4"
+    assert caplog.messages == [
+        "events-0 refuses a batch: producer 9 sent sequence 7 in its epoch 0, expected 5; "
+        f"its last batches have {window}",
+        "events-0 refuses a batch: producer 9 starts its epoch 1 with sequence 5, not 0; "
+        f"its last batches, of epoch 0, have {window}",
+    ]
+
+
+class Cluster:
+    """A log that its leader writes and a follower copies, which is cut and restarted at will."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.random = Random(seed)
+        self.leader = Harness(directory / "leader", retention_ms=-1)
+        self.follower = Harness(directory / "follower", segment_bytes=700, retention_ms=-1)
+        self.next_sequence: dict[tuple[int, int], int] = {}
+        self.epoch_of = {1: 0, 2: 0, 3: 0}
+        self.leader_epoch = 0
+
+    def write(self) -> None:
+        for _ in range(self.random.randrange(1, 12)):
+            producer, count = self.random.choice(list(self.epoch_of)), self.random.randrange(1, 4)
+            if self.random.random() < 0.05:
+                self.epoch_of[producer] += 1
+            identity = producer, self.epoch_of[producer]
+            sequence = self.next_sequence.get(identity, 0)
+            self.next_sequence[identity] = sequence + count
+            self.leader.append(
+                count,
+                epoch=self.leader_epoch,
+                producer_id=producer,
+                producer_epoch=identity[1],
+                base_sequence=sequence,
+            )
+
+    def copy(self) -> None:
+        offset = self.follower.log.log_end_offset
+        if offset < self.leader.log.log_end_offset:
+            data = read(self.leader.log, offset, self.random.choice([300, 3000, 1 << 20]))
+            self.follower.log.append_replicated(data, NOW_MS)
+
+    def flush(self) -> None:
+        self.follower.log.flush()
+
+    def cut(self) -> None:
+        """The end of the log goes, as if another leader did not have it; the same batches come again."""
+        end = self.follower.log.log_end_offset
+        self.follower.log.truncate_to(self.random.randint(max(0, end - 20), end), NOW_MS)
+
+    def restart(self) -> None:
+        self.follower.close_and_open()
+
+    def crash(self) -> None:
+        self.follower.crash_and_open()
+
+    def check(self) -> None:
+        expected = ProducerStates()
+        for batch in all_batches(self.follower.log):
+            header = parse_header(batch)
+            expected.record(header, header.last_offset, NOW_MS)
+        assert windows(self.follower.log.producers) == windows(expected)
+
+
+def windows(producers: ProducerStates) -> dict[int, tuple[int, list[tuple[int, int, int]]]]:
+    return {
+        producer_id: (entry.producer_epoch, [batch[:3] for batch in entry.batches])
+        for producer_id, entry in producers.entries.items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_follower_knows_the_producers_of_what_it_holds(tmp_path: Path, seed: int) -> None:
+    """Whatever happened to it before: it may be elected at any time, and then each of the last five batches
+    of a producer is recognised, and the batch after them is expected."""
+    cluster = Cluster(tmp_path, seed)
+    steps = [cluster.write, cluster.copy, cluster.copy, cluster.flush, cluster.cut]
+    for _ in range(40):
+        cluster.random.choice([*steps, cluster.restart, cluster.crash])()
+        cluster.check()

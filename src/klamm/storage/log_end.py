@@ -8,6 +8,7 @@ the log.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ from klamm.storage.segments.open_files import OpenFiles
 from klamm.storage.segments.segment import SEGMENT_SUFFIXES, Segment, segment_file
 from klamm.storage.segments.segment_list import SegmentList
 
+logger = logging.getLogger("klamm.storage")
+
 
 class AppendResult(NamedTuple):
     base_offset: int
@@ -43,6 +46,7 @@ class LogEnd:
         "_disk",
         "_is_truncating",
         "_last_append_ms",
+        "_last_refused",
         "_lock",
         "_roll_jitter_ms",
         "_segments",
@@ -90,6 +94,7 @@ class LogEnd:
         )
         self._is_truncating = False
         self._last_append_ms = now_ms
+        self._last_refused: tuple[int, int, int] | None = None
         self._topic_id: TopicId | None = None
         self._roll_jitter_ms = choose_jitter_ms(config, directory, self.log_end_offset)
 
@@ -101,7 +106,11 @@ class LogEnd:
         """
         with self._lock:
             if header.producer_id >= 0:
-                repeated = self.producers.check(header)
+                try:
+                    repeated = self.producers.check(header)
+                except KafkaError as refusal:
+                    self._report_refusal(header, refusal)
+                    raise
                 if repeated is not None:
                     return AppendResult(
                         repeated.last_offset - repeated.offset_delta,
@@ -144,6 +153,16 @@ class LogEnd:
             self._last_append_ms = now_ms
             self.log_end_offset = last_offset + 1
         return AppendResult(base_offset, last_offset, log_append_time_ms, self.log_start_offset, False)
+
+    def _report_refusal(self, header: BatchHeader, refusal: KafkaError) -> None:
+        """Say once why a batch was refused for its sequence or epoch, however often its producer sends it.
+
+        Producers take such an answer for lost records, and some then write records a second time.
+        """
+        refused = (header.producer_id, header.producer_epoch, header.base_sequence)
+        if refused != self._last_refused:
+            self._last_refused = refused
+            logger.warning("%s refuses a batch: %s", self.topic_partition, refusal.message)
 
     def _append_whole(
         self, data: memoryview, headers: Sequence[BatchHeader], now_ms: int

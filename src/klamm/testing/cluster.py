@@ -9,7 +9,8 @@
 
 Brokers have the ids 1, 2, 3, … and keep their ports and their data when they are restarted. They find one
 another through an SQLite file in the cluster's directory, or through `coordination`, such as a ZooKeeper's
-address. Brokers reach each other through proxies (`links.py`), which `partition` cuts.
+address. Brokers reach each other through proxies (`links.py`), which `partition` cuts. What brokers in
+processes of their own print is kept beside their data: `broker-1.log`, and so on.
 """
 
 from __future__ import annotations
@@ -277,6 +278,7 @@ class _BrokerInProcess:
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._output = Path(settings["log.dirs"] + ".log")
 
     def start(self) -> None:
         assert self._process is None, "the broker is running already"
@@ -304,8 +306,10 @@ class _BrokerInProcess:
 
     def _read(self, process: subprocess.Popen[str], serves: threading.Event) -> None:
         assert process.stdout is not None
-        with process.stdout:
+        with process.stdout, self._output.open("a") as output:
             for line in process.stdout:
+                output.write(line)
+                output.flush()
                 self._lines.append(line.rstrip())
                 if "listens on" in line:
                     serves.set()

@@ -84,7 +84,9 @@ class ProducerStates:
         if sequence != expected:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} sent sequence {sequence}, expected {expected}",
+                f"producer {header.producer_id} sent sequence {sequence} in its epoch "
+                f"{entry.producer_epoch}, expected {expected}; its last batches have the sequences "
+                f"{_window(entry)}",
             )
         return None
 
@@ -194,5 +196,10 @@ def _check_epoch_start(header: BatchHeader, entry: ProducerEntry) -> None:
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {header.producer_id} starts its epoch {header.producer_epoch} with sequence "
-            f"{header.base_sequence}, not 0",
+            f"{header.base_sequence}, not 0; its last batches, of epoch {entry.producer_epoch}, have the "
+            f"sequences {_window(entry)}",
         )
+
+
+def _window(entry: ProducerEntry) -> str:
+    return ", ".join(f"{batch.base_sequence}..{batch.last_sequence}" for batch in entry.batches) or "none"
