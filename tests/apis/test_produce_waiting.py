@@ -64,10 +64,10 @@ class Replicated:
 
         return self._broker.run(run())
 
-    def send(self, *partitions: int, acks: int = -1, timeout_ms: int = 60_000) -> None:
+    def send(self, *partitions: int, acks: int = -1, timeout_ms: int = 60_000, **batch: int) -> None:
+        records = number_records([(b"key", b"value")], 1)
         data = [
-            PartitionProduceData(index=index, records=build_batch(number_records([(b"key", b"value")], 1)))
-            for index in partitions
+            PartitionProduceData(index=index, records=build_batch(records, **batch)) for index in partitions
         ]
         topic = TopicProduceData(name=self.name, partition_data=data)
         self.wire.send(ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[topic]), VERSION)
@@ -237,3 +237,27 @@ def test_an_isr_that_shrinks_while_a_batch_is_opened_refuses_it(
         topic.send(0)
         assert topic.receive() == [(ErrorCode.NOT_ENOUGH_REPLICAS, -1)]
         assert topic.do(0, lambda partition: partition.log.log_end_offset) == 0
+
+
+@pytest.mark.parametrize("written_before", [0, 3])
+def test_batches_behind_a_refused_one_are_not_taken_for_a_gap(topic: Replicated, written_before: int) -> None:
+    """The broker comes to lead between two batches on the way: both are refused, and both come again. A
+    producer of which the log knows nothing yet may not begin with the second, either."""
+
+    def send(sequence: int) -> None:
+        topic.send(0, acks=1, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+    def outcome(sequence: int) -> tuple[ErrorCode, int]:
+        send(sequence)
+        return topic.receive()[0]
+
+    for sequence in range(written_before):
+        assert outcome(sequence) == (ErrorCode.NONE, sequence)
+    topic.do(0, lambda partition: give_role(partition, FOLLOWER))
+    assert outcome(written_before) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    topic.do(0, lambda partition: give_role(partition, LEADER))
+    for behind in (1, 2):
+        assert outcome(written_before + behind) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    for sequence in range(written_before, written_before + 3):
+        assert outcome(sequence) == (ErrorCode.NONE, sequence)
+    assert outcome(written_before + 9) == (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)

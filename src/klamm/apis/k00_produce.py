@@ -16,12 +16,16 @@ code and message only, which clients take as the error of each record of the bat
 
 Clients may not write to internal topics (INVALID_TOPIC_EXCEPTION): a record there is state of the broker.
 As in Kafka, a client with the id of the brokers' own admin client may.
+
+A batch of an idempotent producer that follows one which was just refused for now is refused with the same
+code, where Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER (replication/refused_batches.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from klamm.apis.broker import Broker
@@ -45,10 +49,11 @@ from klamm.protocol.messages.k00_produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from klamm.records.batch import TRANSACTIONAL_FLAG, BatchHeader
+from klamm.records.batch import HEADER_SIZE, TRANSACTIONAL_FLAG, BatchHeader, parse_header
 from klamm.records.validation import validate_produced
 from klamm.replication.opening import MAX_RECORD_ERRORS, InvalidRecords, RecordError, must_open
 from klamm.replication.partition import Partition
+from klamm.replication.refused_batches import REFUSED_FOR_NOW
 from klamm.storage.log import AppendResult
 
 _FIRST_VERSION_WITH_RECORD_ERRORS = 8
@@ -197,7 +202,24 @@ class _Produce:
                 self._append_batch(partition, records, header, response)
         except KafkaError as error:
             _refuse(response, error, partition)
+            if error.code in REFUSED_FOR_NOW:
+                self._note_refused(topic, data, error)
         return response
+
+    def _note_refused(self, topic: TopicProduceData, data: PartitionProduceData, error: KafkaError) -> None:
+        """Have the batches refused that the producer has sent behind this one."""
+        if data.records is None or len(data.records) < HEADER_SIZE:
+            return
+        header = parse_header(data.records)
+        if header.producer_id >= 0:
+            with suppress(KafkaError):  # of a partition that this broker does not have, nothing is noted
+                self._partition_of(topic, data.index).note_refused(header, error, self.now_ms)
+
+    def _partition_of(self, topic: TopicProduceData, index: int) -> Partition:
+        """Also one that this broker does not lead."""
+        if self.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
+            return self.broker.partitions.get_by_id(topic.topic_id, index)
+        return self.broker.partitions.get(topic.name, index)
 
     def _find_partition(self, topic: TopicProduceData, index: int) -> Partition:
         if self.acks not in (-1, 0, 1):

@@ -26,6 +26,7 @@ from klamm.replication.context import ReplicationContext
 from klamm.replication.follower import Action, Do, FetchPosition, Follower
 from klamm.replication.isr import IsrChange, Outcome
 from klamm.replication.leader import Leader
+from klamm.replication.refused_batches import RefusedBatches
 from klamm.replication.waiting_produces import ProduceQueue
 from klamm.storage.log import AppendResult, FileSlice, Log
 
@@ -47,6 +48,7 @@ class Partition:
         "_has_resigned",
         "_log_end_watchers",
         "_min_insync_replicas",
+        "_refused_batches",
         "_uncommitted_bytes",
         "_watchers",
         "follower",
@@ -103,6 +105,8 @@ class Partition:
         """None until a produce waits for other replicas: most partitions never need it."""
         self.waiting_deletions: ProduceQueue | None = None
         """None until a deletion of records waits for other replicas."""
+        self._refused_batches: RefusedBatches | None = None
+        """None unless an idempotent producer had a batch refused lately."""
         self._uncommitted_bytes = 0
         """Bytes appended since the high watermark was last at the log end."""
         # Dicts and not sets: wake-ups happen in the order of registration.
@@ -308,6 +312,8 @@ class Partition:
         leader = self.leader
         if leader is None:
             raise self._not_led()
+        if self._refused_batches is not None:
+            self._check_refused(self._refused_batches, header, now_ms)
         result = self.log.append(batch, header, self.leader_epoch, now_ms)
         if not result.is_duplicate:
             leader.on_append(result.last_offset + 1)
@@ -317,6 +323,17 @@ class Partition:
             if leader.high_watermark > self.high_watermark:
                 self._raise_high_watermark(leader.high_watermark)
         return result
+
+    def note_refused(self, header: BatchHeader, error: KafkaError, now_ms: int) -> None:
+        """A batch of an idempotent producer was refused for now: those behind it must be refused, too."""
+        if self._refused_batches is None:
+            self._refused_batches = RefusedBatches()
+        self._refused_batches.note(header, error, now_ms)
+
+    def _check_refused(self, refused: RefusedBatches, header: BatchHeader, now_ms: int) -> None:
+        refused.check(header, now_ms)
+        if not refused:
+            self._refused_batches = None
 
     def on_follower_fetch(
         self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int
