@@ -12,6 +12,7 @@ the other's refusal, so a producer that gives the first one up is told of its ga
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -33,6 +34,13 @@ class _Refused(NamedTuple):
     until_ms: int
 
 
+class _Place(Enum):
+    BEFORE = auto()
+    SAME = auto()
+    """Or what was refused concerns the producer no longer."""
+    BEHIND = auto()
+
+
 class RefusedBatches:
     """Of each producer the first batch that was refused and did not come again since."""
 
@@ -45,10 +53,10 @@ class RefusedBatches:
         return len(self._by_producer)
 
     def note(self, header: BatchHeader, error: KafkaError, now_ms: int) -> None:
-        known = self._by_producer.get(header.producer_id)
-        if known is not None and self._is_behind(header, known, now_ms):
+        known = self._by_producer.pop(header.producer_id, None)
+        if known is not None and self._place(header, known, now_ms) is _Place.BEHIND:
+            self._by_producer[header.producer_id] = known
             return
-        self._by_producer.pop(header.producer_id, None)
         if len(self._by_producer) >= MAX_PRODUCERS:
             del self._by_producer[next(iter(self._by_producer))]
         self._by_producer[header.producer_id] = _Refused(
@@ -60,19 +68,20 @@ class RefusedBatches:
         known = self._by_producer.get(header.producer_id)
         if known is None:
             return
-        if self._is_behind(header, known, now_ms):
+        place = self._place(header, known, now_ms)
+        if place is _Place.BEHIND:
             raise KafkaError(
                 known.error.code,
                 f"the producer's batch with sequence {known.base_sequence} was refused, and must come before "
                 f"the one with sequence {header.base_sequence}: {known.error.message}",
             )
-        del self._by_producer[header.producer_id]
+        if place is _Place.SAME:
+            del self._by_producer[header.producer_id]
 
     @staticmethod
-    def _is_behind(header: BatchHeader, known: _Refused, now_ms: int) -> bool:
+    def _place(header: BatchHeader, known: _Refused, now_ms: int) -> _Place:
+        """Where the batch of `header` is, seen from the one that was refused."""
         distance = (header.base_sequence - known.base_sequence) & MAX_SEQUENCE
-        return (
-            header.producer_epoch == known.producer_epoch
-            and 0 < distance <= MAX_SEQUENCE // 2
-            and now_ms < known.until_ms
-        )
+        if not distance or header.producer_epoch != known.producer_epoch or now_ms >= known.until_ms:
+            return _Place.SAME
+        return _Place.BEHIND if distance <= MAX_SEQUENCE // 2 else _Place.BEFORE
