@@ -41,8 +41,8 @@ bench: setup ## measure Klamm beside Apache Kafka
 versions: setup ## test with the oldest and the newest version of each dependency
 	@.venv/bin/python scripts/versions.py $(ARGS)
 
-faults: setup ## kill -9 under load, many times over: MINUTES=n on a cluster, SEED=n for other faults
-	@.venv/bin/python -m pytest -m faults -o faulthandler_timeout=0 $(ARGS)
+faults: setup ## all kinds of faults under load: MINUTES=n on a cluster, SEED=n for others, REPORT=file
+	@.venv/bin/python -m pytest -m faults -o faulthandler_timeout=0 -rP $(ARGS)
 
 simulate: setup-run ## HOURS=n of a simulated cluster under faults, by WORKERS=n processes; SEED=n runs one seed again
 	@.venv/bin/python -m klamm.testing.simulation

@@ -217,6 +217,10 @@ class Cluster:
         """Let nothing pass from one broker to another. The other direction stays open."""
         self._links.cut(sender, receiver)
 
+    def reset_connections(self, first: int, second: int) -> None:
+        """Break the connections between two brokers. They may connect again, unless cut."""
+        self._links.break_connections(first, second)
+
     def heal(self) -> None:
         """Let all brokers hear one another again."""
         self._links.heal()

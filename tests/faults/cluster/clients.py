@@ -1,19 +1,25 @@
 """Clients that write and read while the brokers of a cluster fail, and remember what they did and saw.
 
-Producers are librdkafka's, idempotent, with acks=all. Each value is unique. Consumers read partitions from
-their start, without a group. The history is checked afterwards (`history.py`).
+Producers are idempotent, with acks=all: librdkafka's and our own. Each value is unique and begins with the
+producer's name. Consumers read partitions from their start, without a group. The history is checked
+afterwards (`history.py`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple
 
 import confluent_kafka
 
-from tests.faults.history import History, Outcome, Seen, Sent, Stored
+import klamm
+from klamm.client.errors import ClientError
+from klamm.client.plain.producer import Delivery
+from tests.faults.cluster.history import History, Outcome, Seen, Sent, Stored
 from tests.waiting import wait_until
 
 PATIENT: dict[str, str | int | bool] = {
@@ -31,30 +37,36 @@ PACE_S = 0.005
 DELIVERY_TIMEOUT_MS = 120_000
 FLUSH_S = 150.0
 READ_S = 90.0
+LONG_WAIT_S = 0.05
+"""Shorter waits for an acknowledgement are not remembered."""
 
 
-class WritingClient:
+class Wait(NamedTuple):
+    """How long a producer waited for the acknowledgement of a record."""
+
+    acknowledged_s: float
+    """When it came, on the monotonic clock."""
+    seconds: float
+
+
+class WritingClient(ABC):
     """An idempotent producer that sends unique values to all partitions of a topic."""
 
-    def __init__(self, bootstrap: str, name: str, topic: str, partitions: int, seed: int) -> None:
+    may_write_twice = False
+    """It may send a record again in another producer epoch: no broker can tell."""
+
+    def __init__(self, name: str, topic: str, partitions: int, seed: int) -> None:
         self.name = name
         self._topic = topic
         self._partitions = partitions
         self._random = Random(f"{seed} {name}")
-        self._producer = confluent_kafka.Producer(
-            {
-                **PATIENT,
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 2,
-                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
-            }
-        )
         self._lock = threading.Lock()
         self._sent: list[Sent] = []
+        self._sent_s: list[float] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self.acknowledged_count = 0
+        self.waits: list[Wait] = []
 
     def start(self) -> None:
         self._thread.start()
@@ -63,40 +75,123 @@ class WritingClient:
         """Stop sending, wait for every delivery, and return the records in the order of their sends."""
         self._stopping.set()
         self._thread.join(FLUSH_S)
-        assert self._producer.flush(FLUSH_S) == 0, f"{self.name}: records have no outcome"
+        self._flush()
         return self._sent
+
+    def stop(self) -> None:
+        """Stop sending; what is on the way is left to itself."""
+        self._stopping.set()
+
+    @abstractmethod
+    def _flush(self) -> None: ...
+
+    @abstractmethod
+    def _send(self, at: int, partition: int, value: bytes) -> bool:
+        """False if there is no room now. The outcome is told to `_settle` with `at`."""
 
     def _work(self) -> None:
         number = 0
         while not self._stopping.is_set():
             partition = self._random.randrange(self._partitions)
-            place = (self._topic, partition)
             value = b"%s:%d" % (self.name.encode(), number)
             with self._lock:
                 at = len(self._sent)
-                self._sent.append(Sent(self.name, place, value, Outcome.UNKNOWN))
-            try:
-                self._producer.produce(
-                    self._topic,
-                    value,
-                    partition=partition,
-                    on_delivery=lambda error, message, at=at: self._delivered(at, error, message),
-                )
+                self._sent.append(Sent(self.name, (self._topic, partition), value, Outcome.UNKNOWN))
+                self._sent_s.append(time.monotonic())
+            if self._send(at, partition, value):
                 number += 1
-            except BufferError:
+            else:
                 with self._lock:
                     self._sent.pop()
-            self._producer.poll(PACE_S)
+                    self._sent_s.pop()
+            self._pause()
+
+    def _pause(self) -> None:
+        self._stopping.wait(PACE_S)
+
+    def _settle(self, at: int, offset: int) -> None:
+        """The record was acknowledged."""
+        with self._lock:
+            self._sent[at] = self._sent[at]._replace(outcome=Outcome.ACKNOWLEDGED, offset=offset)
+            self.acknowledged_count += 1
+            now = time.monotonic()
+            if now - self._sent_s[at] > LONG_WAIT_S:
+                self.waits.append(Wait(now, now - self._sent_s[at]))
+
+
+class LibrdkafkaWriter(WritingClient):
+    """With more than one request `in_flight` it writes a record twice at times, against any broker: if the
+    first of them is refused and the second has a gap before it therefore, librdkafka begins a new producer
+    epoch and sends again what may be written already (https://github.com/confluentinc/librdkafka/issues/4953).
+    """
+
+    def __init__(
+        self, bootstrap: str, name: str, topic: str, partitions: int, seed: int, *, in_flight: int
+    ) -> None:
+        super().__init__(f"librdkafka-{name}", topic, partitions, seed)
+        self.may_write_twice = in_flight > 1
+        self._producer = confluent_kafka.Producer(
+            {
+                **PATIENT,
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "max.in.flight.requests.per.connection": in_flight,
+                "linger.ms": 2,
+                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+            }
+        )
+
+    def _flush(self) -> None:
+        assert self._producer.flush(FLUSH_S) == 0, f"{self.name}: records have no outcome"
+
+    def _send(self, at: int, partition: int, value: bytes) -> bool:
+        try:
+            self._producer.produce(
+                self._topic,
+                value,
+                partition=partition,
+                on_delivery=lambda error, message: self._delivered(at, error, message),
+            )
+        except BufferError:
+            return False
+        return True
+
+    def _pause(self) -> None:
+        self._producer.poll(PACE_S)
 
     def _delivered(
         self, at: int, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
     ) -> None:
-        with self._lock:
-            if error is None:
-                self._sent[at] = self._sent[at]._replace(
-                    outcome=Outcome.ACKNOWLEDGED, offset=int(message.offset() or 0)
-                )
-                self.acknowledged_count += 1
+        if error is None:
+            self._settle(at, int(message.offset() or 0))
+
+
+class KlammWriter(WritingClient):
+    def __init__(self, bootstrap: str, name: str, topic: str, partitions: int, seed: int) -> None:
+        super().__init__(f"klamm-{name}", topic, partitions, seed)
+        self._producer = klamm.Producer(
+            bootstrap,
+            linger_ms=2,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+            retry_backoff_ms=20,
+            retry_backoff_max_ms=200,
+            request_timeout_ms=5_000,
+        )
+
+    def _flush(self) -> None:
+        self._producer.close(FLUSH_S)
+
+    def _send(self, at: int, partition: int, value: bytes) -> bool:
+        try:
+            delivery = self._producer.send(self._topic, value, partition=partition)
+        except ClientError:
+            return False
+        delivery.add_done_callback(lambda done: self._delivered(at, done))
+        return True
+
+    def _delivered(self, at: int, delivery: Delivery) -> None:
+        if delivery.exception() is None:
+            self._settle(at, delivery.result().offset)
 
 
 class ReadingClient:
@@ -123,6 +218,9 @@ class ReadingClient:
 
     def start(self) -> None:
         self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
 
     def finish(self) -> list[Seen]:
         self._stopping.set()
@@ -170,6 +268,7 @@ def read_everything(bootstrap: str, topic: str, partitions: int) -> list[Stored]
                     index, offset = int(message.partition() or 0), int(message.offset() or 0)
                     stored.append(Stored((topic, index), offset, bytes(message.value() or b"")))
                     reached[index] = max(reached[index], offset + 1)
+                    deadline = time.monotonic() + READ_S
     finally:
         consumer.close()
     return stored

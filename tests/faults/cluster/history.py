@@ -61,11 +61,8 @@ class History(NamedTuple):
     stored: Sequence[Stored]
 
 
-def anomalies(history: History, *, is_idempotent: bool) -> list[str]:
-    """Every anomaly in one sentence, at most a few of each kind.
-
-    With `is_idempotent` producers a value that is stored twice is an anomaly.
-    """
+def anomalies(history: History) -> list[str]:
+    """Every anomaly in one sentence, at most a few of each kind. For duplicates see `duplicates`."""
     values_at = _values_at(history)
     places_of = _places_of(history.stored)
     found: list[str] = []
@@ -73,7 +70,6 @@ def anomalies(history: History, *, is_idempotent: bool) -> list[str]:
         _inconsistent_offsets(values_at),
         _lost_writes(history.sent, places_of),
         _aborted_reads(history, places_of),
-        _duplicates(places_of) if is_idempotent else (),
         _non_monotonic_sends(history.sent),
         _polls(history.seen, values_at),
         _unseen(history),
@@ -143,10 +139,9 @@ def _aborted_reads(history: History, places_of: dict[bytes, list[tuple[Place, in
             yield f"invented record: {value!r} can be read and was never sent"
 
 
-def _duplicates(places_of: dict[bytes, list[tuple[Place, int]]]) -> Iterator[str]:
-    for value, places in places_of.items():
-        if len(places) > 1:
-            yield f"duplicate: {value!r} is at {places}"
+def duplicates(stored: Iterable[Stored]) -> list[tuple[bytes, list[tuple[Place, int]]]]:
+    """Values that are stored more than once, and where: anomalies if their producers are idempotent."""
+    return [(value, places) for value, places in _places_of(stored).items() if len(places) > 1]
 
 
 def _non_monotonic_sends(sent: Iterable[Sent]) -> Iterator[str]:

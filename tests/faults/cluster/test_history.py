@@ -7,7 +7,7 @@ from time import perf_counter
 
 import pytest
 
-from tests.faults.history import History, Outcome, Place, Seen, Sent, Stored, anomalies
+from tests.faults.cluster.history import History, Outcome, Place, Seen, Sent, Stored, anomalies, duplicates
 
 P: Place = ("orders", 0)
 ACKED, REFUSED, UNKNOWN = Outcome.ACKNOWLEDGED, Outcome.REFUSED, Outcome.UNKNOWN
@@ -24,10 +24,8 @@ def good(count: int = 4) -> tuple[list[Sent], list[Seen], list[Stored]]:
     return sent, seen, stored
 
 
-def found(
-    sent: list[Sent], seen: list[Seen], stored: list[Stored], *, is_idempotent: bool = True
-) -> list[str]:
-    return anomalies(History(sent, seen, stored), is_idempotent=is_idempotent)
+def found(sent: list[Sent], seen: list[Seen], stored: list[Stored]) -> list[str]:
+    return anomalies(History(sent, seen, stored))
 
 
 def test_a_history_without_faults_has_no_anomaly() -> None:
@@ -60,7 +58,6 @@ def test_a_consumer_may_go_back_in_a_new_session() -> None:
         ("moved write", lambda sent, seen, stored: sent.__setitem__(3, sent[3]._replace(offset=9))),
         ("aborted read", lambda sent, seen, stored: sent.__setitem__(3, sent[3]._replace(outcome=REFUSED))),
         ("invented record", lambda sent, seen, stored: sent.pop()),
-        ("duplicate", lambda sent, seen, stored: stored.append(Stored(P, 4, value(3)))),
         ("inconsistent offset", lambda sent, seen, stored: stored.__setitem__(2, Stored(P, 2, value(3)))),
         ("non-monotonic send", lambda sent, seen, stored: sent.reverse()),
         ("non-monotonic poll", lambda sent, seen, stored: seen.reverse()),
@@ -74,10 +71,11 @@ def test_each_anomaly_is_found(anomaly: str, change: object) -> None:
     assert any(each.startswith(anomaly) for each in found(sent, seen, stored))
 
 
-def test_a_duplicate_is_allowed_without_idempotence() -> None:
+def test_duplicates_are_told_apart() -> None:
     sent, seen, stored = good()
     stored.append(Stored(P, 4, value(3)))
-    assert found(sent, seen, stored, is_idempotent=False) == []
+    assert found(sent, seen, stored) == []
+    assert [value for value, _ in duplicates(stored)] == [value(3)]
 
 
 def test_many_anomalies_of_a_kind_are_counted_and_not_listed() -> None:
