@@ -7,7 +7,7 @@ import pytest
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.records.batch import MAX_SEQUENCE, BatchHeader, parse_header
 from klamm.records.builder import build_batch, number_records
-from klamm.replication.refused_batches import MAX_PRODUCERS, REFUSED_MS, RefusedBatches
+from klamm.replication.refused_batches import MAX_BATCHES, MAX_PRODUCERS, REFUSED_MS, RefusedBatches
 
 NOT_LED = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not led here")
 
@@ -33,9 +33,28 @@ def test_what_follows_is_refused_alike_until_the_first_comes_again(refused: Refu
             refused.check(header(sequence), 1)
         assert caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         refused.note(header(sequence), caught.value, 1)
-    refused.check(header(19), 2)
-    refused.check(header(20), 2)
+    for sequence in (19, 20, 21, 25):
+        refused.check(header(sequence), 2)
     assert not refused
+
+
+def test_batches_that_come_again_in_another_order(refused: RefusedBatches) -> None:
+    refused.note(header(20), NOT_LED, 1)
+    refused.check(header(19), 2)
+    with pytest.raises(KafkaError, match="sequence 20 was refused"):
+        refused.check(header(21), 2)
+    refused.check(header(20), 2)
+    refused.check(header(21), 2)
+    assert not refused
+
+
+def test_few_batches_of_a_producer_are_remembered() -> None:
+    refused = RefusedBatches()
+    for sequence in range(MAX_BATCHES + 1):
+        refused.note(header(sequence), NOT_LED, 0)
+    refused.check(header(1), 1)
+    with pytest.raises(KafkaError, match="sequence 2 was refused"):
+        refused.check(header(3), 1)
 
 
 def test_others_are_not_concerned(refused: RefusedBatches) -> None:

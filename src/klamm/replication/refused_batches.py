@@ -6,13 +6,16 @@ has a gap before it. Answered with OUT_OF_ORDER_SEQUENCE_NUMBER, some clients be
 write records of other partitions twice; and from a producer that is new, the log would take the second before
 the first. So the second is refused as the first was, and the producer sends both again, in their order.
 
-Invariants: holds at most `MAX_PRODUCERS`; a batch is refused for another's sake only within `REFUSED_MS` of
-the other's refusal, so a producer that gives the first one up is told of its gap then.
+Batches that were refused do not always come again in their order, as each waits for its own pause: so all of
+them are remembered, not only the first.
+
+Invariants: holds at most `MAX_PRODUCERS`, with at most `MAX_BATCHES` each; a batch is refused for another's
+sake only within `REFUSED_MS` of the other's refusal, so a producer that gives the first one up is told of its
+gap then.
 """
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from typing import NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -25,63 +28,59 @@ REFUSED_FOR_NOW = frozenset(
 REFUSED_MS = 5_000
 """Longer than the batches behind a refused one are on the way, shorter than clients try."""
 MAX_PRODUCERS = 1_000
+MAX_BATCHES = 16
+"""Of one producer. Five may be on the way by protocol, and may be divided anew when they are sent again."""
 
 
 class _Refused(NamedTuple):
-    producer_epoch: int
-    base_sequence: int
     error: KafkaError
     until_ms: int
 
 
-class _Place(Enum):
-    BEFORE = auto()
-    SAME = auto()
-    """Or what was refused concerns the producer no longer."""
-    BEHIND = auto()
+class _Producer(NamedTuple):
+    epoch: int
+    batches: dict[int, _Refused]
+    """By base sequence, in the order of the refusals."""
 
 
 class RefusedBatches:
-    """Of each producer the first batch that was refused and did not come again since."""
+    """Of each producer the batches that were refused and have not come again since."""
 
-    __slots__ = ("_by_producer",)
+    __slots__ = ("_producers",)
 
     def __init__(self) -> None:
-        self._by_producer: dict[int, _Refused] = {}
+        self._producers: dict[int, _Producer] = {}
 
     def __len__(self) -> int:
-        return len(self._by_producer)
+        return len(self._producers)
 
     def note(self, header: BatchHeader, error: KafkaError, now_ms: int) -> None:
-        known = self._by_producer.pop(header.producer_id, None)
-        if known is not None and self._place(header, known, now_ms) is _Place.BEHIND:
-            self._by_producer[header.producer_id] = known
-            return
-        if len(self._by_producer) >= MAX_PRODUCERS:
-            del self._by_producer[next(iter(self._by_producer))]
-        self._by_producer[header.producer_id] = _Refused(
-            header.producer_epoch, header.base_sequence, error, now_ms + REFUSED_MS
-        )
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = self._producers[header.producer_id] = _Producer(header.producer_epoch, {})
+            if len(self._producers) > MAX_PRODUCERS:
+                del self._producers[next(iter(self._producers))]
+        producer.batches.pop(header.base_sequence, None)
+        producer.batches[header.base_sequence] = _Refused(error, now_ms + REFUSED_MS)
+        if len(producer.batches) > MAX_BATCHES:
+            del producer.batches[next(iter(producer.batches))]
 
     def check(self, header: BatchHeader, now_ms: int) -> None:
         """Raise the error of an earlier batch of the same producer that must come first."""
-        known = self._by_producer.get(header.producer_id)
-        if known is None:
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
             return
-        place = self._place(header, known, now_ms)
-        if place is _Place.BEHIND:
-            raise KafkaError(
-                known.error.code,
-                f"the producer's batch with sequence {known.base_sequence} was refused, and must come before "
-                f"the one with sequence {header.base_sequence}: {known.error.message}",
-            )
-        if place is _Place.SAME:
-            del self._by_producer[header.producer_id]
-
-    @staticmethod
-    def _place(header: BatchHeader, known: _Refused, now_ms: int) -> _Place:
-        """Where the batch of `header` is, seen from the one that was refused."""
-        distance = (header.base_sequence - known.base_sequence) & MAX_SEQUENCE
-        if not distance or header.producer_epoch != known.producer_epoch or now_ms >= known.until_ms:
-            return _Place.SAME
-        return _Place.BEHIND if distance <= MAX_SEQUENCE // 2 else _Place.BEFORE
+        if producer.epoch != header.producer_epoch:
+            del self._producers[header.producer_id]
+            return
+        for sequence, refused in tuple(producer.batches.items()):
+            if now_ms >= refused.until_ms or sequence == header.base_sequence:
+                del producer.batches[sequence]
+            elif (header.base_sequence - sequence) & MAX_SEQUENCE <= MAX_SEQUENCE // 2:
+                raise KafkaError(
+                    refused.error.code,
+                    f"the batch with sequence {sequence} was refused, and must come before the one "
+                    f"with sequence {header.base_sequence}: {refused.error.message}",
+                )
+        if not producer.batches:
+            del self._producers[header.producer_id]
