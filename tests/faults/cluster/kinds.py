@@ -35,7 +35,7 @@ def kill_and_start_at_once(scene: Scene, broker_id: int) -> None:
 
 def pause(scene: Scene, broker_id: int) -> None:
     scene.cluster.pause(broker_id)
-    scene.wait_for_progress()
+    _last(scene, LONG_S)
     scene.cluster.resume(broker_id)
 
 
@@ -134,26 +134,24 @@ FAULTS_OF_ALL: dict[str, tuple[str, Callable[[Scene], None]]] = {
 }
 
 
+def kinds_for(scene: Scene) -> list[str]:
+    return [kind for kind in (*FAULTS, *FAULTS_OF_ALL) if kind != "full disk" or scene.has_small_disk]
+
+
 def do(scene: Scene, kind: str, victim: str) -> None:
-    broker_id = VICTIMS[victim](scene)
-    scene.do(kind, victim, lambda: FAULTS[kind](scene, broker_id))
-
-
-def do_to_all(scene: Scene, kind: str) -> None:
-    victim, work = FAULTS_OF_ALL[kind]
-    scene.do(kind, victim, lambda: work(scene))
+    """`victim` matters only to faults that hit one broker."""
+    if kind in FAULTS:
+        broker_id = VICTIMS[victim](scene)
+        scene.do(kind, victim, lambda: FAULTS[kind](scene, broker_id))
+    else:
+        name, work = FAULTS_OF_ALL[kind]
+        scene.do(kind, name, lambda: work(scene))
 
 
 def do_any(scene: Scene) -> None:
     """Some fault to some victim."""
-    kinds = {*FAULTS, *FAULTS_OF_ALL}
-    if not scene.has_small_disk:
-        kinds.discard("full disk")
-    kind = scene.random.choice(sorted(kinds))
-    if kind in FAULTS:
-        do(scene, kind, scene.random.choice(sorted(VICTIMS)))
-    else:
-        do_to_all(scene, kind)
+    kind = scene.random.choice(kinds_for(scene))
+    do(scene, kind, scene.random.choice(list(VICTIMS)))
 
 
 def damage_tails(data: Path, random: Random) -> list[str]:

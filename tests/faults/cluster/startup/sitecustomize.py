@@ -1,7 +1,8 @@
 """Runs at the start of every broker of a test that has this folder in PYTHONPATH (`test_mutations.py`).
 
-FAULTS_HELD_BACK names a folder: while it holds a file with the broker's id, the broker appends nothing that
-it fetches, and notes each attempt. FAULTS_BROKEN_RULE names the rule of replication that the broker breaks.
+FAULTS_HELD_BACK names a folder. While it holds the file `held-back-<id>`, the broker appends nothing that it
+fetches, and notes each attempt; while it holds `deaf-<id>`, the broker hears nothing from the controller.
+FAULTS_BROKEN_RULE names the rule of replication that the broker breaks.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import sys
 from typing import Any
 
 from klamm.cluster.controller import brokers
+from klamm.cluster.image import PartitionImage
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.replication.isr import Isr, IsrChange, Outcome
+from klamm.replication.isr_requests import IsrRequests
 from klamm.replication.leader import Leader
 from klamm.replication.partition import Partition
 from klamm.replication.progress import FollowerProgress
@@ -23,13 +26,36 @@ def hold_back(directory: str, broker_id: str) -> None:
     append_replicated = Log.append_replicated
 
     def append_unless_held_back(log: Log, *arguments: Any) -> Any:
-        if os.path.exists(f"{directory}/{broker_id}"):
-            with open(f"{directory}/{broker_id}.attempts", "a") as attempts:
+        if os.path.exists(f"{directory}/held-back-{broker_id}"):
+            with open(f"{directory}/attempts-{broker_id}", "a") as attempts:
                 attempts.write(".")
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "held back by the test")
         return append_replicated(log, *arguments)
 
     Log.append_replicated = append_unless_held_back  # type: ignore[method-assign]
+
+
+def deafen(directory: str, broker_id: str) -> None:
+    make, take_over = IsrRequests.__init__, Partition.take_over
+
+    def is_deaf() -> bool:
+        return os.path.exists(f"{directory}/deaf-{broker_id}")
+
+    def make_deaf(requests: IsrRequests, node_id: int, broker_epoch: Any, ask: Any) -> None:
+        async def ask_unless_deaf(request: Any) -> Any:
+            answer = await ask(request)
+            if is_deaf():
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the answer is lost")
+            return answer
+
+        make(requests, node_id, broker_epoch, ask_unless_deaf)
+
+    def take_over_unless_deaf(partition: Partition, state: PartitionImage) -> None:
+        if not is_deaf():
+            take_over(partition, state)
+
+    IsrRequests.__init__ = make_deaf  # type: ignore[method-assign]
+    Partition.take_over = take_over_unless_deaf  # type: ignore[method-assign]
 
 
 def let_stale_replicas_join() -> None:
@@ -81,6 +107,8 @@ RULES = {
 }
 
 if "--id" in sys.orig_argv and "FAULTS_HELD_BACK" in os.environ:
-    hold_back(os.environ["FAULTS_HELD_BACK"], sys.orig_argv[sys.orig_argv.index("--id") + 1])
+    broker = (os.environ["FAULTS_HELD_BACK"], sys.orig_argv[sys.orig_argv.index("--id") + 1])
+    hold_back(*broker)
+    deafen(*broker)
     if rule := os.environ.get("FAULTS_BROKEN_RULE"):
         RULES[rule]()
