@@ -6,6 +6,7 @@ with `startup/sitecustomize.py`. Brokers 1, 2 and 3 have the replicas, and broke
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -175,9 +176,16 @@ def unclean_restart(stage: Stage) -> None:
     for segment in (stage.cluster.data_dir / f"broker-{SECOND}" / f"{TOPIC}-0").glob("*.log"):
         segment.write_bytes(b"")
     stage.hold_back(SECOND)
-    stage.cluster.start_broker(SECOND)
+    starting = threading.Thread(target=stage.cluster.start_broker, args=(SECOND,))
+    starting.start()
+    wait_until(
+        lambda: stage.output(SECOND).count("is registered in broker epoch") == 2,
+        "the second replica is registered again",
+        PATIENCE_S,
+    )
     stage.cluster.resume(CONTROLLER)
-    stage.wait_for_attempts(SECOND, 5)
+    starting.join()
+    stage.wait_for_attempts(SECOND, 3)
     stage.leave_alone(SECOND)
 
 
