@@ -170,21 +170,26 @@ def rapid_elections(stage: Stage) -> None:
 
 
 def unclean_restart(stage: Stage) -> None:
-    """The second replica loses its records with the power and is back at once; then the others die."""
+    """All replicas restart while the controller hangs. The second has lost its records with the power, the
+    others were stopped cleanly; then the others die."""
     stage.cluster.pause(CONTROLLER)
     stage.cluster.kill(SECOND)
     for segment in (stage.cluster.data_dir / f"broker-{SECOND}" / f"{TOPIC}-0").glob("*.log"):
         segment.write_bytes(b"")
     stage.hold_back(SECOND)
-    starting = threading.Thread(target=stage.cluster.start_broker, args=(SECOND,))
-    starting.start()
+    for broker_id in (LEADER, THIRD):
+        stage.cluster.stop_broker(broker_id)
+    starting = [threading.Thread(target=stage.cluster.start_broker, args=(each,)) for each in REPLICAS]
+    for thread in starting:
+        thread.start()
     wait_until(
-        lambda: stage.output(SECOND).count("is registered in broker epoch") == 2,
-        "the second replica is registered again",
+        lambda: all(stage.output(each).count("is registered in broker epoch") == 2 for each in REPLICAS),
+        "all replicas are registered again",
         PATIENCE_S,
     )
     stage.cluster.resume(CONTROLLER)
-    starting.join()
+    for thread in starting:
+        thread.join()
     stage.wait_for_attempts(SECOND, 3)
     stage.leave_alone(SECOND)
 
