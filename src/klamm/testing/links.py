@@ -55,6 +55,10 @@ class Links:
         """Let everything pass again."""
         self._control(self._change(set()))
 
+    def break_connections(self, first: int, second: int) -> None:
+        """Reset the connections between two brokers."""
+        self._control(self._break({first, second}))
+
     def close(self) -> None:
         self._control(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -81,6 +85,11 @@ class Links:
         self._cut = cut
         self._healed.set()
         self._healed = asyncio.Event()
+
+    async def _break(self, brokers: set[int]) -> None:
+        for connection in tuple(self._connections):
+            if {connection.source, connection.target} == brokers:
+                connection.reset()
 
     async def _close(self) -> None:
         for server in self._servers.values():
