@@ -19,10 +19,9 @@ from klamm.replication.leader import Leader, diverging_epoch
 from klamm.replication.progress import LagWatch
 from klamm.testing.simulation.checks import Ledger
 from klamm.testing.simulation.disk import Record, SimulatedFile, SimulatedLog
-from klamm.testing.simulation.topics import PLACES, TOPIC_IDS
+from klamm.testing.simulation.topics import MIN_INSYNC_REPLICAS, PLACES, TOPIC_IDS
 
 LAG_TIME_MAX_MS = 10_000
-MIN_INSYNC_REPLICAS = 2
 _MAX_FETCHED = 4
 """Few, so that a follower that was away takes some time to catch up."""
 

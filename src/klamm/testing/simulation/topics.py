@@ -30,6 +30,7 @@ PLACES = (
 INDEXES = {place: index for index, place in enumerate(PLACES)}
 TOPIC_IDS = {RECORDS_TOPIC: TopicId(bytes(15) + b"\1"), OFFSETS_TOPIC: TopicId(bytes(15) + b"\2")}
 REPLICATION_FACTOR = 3
+MIN_INSYNC_REPLICAS = 2
 
 
 def fill_store(store: StoreServer, broker_ids: range) -> None:
@@ -54,7 +55,11 @@ def fill_store(store: StoreServer, broker_ids: range) -> None:
         change = create_topic(
             image,
             BrokerConfig(),
-            NewTopic(name, assignment=assignment),
+            NewTopic(
+                name,
+                assignment=assignment,
+                config={"min.insync.replicas": str(MIN_INSYNC_REPLICAS)},
+            ),
             controller_epoch=0,
             topic_id=topic_id,
             start=0,
