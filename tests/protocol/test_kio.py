@@ -103,8 +103,8 @@ def assert_same_value(ours: Any, theirs: Any, layout: VersionLayout) -> None:
 
 
 def plain_name(name: str) -> str:
-    """kio leaves units out of the names of fields that it gives as times."""
-    return name.removesuffix("_ms")
+    """kio leaves units out of the names of fields that it gives as times, and adds _ to Python's own names."""
+    return name.removesuffix("_ms").removesuffix("_")
 
 
 def plain_value(value: Any) -> Any:

@@ -33,4 +33,4 @@ def test_defaults_round_trip(message: type[Message], version: int) -> None:
 
 
 def test_all_messages_are_found() -> None:
-    assert len(MESSAGES) == 2 * 58 + 4 + 2
+    assert len(MESSAGES) == 2 * 59 + 4 + 2

@@ -42,7 +42,7 @@ class Fetcher:
         if self.session.is_follower:
             report_followers(self.session, ready, broker_epoch=7)
         reading = Reading(
-            is_follower=self.session.is_follower, max_bytes=max_bytes, max_files=max_files, rack=rack
+            replica_id=self.session.replica_id, max_bytes=max_bytes, max_files=max_files, rack=rack
         )
         reading.read_blocking(ready)
         assert has_nothing_new(self.session) <= (not reading.byte_count and not reading.must_answer)
