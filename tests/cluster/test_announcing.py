@@ -21,7 +21,6 @@ from klamm.cluster.fencing import (
     check_controller_epoch,
     check_leader_epoch,
     check_own_broker_epoch,
-    check_topic_id,
 )
 from klamm.cluster.image import ALL_BROKERS, ClusterImage, joined
 from klamm.cluster.persistent_map import PersistentMap
@@ -230,12 +229,6 @@ def test_a_late_deletion_does_not_touch_a_topic_of_the_same_name():
         (check_controller_epoch, (4, 5), [(5, 5), (6, 5)], ErrorCode.STALE_CONTROLLER_EPOCH),
         (check_own_broker_epoch, (4, 5), [(5, 5), (6, 5)], ErrorCode.STALE_BROKER_EPOCH),
         (check_leader_epoch, (4, 5), [(5, 5), (6, 5)], ErrorCode.FENCED_LEADER_EPOCH),
-        (
-            check_topic_id,
-            ("t", b"a", b"b"),
-            [("t", b"a", b"a"), ("t", b"a", None)],
-            ErrorCode.INCONSISTENT_TOPIC_ID,
-        ),
     ],
 )
 def test_requests_of_the_past_are_refused(check_one, stale, fresh, code):

@@ -120,7 +120,7 @@ class FollowerSide(Replica):
         self.peers = Peers(FOLLOWER, "PLAINTEXT", config, lambda: {LEADER: leader})
         self.fetchers = Fetchers(
             self.connect,
-            lambda: FetchSettings(FOLLOWER, 7, max_wait_ms, 1, 10_000_000, 1_000_000, pause_s=0.01),
+            lambda: FetchSettings(FOLLOWER, 7, max_wait_ms, 1, 10_000_000, 1_000_000, 0.01, 30.0),
             lambda work: self.partitions.run_in_thread(work),
         )
         partitions = Partitions(

@@ -27,6 +27,7 @@ from tests.waiting import until
 LEADER = 1
 SESSION_ID = 9
 PAUSE_S = 0.001
+TIMEOUT_S = 12.0
 
 
 class Followed:
@@ -72,12 +73,14 @@ class Leader:
     def __init__(self) -> None:
         self.closed = False
         self.requests: list[FetchRequest] = []
+        self.timeouts: list[float] = []
         self.unanswered: list[asyncio.Future[FetchResponse]] = []
 
     def version(self, api_key: int) -> int:
         return 17
 
-    def send(self, request: FetchRequest, version: int) -> asyncio.Future[FetchResponse]:
+    def send(self, request: FetchRequest, version: int, timeout: float) -> asyncio.Future[FetchResponse]:
+        self.timeouts.append(timeout)
         future: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
         self.requests.append(request)
         self.unanswered.append(future)
@@ -113,7 +116,7 @@ class Scene:
         self.failures: list[Exception] = []
         """What the next attempts to connect end in."""
         self.attempts = 0
-        self.settings = FetchSettings(2, 7, 500, 1, 1_000_000, 100_000, PAUSE_S)
+        self.settings = FetchSettings(2, 7, 500, 1, 1_000_000, 100_000, PAUSE_S, TIMEOUT_S)
         self.fetchers = Fetchers(self._connect, lambda: self.settings, asyncio.to_thread)
 
     @property
@@ -159,6 +162,7 @@ async def test_each_request_asks_for_what_follows(scene: Scene) -> None:
     assert first.replica_state is not None
     assert (first.replica_state.replica_id, first.replica_state.replica_epoch) == (2, 7)
     assert (first.session_id, first.session_epoch, named(first)) == (0, 0, {b"a": 0, b"b": 0})
+    assert scene.leader.timeouts == [TIMEOUT_S]
     scene.leader.answer((b, b"123"))
     second = await scene.leader.until_asked(2)
     assert (second.session_id, second.session_epoch, named(second)) == (SESSION_ID, 1, {b"b": 3})

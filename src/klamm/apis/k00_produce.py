@@ -217,9 +217,9 @@ class _Produce:
 
     def _partition_of(self, topic: TopicProduceData, index: int) -> Partition:
         """Also one that this broker does not lead."""
-        if self.version >= _FIRST_VERSION_WITH_TOPIC_IDS:
-            return self.broker.partitions.get_by_id(topic.topic_id, index)
-        return self.broker.partitions.get(topic.name, index)
+        partitions = self.broker.partitions
+        has_id = self.version >= _FIRST_VERSION_WITH_TOPIC_IDS
+        return partitions.get(partitions.topic_of(topic.topic_id) if has_id else topic.name, index)
 
     def _find_partition(self, topic: TopicProduceData, index: int) -> Partition:
         if self.acks not in (-1, 0, 1):

@@ -1,7 +1,7 @@
 """Which requests of a controller a broker may still obey.
 
 A controller that has been replaced may not know of it yet, and a request may come late: after the broker was
-restarted, or after a topic was deleted and another of its name was made.
+restarted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,6 @@ def check_own_broker_epoch(epoch: int, own_epoch: int) -> None:
         raise KafkaError(
             ErrorCode.STALE_BROKER_EPOCH,
             f"the request is for the broker epoch {epoch}; this broker has registered again as {own_epoch}",
-        )
-
-
-def check_topic_id(name: str, topic_id: bytes, own_topic_id: bytes | None) -> None:
-    """INCONSISTENT_TOPIC_ID if this broker's replica, if it has one, is of another topic of that name."""
-    if own_topic_id is not None and topic_id != own_topic_id:
-        raise KafkaError(
-            ErrorCode.INCONSISTENT_TOPIC_ID, f"the request is about another topic with the name {name}"
         )
 
 

@@ -106,8 +106,10 @@ CLUSTER_ROWS = [
         "replica.socket.timeout.ms",
         ConfigType.INT,
         30_000,
-        "How long a follower waits for the answer of a leader before it takes the connection for dead.",
+        "How long a follower waits for the answer of a leader before it takes the connection for dead; "
+        "never less than twice `replica.fetch.wait.max.ms`.",
         Importance.HIGH,
+        minimum=1,
     ),
     ConfigRow(
         "replica.selector.class",

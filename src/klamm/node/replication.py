@@ -71,14 +71,16 @@ class Replication:
 
     def _fetch_settings(self) -> FetchSettings:
         config = self._config()
+        max_wait_ms = config.int_("replica.fetch.wait.max.ms")
         return FetchSettings(
             node_id=self.context.node_id,
             broker_epoch=self.context.broker_epoch,
-            max_wait_ms=config.int_("replica.fetch.wait.max.ms"),
+            max_wait_ms=max_wait_ms,
             min_bytes=config.int_("replica.fetch.min.bytes"),
             max_bytes=config.int_("replica.fetch.response.max.bytes"),
             partition_max_bytes=config.int_("replica.fetch.max.bytes"),
             pause_s=config.int_("replica.fetch.backoff.ms") / 1000,
+            timeout_s=max(config.int_("replica.socket.timeout.ms"), 2 * max_wait_ms) / 1000,
         )
 
     def _racks_of_readers(self) -> Mapping[int, str | None]:

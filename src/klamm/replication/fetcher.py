@@ -91,6 +91,8 @@ class FetchSettings(NamedTuple):
     partition_max_bytes: int
     pause_s: float
     """How long a partition is left out after an error."""
+    timeout_s: float
+    """How long a leader may take to answer before the connection counts as dead."""
 
 
 Connect = Callable[[int], Awaitable[BrokerConnection]]
@@ -200,8 +202,9 @@ class LeaderFetcher:
 
     def _send(self, connection: BrokerConnection) -> None:
         asked = self._session.next_request()
-        request = _request(self._settings(), asked)
-        answering = connection.send(request, connection.version(ApiKey.FETCH))
+        settings = self._settings()
+        request = _request(settings, asked)
+        answering = connection.send(request, connection.version(ApiKey.FETCH), settings.timeout_s)
         answering.add_done_callback(_look_at_error)
         self._in_flight.append((asked, answering))
 

@@ -160,9 +160,6 @@ class Partitions:
         """Partitions that belong here and have no log that can be used, not counting failed directories."""
         return [*self._lost, *self._unmade]
 
-    def get_by_id(self, topic_id: bytes, index: int) -> Partition:
-        return self.get(self.topic_of(topic_id), index)
-
     def topic_of(self, topic_id: bytes) -> str:
         """The name of a topic; raises UNKNOWN_TOPIC_ID."""
         name = self._topic_names.get(topic_id)
