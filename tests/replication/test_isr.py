@@ -112,6 +112,7 @@ def test_an_answer_to_a_change_that_is_over_does_not_touch_the_next_one(outcome:
     [
         (ErrorCode.NONE, Outcome.APPLIED),
         (ErrorCode.INELIGIBLE_REPLICA, Outcome.NOT_APPLIED),
+        (ErrorCode.INVALID_REQUEST, Outcome.NOT_APPLIED),
         (ErrorCode.INVALID_UPDATE_VERSION, Outcome.SUPERSEDED),
         (ErrorCode.FENCED_LEADER_EPOCH, Outcome.SUPERSEDED),
         (ErrorCode.NOT_CONTROLLER, Outcome.UNKNOWN),

@@ -14,7 +14,7 @@ from klamm.protocol.messages.k01_fetch import EpochEndOffset, PartitionData
 from klamm.replication.closest_replica import NO_PREFERENCE
 from klamm.replication.context import ReplicationContext
 from klamm.replication.follower import Action, Do, FetchPosition
-from klamm.replication.isr import IsrChange, Outcome
+from klamm.replication.isr import IsrChange, Outcome, outcome_of
 from klamm.replication.partition import Partition
 from klamm.storage.log_config import LogConfig
 from tests.replication.partitions import (
@@ -126,7 +126,7 @@ def test_an_older_state_changes_nothing(scene: Scene, partition: Partition) -> N
         led_by(OTHER, OWN, OTHER, epoch=4),
         PartitionImage((OWN, OTHER), (OWN,), OWN, 5, 4),
         PartitionImage((OWN, OTHER), (OWN,), OTHER, 4, 9),
-        PartitionImage((OWN, OTHER), (OWN,), OWN, 5, 5),
+        PartitionImage((OWN, OTHER, THIRD), (OWN,), OWN, 5, 5),
     ):
         leader = partition.leader
         partition.take_over(older)
@@ -225,6 +225,31 @@ def test_a_follower_that_has_caught_up_is_proposed_and_counts_from_then_on(
     assert (partition.isr, partition.partition_epoch) == ((OWN, OTHER), 2)
     partition.on_follower_fetch(OTHER, BROKER_EPOCH, 2, 0)
     assert partition.high_watermark == 2
+
+
+def test_the_replicas_after_a_reassignment_are_taken_though_the_isr_was_told_before(
+    scene: Scene, partition: Partition
+) -> None:
+    """Else the leader proposes the replica that was moved away, and waits for what it never fetches."""
+    scene.take(OWN, 1, (OWN, OTHER))
+    append(partition, b"a")
+    commit(partition, 1)
+    (joins,) = scene.proposals
+    assert joins.isr == (OWN, OTHER, THIRD)
+    # The third is the target of a reassignment: the second leaves with its answer.
+    refused = partition.on_isr_outcome(joins, Outcome.APPLIED, (OWN, THIRD), 2)
+    assert refused is not None and refused.isr == (OWN, THIRD, OTHER)
+    partition.take_over(led_by(OWN, OWN, THIRD, epoch=1)._replace(partition_epoch=2))
+    assert partition.replicas == (OWN, THIRD)
+    append(partition, b"b")
+    partition.on_follower_fetch(THIRD, BROKER_EPOCH, 2, 0)
+    assert partition.high_watermark == 2, "the second is waited for no more"
+    with pytest.raises(KafkaError, match="has no replica"):
+        partition.on_follower_fetch(OTHER, BROKER_EPOCH, 2, 0)
+    outcome = outcome_of(ErrorCode.INVALID_REQUEST)
+    assert partition.on_isr_outcome(refused, outcome, (), -1) is None
+    assert partition.leader is not None and partition.leader.isr.pending is None
+    assert partition.isr == (OWN, THIRD)
 
 
 def test_the_outcome_of_an_earlier_leadership_says_nothing(scene: Scene, partition: Partition) -> None:

@@ -226,9 +226,13 @@ class Leader:
     def take_over(
         self, replicas: tuple[int, ...], isr: tuple[int, ...], partition_epoch: int, now_ms: int
     ) -> IsrChange | None:
-        """Take a newer state of the same leader epoch from the controller; an older one changes nothing."""
+        """Take a newer state of the same leader epoch from the controller; an older one changes nothing.
+
+        The answer to AlterPartition, which has raised our partition epoch, may have ended a reassignment, and
+        does not tell the replicas. So they are taken from a state of the same partition epoch too.
+        """
         before = self.isr.committed
-        if not self.isr.take_over(isr, partition_epoch):
+        if not self.isr.take_over(isr, partition_epoch) and partition_epoch < self.isr.partition_epoch:
             return None
         self._set_replicas(replicas, now_ms)
         for broker_id in before:

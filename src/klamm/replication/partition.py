@@ -133,11 +133,11 @@ class Partition:
         """True if the controller's `state` is newer than what this partition was told last.
 
         After a resignation the same state is news too: a follower's leader epoch is not raised because its
-        broker was away.
+        broker was away. And so are other replicas: the answer to AlterPartition does not tell them.
         """
         told = (state.leader_epoch, state.partition_epoch)
         known = (self.leader_epoch, self.partition_epoch)
-        return told > known or (self._has_resigned and told == known)
+        return told > known or (told == known and (self._has_resigned or state.replicas != self.replicas))
 
     def needs_other_role(self, state: PartitionImage) -> bool:
         """True if `state` ends the present leadership or following. Then nobody may fetch meanwhile."""
