@@ -188,6 +188,26 @@ def test_the_first_delta_of_a_term_has_all_partitions(monkeypatch):
     run(scenario, monkeypatch)
 
 
+def test_the_first_delta_of_a_term_has_the_deletions_that_are_noted(monkeypatch):
+    """This broker may have heard that the topic is gone, and not yet that its replicas are to go."""
+
+    async def scenario(parts):
+        await parts.register(2)
+        await parts.brokers_are(1, 2)
+        topic = await parts.create(1, 2)
+        parts.others.gates[2] = asyncio.Event()
+        monkeypatch.setattr(controlling, "TELLING_S", 0.01)
+        await parts.cluster.delete_topics(["t"])
+        parts.applied.clear()
+        term = parts.cluster._control._term
+        parts.cluster.on_resigned()
+        parts.cluster.on_elected(term)
+        await until(lambda: parts.cluster.is_controller and parts.applied)
+        assert parts.applied[0].deleted_topics[topic.topic_id].brokers == (2,)
+
+    run(scenario, monkeypatch)
+
+
 def test_a_controller_that_another_replaced_says_nothing_more(monkeypatch):
     async def scenario(parts):
         await parts.register(2)

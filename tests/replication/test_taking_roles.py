@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from klamm.cluster.image import PartitionImage, TopicImage, difference, image_of_topics
+from klamm.cluster.image import (
+    DeletedTopic,
+    ImageDelta,
+    PartitionImage,
+    TopicDelta,
+    TopicImage,
+    difference,
+    image_of_topics,
+)
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.replication.fetcher import FollowedPartition
@@ -108,6 +116,31 @@ async def test_a_replica_of_an_earlier_topic_gives_way(side: FollowerSide) -> No
     failures = await side.partitions.take_roles({"orders": (topic.topic_id, {0: led_by(FOLLOWER, 0)})})
     assert not failures
     assert earlier.is_offline and side.partition("orders").topic_id == b"n" * 16
+    assert side.partition("orders").log.log_end_offset == 0
+
+
+async def test_a_new_controller_deletes_its_replicas_of_topics_that_it_only_heard_are_gone(
+    side: FollowerSide,
+) -> None:
+    await side.take("orders", led_by(FOLLOWER, 1))
+    side.append("orders", b"of the deleted topic")
+    deleted = side.partition("orders")
+    before = image_of_topics("cluster", LEADER, side._known)
+    after = image_of_topics("cluster", LEADER, {})
+    await side.partitions.apply_settings(after, difference(before, after))
+    mark = DeletedTopic("orders", topic_id_of("orders"), 1, BOTH)
+    assert not await side.partitions.apply(after, ImageDelta(deleted_topics={mark.topic_id: mark}))
+    assert deleted.is_offline and len(side.partitions) == 0
+    assert not (side.log_dirs.directories[0].path / "orders-0").exists()
+
+
+async def test_a_new_controller_has_no_replica_of_an_earlier_topic(side: FollowerSide) -> None:
+    await side.take("orders", led_by(FOLLOWER, 1))
+    side.append("orders", b"of the earlier topic")
+    topic = TopicImage("orders", TopicId(b"n" * 16), (led_by(FOLLOWER, 0),), {})
+    image = image_of_topics("cluster", FOLLOWER, {"orders": topic})
+    assert not await side.partitions.apply(image, ImageDelta({"orders": TopicDelta(topic, topic, (0,))}))
+    assert side.partitions.led("orders", 0).topic_id == topic.topic_id
     assert side.partition("orders").log.log_end_offset == 0
 
 

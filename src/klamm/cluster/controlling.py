@@ -360,13 +360,15 @@ class Control:
 
 
 def _everything(old: ClusterImage, image: ClusterImage) -> ImageDelta:
-    """What changed from `old`, and besides all topics of `image` with all their partitions."""
+    """What changed from `old`, and besides all topics of `image` with all their partitions, and all deletions
+    that are noted: `old` may lack a topic whose replicas are still here."""
     changed = difference(old, image)
     topics = {
         name: TopicDelta(old.topics.get(name), topic, tuple(range(len(topic.partitions))))
         for name, topic in image.topics.items()
     }
-    return replace(changed, topics={**changed.topics, **topics})
+    deleted = {**changed.deleted_topics, **image.deleted_topics}
+    return replace(changed, topics={**changed.topics, **topics}, deleted_topics=deleted)
 
 
 async def _no_failures() -> TopicFailures:

@@ -308,8 +308,7 @@ class Partitions:
     ) -> dict[TopicPartition, KafkaError]:
         """What the controller says of partitions that have a replica here; returns those that failed.
 
-        The topics and their settings are known already, by `apply_settings`. A replica of an earlier topic
-        of the same name is deleted: the controller has forgotten it.
+        The topics and their settings are known already, by `apply_settings`.
         """
         failures: dict[TopicPartition, KafkaError] = {}
         async with self._turn:
@@ -319,13 +318,6 @@ class Partitions:
                     error = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"the topic {name} is not known here")
                     failures.update((TopicPartition(name, index), error) for index in states)
                     continue
-                earlier = [
-                    TopicPartition(name, index)
-                    for index in states
-                    if (place := (name, index)) in self._partitions
-                    and self._partitions[place].topic_id != topic_id
-                ]
-                await self._remove_replicas(earlier, ErrorCode.UNKNOWN_TOPIC_ID)
                 await self._follow(topic, states)
                 for index in states:
                     if (name, index) not in self._partitions or self.is_offline(name, index):
@@ -418,7 +410,15 @@ class Partitions:
             if topic is not None:
                 self._topic_names.pop(topic.topic_id, None)
                 gone += [TopicPartition(name, index) for index in range(len(topic.partitions))]
-        failed = await self._remove_replicas(gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        # A controller before may have told of the deletion, and not had the replicas deleted.
+        gone += [
+            each.topic_partition
+            for topic_id, deleted in delta.deleted_topics.items()
+            if deleted is not None
+            for index in range(deleted.partition_count)
+            if (each := self.find(deleted.name, index)) is not None and each.topic_id == topic_id
+        ]
+        failed = await self._remove_replicas(list(dict.fromkeys(gone)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return {
             name: KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -438,9 +438,17 @@ class Partitions:
     ) -> KafkaError | None:
         """Take over the topic's settings, make the logs that `states` need here, and take their roles.
 
-        Logs that could not be made before are tried again only with `retry`: a change of settings reaches
-        every log that is there, however full the disk is.
+        A replica of an earlier topic of the same name is deleted: the controller has forgotten it. Logs that
+        could not be made before are tried again only with `retry`: a change of settings reaches every log
+        that is there, however full the disk is.
         """
+        earlier = [
+            TopicPartition(topic.name, index)
+            for index in states
+            if (each := self.find(topic.name, index)) is not None and each.topic_id != topic.topic_id
+        ]
+        if earlier:
+            await self._remove_replicas(earlier, ErrorCode.UNKNOWN_TOPIC_ID)
         settings = self._settings_of(topic)
         missing = [
             index
