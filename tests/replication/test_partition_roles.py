@@ -227,6 +227,20 @@ def test_a_follower_that_has_caught_up_is_proposed_and_counts_from_then_on(
     assert partition.high_watermark == 2
 
 
+def test_a_step_of_the_wall_clock_says_nothing_of_lags_and_pauses(scene: Scene, partition: Partition) -> None:
+    def wall_clock() -> int:
+        raise AssertionError("a lag is measured on the wall clock")
+
+    scene.context.now_ms = wall_clock
+    scene.context.monotonic_ms = lambda: 1
+    scene.take(OWN, 1, (OWN,))
+    partition.on_follower_fetch(OTHER, BROKER_EPOCH, 0, 0)
+    (change,) = scene.proposals
+    assert partition.on_isr_outcome(change, Outcome.NOT_APPLIED, (), -1) is None
+    partition.take_over(led_by(OWN, OWN, OTHER, epoch=1)._replace(partition_epoch=2))
+    assert scene.context.lag_watch.check(scene.context.monotonic_ms()) == []
+
+
 def test_the_replicas_after_a_reassignment_are_taken_though_the_isr_was_told_before(
     scene: Scene, partition: Partition
 ) -> None:

@@ -214,7 +214,7 @@ async def test_followers_that_lag_are_proposed_to_leave(side: FollowerSide) -> N
     context = side.partitions._context
     context.propose = lambda partition, change: proposed.append(change.isr)
     now_ms = NOW_MS
-    context.now_ms = lambda: now_ms
+    context.monotonic_ms = lambda: now_ms
     await side.take("orders", led_by(FOLLOWER, 1))
     side.append("orders", b"a")
     side.partitions.check_lag()

@@ -5,6 +5,7 @@ A broker that is alone needs nothing of it but its id: nobody fetches from it, a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 ALONE_EPOCH = 0
 """The broker epoch of a broker that has not registered: one that is alone, or that is starting."""
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _nobody_to_ask(partition: Partition, change: IsrChange) -> None:
@@ -38,6 +43,9 @@ def _nothing_to_cut(offsets: Mapping[TopicPartition, int]) -> None:
 class ReplicationContext:
     node_id: int
     now_ms: Callable[[], int]
+    """Wall-clock time, for the timestamps of records."""
+    monotonic_ms: Callable[[], int] = _monotonic_ms
+    """For lags and pauses: a step of the wall clock must not shrink ISRs, nor keep replicas out of them."""
     lag_time_max_ms: Callable[[], int] = lambda: 30_000
     broker_epoch: int = ALONE_EPOCH
     lag_watch: LagWatch = field(default_factory=LagWatch)

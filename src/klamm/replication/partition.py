@@ -165,7 +165,7 @@ class Partition:
         if self.leader is not None:
             self._after(
                 self.leader.take_over(
-                    state.replicas, state.isr, state.partition_epoch, self._context.now_ms()
+                    state.replicas, state.isr, state.partition_epoch, self._context.monotonic_ms()
                 )
             )
 
@@ -192,7 +192,7 @@ class Partition:
                 high_watermark=self.high_watermark,
                 min_insync_replicas=self._min_insync_replicas,
                 lag_time_max_ms=context.lag_time_max_ms(),
-                now_ms=context.now_ms(),
+                now_ms=context.monotonic_ms(),
             )
         elif state.leader != NO_LEADER:
             self.follower = Follower(
@@ -254,7 +254,9 @@ class Partition:
         leader = self.leader
         if leader is None or leader.leader_epoch != change.leader_epoch:
             return None
-        following = leader.on_alter_partition(change, outcome, self._context.now_ms(), isr, partition_epoch)
+        following = leader.on_alter_partition(
+            change, outcome, self._context.monotonic_ms(), isr, partition_epoch
+        )
         self.isr = leader.isr.committed
         self.partition_epoch = max(self.partition_epoch, leader.isr.partition_epoch)
         self._raise_high_watermark(leader.high_watermark)
@@ -346,7 +348,7 @@ class Partition:
         if leader is None:
             raise self._not_led()
         change = leader.on_fetch(
-            replica_id, broker_epoch, fetch_offset, log_start_offset, self._context.now_ms()
+            replica_id, broker_epoch, fetch_offset, log_start_offset, self._context.monotonic_ms()
         )
         if change is not None or leader.high_watermark > self.high_watermark:
             self._after(change)

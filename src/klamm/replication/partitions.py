@@ -362,7 +362,7 @@ class Partitions:
 
     def check_lag(self) -> None:
         """Ask for ISRs without the followers that lag; called by a timer."""
-        for leader, change in self._context.lag_watch.check(self._context.now_ms()):
+        for leader, change in self._context.lag_watch.check(self._context.monotonic_ms()):
             partition = self._partitions.get(leader.topic_partition)
             if partition is not None and partition.leader is leader:
                 partition.propose(change)
