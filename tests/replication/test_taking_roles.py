@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from klamm.apis import k02_list_offsets
+from klamm.apis.broker import Broker
 from klamm.cluster.image import (
     DeletedTopic,
     ImageDelta,
@@ -142,6 +146,20 @@ async def test_a_new_controller_has_no_replica_of_an_earlier_topic(side: Followe
     assert not await side.partitions.apply(image, ImageDelta({"orders": TopicDelta(topic, topic, (0,))}))
     assert side.partitions.led("orders", 0).topic_id == topic.topic_id
     assert side.partition("orders").log.log_end_offset == 0
+
+
+async def test_a_look_up_by_time_waits_for_the_high_watermark_of_a_new_leader(side: FollowerSide) -> None:
+    """Else a client is told that there is no such record, though the leader before has acknowledged it."""
+    await side.take("orders", led_by(FOLLOWER, 1))
+    side.append("orders", b"a")
+    await side.take("orders", led_by(FOLLOWER, 2))
+    broker = cast(Broker, SimpleNamespace(partitions=side.partitions))
+    partition = side.partition("orders")
+    with pytest.raises(KafkaError) as raised:
+        await k02_list_offsets._find(broker, partition, NOW_MS, False)
+    assert raised.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
+    partition.on_follower_fetch(LEADER, 7, 1, 0)
+    assert (await k02_list_offsets._find(broker, partition, NOW_MS, False))[0] == 0
 
 
 async def test_a_replica_that_the_image_does_not_have_yet_is_made(side: FollowerSide) -> None:

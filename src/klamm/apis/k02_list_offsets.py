@@ -112,5 +112,6 @@ async def _find(
     else:
         found = await broker.partitions.run_in_thread(log.offset_for_timestamp, timestamp)
     if found is None or found[0] >= partition.high_watermark:
+        partition.check_high_watermark_known()
         return _NOT_FOUND
     return found
