@@ -22,8 +22,8 @@ RESPONSES = {
 
 class FakeBrokers:
     """`heard` has (broker, request) of all that was obeyed, in order. `codes` are the next answers of a
-    broker; None for no answer. A broker in `gates` answers when its event is set. One in `without_disk` can
-    use no replica."""
+    broker; None for no answer, an exception for a failure of ours. A broker in `gates` answers when its event
+    is set. One in `without_disk` can use no replica."""
 
     def __init__(self):
         self.heard = []
@@ -38,6 +38,8 @@ class FakeBrokers:
             await self.gates[broker_id].wait()
         codes = self.codes.get(broker_id)
         code = codes.pop(0) if codes else ErrorCode.NONE
+        if isinstance(code, Exception):
+            raise code
         if code is None:
             raise ConnectionFailed(f"broker {broker_id} does not answer")
         if code is ErrorCode.NONE:

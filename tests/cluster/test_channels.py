@@ -163,6 +163,20 @@ def test_one_full_set_of_requests_takes_the_place_of_very_many(monkeypatch):
     run(scenario, monkeypatch)
 
 
+def test_a_bug_of_ours_does_not_leave_a_broker_with_half_of_what_it_must_hear(monkeypatch):
+    monkeypatch.setattr(channels, "LONGEST_PAUSE_S", 0.0)
+
+    async def scenario(parts):
+        parts.brokers.codes[2] = [ValueError("a bug")]
+        told = [*parts.tell({2: 1}, b2=7), *parts.tell({2: 2}, b2=7)]
+        await asyncio.gather(*told)
+        assert parts.heard(2) == [0], "a full set"
+        await asyncio.gather(*parts.tell({2: 3}, b2=7))
+        assert parts.heard(2) == [0, 3]
+
+    run(scenario, monkeypatch)
+
+
 def test_deletions_are_confirmed_by_the_answer(monkeypatch):
     def stopped(name, epoch):
         partition = StopReplicaPartitionState(partition_index=0, leader_epoch=epoch, delete_partition=True)

@@ -208,6 +208,24 @@ def test_the_first_delta_of_a_term_has_the_deletions_that_are_noted(monkeypatch)
     run(scenario, monkeypatch)
 
 
+def test_a_bug_of_ours_is_not_the_end_of_giving_leadership_back(monkeypatch):
+    async def scenario(parts):
+        looked = []
+
+        def imbalanced(image):
+            looked.append(image)
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(controlling, "imbalanced_partitions", imbalanced)
+        monkeypatch.setattr(controlling.Control, "_until_next_look", lambda self: asyncio.sleep(0))
+        term = parts.cluster._control._term
+        parts.cluster.on_resigned()
+        parts.cluster.on_elected(term)
+        await until(lambda: len(looked) > 1, "the controller looks again")
+
+    run(scenario, monkeypatch)
+
+
 def test_a_controller_that_another_replaced_says_nothing_more(monkeypatch):
     async def scenario(parts):
         await parts.register(2)

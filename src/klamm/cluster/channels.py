@@ -69,12 +69,16 @@ class Channel:
             return told
         self._waiting.append((requests, [told]))
         if len(self._waiting) > MAX_WAITING:
-            waiters = [each for _, futures in self._waiting for each in futures]
-            self._waiting.clear()
-            self._waiting.append((None, waiters))
+            self._wait_for_full([])
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name=f"klamm-channel-{self.broker.id}")
         return told
+
+    def _wait_for_full(self, told: list[asyncio.Future[None]]) -> None:
+        """Send a full set instead of all that waits; then `told` are done, too."""
+        told = told + [each for _, futures in self._waiting for each in futures]
+        self._waiting.clear()
+        self._waiting.append((None, told))
 
     def close(self) -> None:
         """Say nothing more."""
@@ -92,6 +96,12 @@ class Channel:
                 for request in requests or ():
                     if request is not None:
                         await self._deliver(request)
+            except Exception:
+                # A bug of ours must not leave a broker that is told nothing more, or less than all.
+                logger.exception("broker %d could not be told; it will be told everything", self.broker.id)
+                self._wait_for_full(told)
+                told = []
+                await asyncio.sleep(LONGEST_PAUSE_S)
             finally:
                 _tell(told)
 

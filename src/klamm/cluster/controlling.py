@@ -163,12 +163,19 @@ class Control:
     async def _rebalance_leaders(self) -> None:
         """Now and then give leadership back to preferred replicas."""
         while True:
-            await asyncio.sleep(self._view.config.int_("leader.imbalance.check.interval.seconds"))
+            await self._until_next_look()
             if not self.is_serving or not self._view.config.bool_("auto.leader.rebalance.enable"):
                 continue
-            which = imbalanced_partitions(self.committer.newest)
-            if which:
-                await self._give_leadership_back(which)
+            try:
+                which = imbalanced_partitions(self.committer.newest)
+                if which:
+                    await self._give_leadership_back(which)
+            except Exception:
+                # A bug of ours must not be the last time that somebody looks.
+                logger.exception("the controller failed to give leadership back; it tries again")
+
+    async def _until_next_look(self) -> None:
+        await asyncio.sleep(self._view.config.int_("leader.imbalance.check.interval.seconds"))
 
     async def _give_leadership_back(self, which: Sequence[TopicPartition]) -> None:
         logger.info("%d partitions go back to their preferred leaders", len(which))
