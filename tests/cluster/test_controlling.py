@@ -6,6 +6,7 @@ import asyncio
 
 from klamm.cluster import channels, controlling, layout
 from klamm.cluster.announcing import FULL, INCREMENTAL
+from klamm.cluster.controller.elections import UNCLEAN_KEY
 from klamm.cluster.controller.isr import IsrProposal
 from klamm.cluster.controller.topics import NewTopic
 from klamm.cluster.election import ControllerElection
@@ -13,8 +14,10 @@ from klamm.cluster.image import NO_LEADER, PartitionImage
 from klamm.cluster.layout import Registration
 from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig
+from klamm.config.rows import ResourceType
 from klamm.coordination.store import Create, Delete
 from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicPartition
 from klamm.protocol.messages.k04_leader_and_isr import LeaderAndIsrRequest
 from klamm.protocol.messages.k06_update_metadata import UpdateMetadataRequest
 from tests.waiting import until
@@ -204,6 +207,24 @@ def test_the_first_delta_of_a_term_has_the_deletions_that_are_noted(monkeypatch)
         parts.cluster.on_elected(term)
         await until(lambda: parts.cluster.is_controller and parts.applied)
         assert parts.applied[0].deleted_topics[topic.topic_id].brokers == (2,)
+
+    run(scenario, monkeypatch)
+
+
+def test_to_allow_unclean_elections_elects_and_ends_a_reassignment_that_only_lacked_a_leader(monkeypatch):
+    async def scenario(parts):
+        for broker_id in (2, 3):
+            await parts.register(broker_id)
+        await parts.brokers_are(1, 2, 3)
+        await parts.create(2)
+        assert await parts.cluster.reassign_partitions([(TopicPartition("t", 0), [3])]) == [None]
+        await parts.leave(2)
+        await parts.brokers_are(1, 3)
+        assert (parts.partition.leader, parts.partition.isr) == (NO_LEADER, (2,))
+        await parts.cluster.replace_config(ResourceType.TOPIC, "t", [(UNCLEAN_KEY, "true")])
+        await until(lambda: parts.partition.leader == 3, "the replica that is alive leads")
+        await until(lambda: not parts.partition.is_reassigned, "the reassignment is over")
+        assert parts.partition.replicas == parts.partition.isr == (3,)
 
     run(scenario, monkeypatch)
 

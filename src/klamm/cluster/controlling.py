@@ -23,9 +23,15 @@ from klamm.cluster.committing import Committer
 from klamm.cluster.config_changes import effective_config
 from klamm.cluster.controller import isr
 from klamm.cluster.controller.brokers import brokers_changed, check_broker_epoch
-from klamm.cluster.controller.elections import ElectionType, elect_leaders, imbalanced_partitions
+from klamm.cluster.controller.elections import (
+    UNCLEAN_KEY,
+    ElectionType,
+    elect_leaders,
+    imbalanced_partitions,
+)
 from klamm.cluster.controller.isr import IsrProposal, IsrResult
 from klamm.cluster.controller.offline_replicas import ReplicaKey, replicas_changed
+from klamm.cluster.controller.reassignment import complete_reassignments
 from klamm.cluster.controller.topics import confirm_deletions
 from klamm.cluster.image import BrokerDelta, BrokerImage, ClusterImage, ImageDelta, TopicDelta, difference
 from klamm.cluster.layout import Registration
@@ -159,6 +165,11 @@ class Control:
         if change.delta:
             committer.stage(change)
             await committer.newest_is_stored()
+        # A reassignment may have waited for a target replica that can lead.
+        completed = complete_reassignments(committer.newest, config, controller_epoch=self.epoch)
+        if completed.delta:
+            committer.stage(completed)
+            await committer.newest_is_stored()
 
     async def _rebalance_leaders(self) -> None:
         """Now and then give leadership back to preferred replicas."""
@@ -216,6 +227,8 @@ class Control:
         else:
             self._channels.tell(image, {})
         own = self._view.publish(image, delta)
+        if _may_allow_unclean_elections(delta):
+            self._dirty.set()  # partitions without a leader are looked at again
         if is_first:
             self._start(self._confirm_own_deletions(own))
         return asyncio.create_task(_all_told(own, told)) if told else own
@@ -364,6 +377,15 @@ class Control:
         else:
             requests = requests_of_change(image, delta, self.epoch, but_for=self._node_id)
             self._channels.tell(image, {broker_id: requests[broker_id]})
+
+
+def _may_allow_unclean_elections(delta: ImageDelta) -> bool:
+    return bool(delta.broker_configs) or any(
+        topic.before is not None
+        and topic.after is not None
+        and topic.before.config.get(UNCLEAN_KEY) != topic.after.config.get(UNCLEAN_KEY)
+        for topic in delta.topics.values()
+    )
 
 
 def _everything(old: ClusterImage, image: ClusterImage) -> ImageDelta:

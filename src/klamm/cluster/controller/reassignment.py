@@ -112,6 +112,14 @@ def complete_if_in_sync(brokers: Mapping[int, BrokerImage], partition: Partition
     return _with_leader_of_isr(brokers, after)
 
 
+def complete_reassignments(image: ClusterImage, config: BrokerConfig, *, controller_epoch: int) -> Change:
+    """End the reassignments that have waited for nothing but a target replica that can lead."""
+    changes = PartitionChanges(image, config, controller_epoch)
+    for topic_partition, partition in reassigned_partitions(image):
+        changes.put(*topic_partition, complete_if_in_sync(image.brokers, partition))
+    return changes.change()
+
+
 def _with_leader_of_isr(brokers: Mapping[int, BrokerImage], partition: PartitionImage) -> PartitionImage:
     if partition.leader == NO_LEADER or partition.leader in partition.isr:
         return partition
