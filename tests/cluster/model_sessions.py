@@ -70,6 +70,9 @@ class ModelSession:
         self._check()
         return await self._model.list(path)
 
+    async def sync(self):
+        self._check()
+
     async def txn(self, operations):
         self._check()
         revision = self._model.apply(operations)

@@ -30,6 +30,8 @@ class ModelStore:
             each.rpartition("/")[2] for each in self.nodes if each != "/" and parent_of(each) == path
         )
 
+    async def sync(self): ...
+
     async def txn(self, operations):
         return self.apply(operations)
 

@@ -134,3 +134,16 @@ def check_rules(events, before):
         changed = partition._replace(**of_no_epoch) != old._replace(**of_no_epoch)
         # A leader's proposal raises the partition epoch, whatever it changes.
         assert partition.partition_epoch - old.partition_epoch in ((1,) if changed else (0, 1))
+
+
+def test_a_write_whose_answer_was_lost_is_read_though_a_server_of_the_store_lags():
+    events = Events(1)
+    store, past = events.store, dict(events.store.nodes)
+    events.create("t")
+    newest, store.nodes = store.nodes, past
+
+    async def catch_up():
+        store.nodes = newest
+
+    store.sync = catch_up
+    assert "t" in events.read().image.topics

@@ -65,6 +65,8 @@ async def claim_controller(store: Store) -> ControllerTerm:
 
 async def read_image(store: Store, controller_id: int, controller_epoch: int) -> Loaded:
     """The image that the store describes, with no brokers in it: those make themselves known."""
+    # Another server of the store may lag behind a write of ours whose answer was lost.
+    await store.sync()
     cluster_id, topics, brokers, groups, marks, epochs = await asyncio.gather(
         store.get(layout.CLUSTER_ID),
         _read_topics(store),
