@@ -148,6 +148,25 @@ async def test_a_new_controller_has_no_replica_of_an_earlier_topic(side: Followe
     assert side.partition("orders").log.log_end_offset == 0
 
 
+async def test_a_log_that_is_made_after_a_resignation_has_no_role(
+    side: FollowerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker without a session that leads in its old epoch would acknowledge what nobody replicates."""
+
+    def no_room(names: list[TopicPartition], *_: object) -> list[KafkaError]:
+        return [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no room") for _ in names]
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(side.log_dirs, "create_logs", no_room)
+        with pytest.raises(AssertionError, match="no room"):
+            await side.take("orders", led_by(FOLLOWER, 1))
+    side.partitions.resign_all()
+    await side.partitions.make_unmade()
+    assert code_of_led(side) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await side.take("orders", led_by(FOLLOWER, 1))
+    assert side.partitions.led("orders", 0).leader_epoch == 1
+
+
 async def test_a_look_up_by_time_waits_for_the_high_watermark_of_a_new_leader(side: FollowerSide) -> None:
     """Else a client is told that there is no such record, though the leader before has acknowledged it."""
     await side.take("orders", led_by(FOLLOWER, 1))

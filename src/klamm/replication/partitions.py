@@ -87,6 +87,8 @@ class Partitions:
         stay offline until the next start: to make a new log would be to lose the old one."""
         self._unmade: dict[Place, str] = {}
         """Partitions whose log could not be made, each with the reason; `make_unmade` tries again."""
+        self._takes_roles = False
+        """False while only an image tells of roles that is older than this broker's registration."""
         self.offline_version = 0
         """Rises whenever a partition goes offline or comes back: then cached metadata answers are stale."""
         self.on_offline_changed: Callable[[], None] = lambda: None
@@ -205,6 +207,7 @@ class Partitions:
         takes no roles from an image that is older than its registration: to lead on in a leader epoch from
         before a crash would be to lose what its followers have and its own log has lost.
         """
+        self._takes_roles = takes_roles
         self._topics = image.topics
         self.log_removal.remove_soon(self._log_dirs.put_away_before())
         for topic_partition, log in loaded.items():
@@ -228,7 +231,7 @@ class Partitions:
         for topic in image.topics.values():
             self._topic_names[topic.topic_id] = topic.name
             states = dict(enumerate(topic.partitions))
-            failure = await self._follow(topic, states, takes_roles=takes_roles)
+            failure = await self._follow(topic, states)
             if failure is not None:
                 logger.error("%s", failure)
 
@@ -280,6 +283,7 @@ class Partitions:
 
         Each topic stands for itself: returns, by name, those whose logs could not all be made or deleted.
         """
+        self._takes_roles = True
         async with self._turn:
             self._topics = new.topics
             failures = await self._delete_gone(delta)
@@ -310,6 +314,7 @@ class Partitions:
 
         The topics and their settings are known already, by `apply_settings`.
         """
+        self._takes_roles = True
         failures: dict[TopicPartition, KafkaError] = {}
         async with self._turn:
             for name, (topic_id, states) in topics.items():
@@ -347,6 +352,7 @@ class Partitions:
 
     def resign_all(self) -> None:
         """The cluster takes this broker for dead: lead and follow nothing until the controller says so."""
+        self._takes_roles = False
         for partition in self._partitions.values():
             partition.resign()
 
@@ -397,28 +403,29 @@ class Partitions:
                 topic = self._topics.get(name)
                 if topic is None:
                     continue
-                failure = await self._follow(topic, dict(enumerate(topic.partitions)), retry=True)
+                states = {at: each for at, each in enumerate(topic.partitions) if (name, at) in self._unmade}
+                failure = await self._follow(topic, states, retry=True)
                 if failure is None:
                     logger.info("the logs of topic %s could be made: all its partitions are online", name)
                 else:
                     logger.warning("%s", failure)
 
     async def _delete_gone(self, delta: ImageDelta) -> dict[str, KafkaError]:
-        gone: list[TopicPartition] = []
+        gone: dict[TopicPartition, None] = {}
         for name, change in delta.topics.items():
             topic = change.deleted
             if topic is not None:
                 self._topic_names.pop(topic.topic_id, None)
-                gone += [TopicPartition(name, index) for index in range(len(topic.partitions))]
+                gone |= dict.fromkeys(TopicPartition(name, index) for index in range(len(topic.partitions)))
         # A controller before may have told of the deletion, and not had the replicas deleted.
-        gone += [
-            each.topic_partition
+        gone |= {
+            each.topic_partition: None
             for topic_id, deleted in delta.deleted_topics.items()
             if deleted is not None
             for index in range(deleted.partition_count)
             if (each := self.find(deleted.name, index)) is not None and each.topic_id == topic_id
-        ]
-        failed = await self._remove_replicas(list(dict.fromkeys(gone)), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        }
+        failed = await self._remove_replicas(list(gone), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return {
             name: KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
@@ -429,12 +436,7 @@ class Partitions:
         }
 
     async def _follow(
-        self,
-        topic: TopicImage,
-        states: Mapping[int, PartitionImage],
-        *,
-        retry: bool = False,
-        takes_roles: bool = True,
+        self, topic: TopicImage, states: Mapping[int, PartitionImage], *, retry: bool = False
     ) -> KafkaError | None:
         """Take over the topic's settings, make the logs that `states` need here, and take their roles.
 
@@ -469,7 +471,7 @@ class Partitions:
             if len(self._unmade) != were_unmade:
                 self._offline_changed()
         self._take_settings(topic, settings)
-        if takes_roles:
+        if self._takes_roles:
             await self._take_roles(topic.name, states)
         if not reason:
             return None
