@@ -15,6 +15,7 @@ from klamm.replication.closest_replica import NO_PREFERENCE
 from klamm.replication.context import ReplicationContext
 from klamm.replication.follower import Action, Do, FetchPosition
 from klamm.replication.isr import IsrChange, Outcome, outcome_of
+from klamm.replication.newest_batches import NewestBatches
 from klamm.replication.partition import Partition
 from klamm.storage.log_config import LogConfig
 from tests.replication.partitions import (
@@ -345,6 +346,23 @@ def test_the_high_watermark_is_never_above_a_log_that_is_cut(
     partition.resign()
     partition.settle_fetched(action, data)
     assert partition.high_watermark == scene.log.log_end_offset == action.offset
+
+
+def test_what_was_read_before_the_log_was_cut_is_not_read_again(
+    scene: Scene, partition: Partition, tmp_path: Path
+) -> None:
+    newest = NewestBatches()
+    scene.take(OTHER, 2)
+    read: list[bytes] = []
+    for name, value in (("first", b"a"), ("second", b"b")):
+        (tmp_path / name).mkdir()
+        scene.fetched(PartitionData(records=batches(tmp_path / name, value), high_watermark=1))
+        records = newest.read(partition, 0, 1_000_000, to_log_end=False, must_return_one=True)
+        assert isinstance(records, bytes | bytearray)
+        read.append(bytes(records))
+        scene.fetched(PartitionData(diverging_epoch=EpochEndOffset(epoch=0, end_offset=0)))
+        assert scene.log.log_end_offset == 0
+    assert read[0] != read[1]
 
 
 def test_beginning_anew(scene: Scene, partition: Partition, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ same turn of the event loop. The first of them reads the range, the others share
 ranges that end at the end of what may be read are kept: other ranges are hardly ever asked for twice.
 
 Invariant: what is kept is what a read would give now. An entry counts only while the partition has the same
-end and the same leader epoch, because only another leader epoch may change what lies below the end.
+end and the same leader epoch, and its log was not cut, as a follower's may be within an epoch: nothing else
+changes what lies below the end.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class _Entry(NamedTuple):
     """Weak: a deleted partition must not be kept, with the files of its log."""
     end_offset: int
     leader_epoch: int
+    cut_count: int
     records: bytes | bytearray
 
 
@@ -48,6 +50,7 @@ class NewestBatches:
             entry is not None
             and entry.end_offset == end_offset
             and entry.leader_epoch == partition.leader_epoch
+            and entry.cut_count == partition.cut_count
             and entry.partition() is partition
             and offset >= partition.log.log_start_offset
             and not partition.is_offline
@@ -64,6 +67,6 @@ class NewestBatches:
             del self._entries[next(iter(self._entries))]
         # The bytes only: a kept range must not keep the file of a deleted segment open.
         entry = self._entries[key] = _Entry(
-            ref(partition), end_offset, partition.leader_epoch, records.read()
+            ref(partition), end_offset, partition.leader_epoch, partition.cut_count, records.read()
         )
         return entry.records

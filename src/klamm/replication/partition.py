@@ -51,6 +51,7 @@ class Partition:
         "_refused_batches",
         "_uncommitted_bytes",
         "_watchers",
+        "cut_count",
         "follower",
         "high_watermark",
         "index",
@@ -101,6 +102,8 @@ class Partition:
         """True if followers that are not in sync are sent no more than the leader's throttle allows."""
         self.is_throttled_follower = False
         """True if no more than the follower's throttle allows is fetched until this replica is in sync."""
+        self.cut_count = 0
+        """How often the log was cut: other records may then come to lie below the same end."""
         self.waiting_produces: ProduceQueue | None = None
         """None until a produce waits for other replicas: most partitions never need it."""
         self.waiting_deletions: ProduceQueue | None = None
@@ -428,6 +431,8 @@ class Partition:
             diverging_end_offset=-1 if diverging is None else diverging.end_offset,
             leader_log_start_offset=data.log_start_offset,
         )
+        if action.do in (Do.TRUNCATE, Do.START_AT):
+            self.cut_count += 1
         if action.do is Do.TRUNCATE and action.offset < self.high_watermark:
             # Before the log is cut, which a thread does: nobody may see it above the log end.
             self.high_watermark = action.offset
