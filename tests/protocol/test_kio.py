@@ -103,7 +103,7 @@ def assert_same_value(ours: Any, theirs: Any, layout: VersionLayout) -> None:
 
 
 def plain_name(name: str) -> str:
-    """kio leaves units out of the names of fields that it gives as times, and adds _ to Python's own names."""
+    """kio leaves units out of the names of times, and adds _ to names of Python's own."""
     return name.removesuffix("_ms").removesuffix("_")
 
 
