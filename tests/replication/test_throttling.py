@@ -69,7 +69,8 @@ def test_which_replicas_are_throttled(
 
 @pytest.fixture
 def context() -> ReplicationContext:
-    return ReplicationContext(1, lambda: NOW_MS)
+    """The wall clock stands still: rates are measured by the other one."""
+    return ReplicationContext(1, lambda: 0, monotonic_ms=lambda: NOW_MS)
 
 
 def fetch(partition: Partition, replica_id: int) -> int:

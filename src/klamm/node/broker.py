@@ -288,7 +288,7 @@ class BrokerNode:
             takes_roles=self.membership is None,
         )
         self._replication_context = context
-        self.log_dir_moves = LogDirMoves(self.partitions, self.log_dirs, self.clock.now_ms)
+        self.log_dir_moves = LogDirMoves(self.partitions, self.log_dirs, context.monotonic_ms)
         self._set_rates()
         await self.log_dir_moves.resume()
         self.cluster.subscribe(self._on_image)

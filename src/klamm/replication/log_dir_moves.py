@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 
 class LogDirMoves:
-    def __init__(self, partitions: Partitions, log_dirs: LogDirs, now_ms: Callable[[], int]) -> None:
+    def __init__(self, partitions: Partitions, log_dirs: LogDirs, monotonic_ms: Callable[[], int]) -> None:
         self._partitions = partitions
         self._log_dirs = log_dirs
-        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
         self.throttle = Throttle()
         self._moving: dict[TopicPartition, None] = {}
         """In the order of their turns."""
@@ -114,9 +114,9 @@ class LogDirMoves:
     async def _keep_rate(self, byte_count: int) -> None:
         """Wait until more may be copied."""
         while (quota := self.throttle.quota) is not None:
-            quota.record(byte_count, self._now_ms())
+            quota.record(byte_count, self._monotonic_ms())
             byte_count = 0
-            pause_ms = quota.pause_ms(self._now_ms())
+            pause_ms = quota.pause_ms(self._monotonic_ms())
             if not pause_ms:
                 break
             await asyncio.sleep(pause_ms / 1000)

@@ -361,13 +361,15 @@ class Partition:
     def holds_back(self, replica_id: int) -> bool:
         """True if a follower is sent no records now, because replication is throttled."""
         quota = self._context.leader_throttle.quota
-        return quota is not None and replica_id not in self.isr and quota.pause_ms(self._context.now_ms()) > 0
+        if quota is None or replica_id in self.isr:
+            return False
+        return quota.pause_ms(self._context.monotonic_ms()) > 0
 
     def note_sent(self, byte_count: int) -> None:
         """Followers are sent so many bytes."""
         quota = self._context.leader_throttle.quota
         if quota is not None:
-            quota.record(byte_count, self._context.now_ms())
+            quota.record(byte_count, self._context.monotonic_ms())
 
     def closest_replica(self, rack: str, fetch_offset: int) -> int:
         """The replica that a consumer in `rack` should read from (KIP-392), or NO_PREFERENCE."""
@@ -485,7 +487,7 @@ class Partition:
         quota = self._context.follower_throttle.quota
         if quota is None:
             return 0.0
-        now_ms = self._context.now_ms()
+        now_ms = self._context.monotonic_ms()
         quota.record(len(data.records) if data.records else 0, now_ms)
         return 0.0 if self.log.log_end_offset >= data.high_watermark else quota.pause_ms(now_ms) / 1000
 
