@@ -9,6 +9,7 @@ import pytest
 import klamm
 from klamm.cluster.controller.elections import ElectionType
 from klamm.cluster.image import NO_LEADER
+from klamm.model.errors import ErrorCode
 from klamm.testing.cluster import Cluster
 from tests.waiting import wait_until
 
@@ -110,6 +111,39 @@ def test_an_unclean_election_leaves_nobody_eligible():
     assert state(events) == (NO_LEADER, (1,), (2,))
     events.elect(ElectionType.UNCLEAN, ("t", 0))
     assert state(events) == (3, (3,), ())
+
+
+def test_an_eligible_replica_leads_if_the_log_of_the_last_member_cannot_be_used():
+    events = cluster_of_three()
+    events.fail(2, 3)
+    events.start(2, 3)
+    assert state(events) == (1, (1,), (2, 3))
+    events.change_replica(1, is_offline=True)
+    assert state(events) == (2, (2,), (3,))
+
+
+def test_an_unclean_election_prefers_an_eligible_replica():
+    events = cluster_of_three()
+    events.fail(1)
+    events.fail(3)
+    events.fail(2)
+    assert state(events) == (NO_LEADER, (2,), (3,))
+    events.configure("t", unclean_leader_election_enable="true")
+    events.start(1, 3)
+    assert state(events) == (3, (3,), (2,))
+
+
+def test_a_higher_minimum_begins_a_new_leader_epoch():
+    """A leader that does not know it yet commits alone, and must not make another eligible."""
+    events = cluster_of_three(minimum="1")
+    before = events.partition()
+    events.configure("t", min_insync_replicas="2")
+    assert events.partition().leader_epoch == before.leader_epoch + 1
+    refused = events.alter_isr([1], leader_epoch=before.leader_epoch)
+    assert refused.code == ErrorCode.FENCED_LEADER_EPOCH
+    events.configure("t", retention_ms="5")
+    assert events.partition().leader_epoch == before.leader_epoch + 1
+    events.check_store()
 
 
 @pytest.mark.parametrize(("minimum", "eligible"), [("1", ()), ("2", (2,)), ("3", (2,))])

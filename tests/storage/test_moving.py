@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.storage.logs import NOW_MS, all_batches, append
 from tests.storage.test_truncation_crashes import crash_in
+from tests.waiting import wait_until
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
@@ -398,3 +399,60 @@ def test_an_incomplete_copy_does_not_replace_a_log_in_a_directory_that_cannot_be
     dirs.load_logs(lambda topic: CONFIG)
     assert not dirs.logs and not dirs.futures
     assert len(disks.names("b")) == 1 and disks.names("b")[0].endswith("-future")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_empty_log_that_begins_above_0_is_there_after_its_move(disks: Disks, clean: bool) -> None:
+    fill(disks.log)
+    topic_id = disks.log.topic_id
+    disks.log.delete_records_before(60)
+    disks.dirs.start_at({PLACE: 60})
+    disks.begin()
+    disks.copy_all()
+    assert disks.dirs.replace_by_future(PLACE) is not None
+    disks.restart(clean=clean)
+    assert (disks.log.log_start_offset, disks.log.log_end_offset) == (60, 60)
+    assert disks.log.topic_id == topic_id and disks.names("b") == [str(PLACE)]
+
+
+def test_a_log_is_made_anew_while_another_goes_on_in_its_copy(
+    disks: Disks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both need the checkpoints, and the table of logs."""
+    other = TopicPartition("other", 0)
+    disks.dirs.create_log(other, new_topic_id(), CONFIG)
+    disks.restart(clean=True)
+    disks.dirs.put_away_for_deletion([other])
+    fill(disks.log)
+    disks.begin()
+    disks.copy_all()
+    go_on_in = Log.go_on_in
+    makers: list[threading.Thread] = []
+
+    def make_another_meanwhile(log: Log, *arguments: Any) -> str | None:
+        maker = threading.Thread(
+            target=disks.dirs.create_log, args=(other, new_topic_id(), CONFIG), daemon=True
+        )
+        maker.start()
+        makers.append(maker)
+        wait_until(lambda: disks.dirs._lock.locked(), "the other log is being made")
+        return go_on_in(log, *arguments)
+
+    monkeypatch.setattr(Log, "go_on_in", make_another_meanwhile)
+    mover = threading.Thread(target=disks.dirs.replace_by_future, args=(PLACE,), daemon=True)
+    mover.start()
+    mover.join(20)
+    makers[0].join(20)
+    assert not mover.is_alive() and not makers[0].is_alive(), "neither waits for the other"
+    assert {PLACE, other} <= disks.dirs.logs.keys()
+
+
+def test_a_move_ends_when_the_directory_of_the_log_fails(disks: Disks) -> None:
+    fill(disks.log)
+    disks.begin()
+    disks.dirs.copy_some(PLACE)
+    disks.dirs.take_offline(disks.path / "a", OSError("gone"))
+    for step in (disks.dirs.copy_some, disks.dirs.replace_by_future):
+        with pytest.raises(KafkaError) as raised:
+            step(PLACE)
+        assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR

@@ -213,7 +213,7 @@ class _Produce:
         header = parse_header(data.records)
         if header.producer_id >= 0:
             with suppress(KafkaError):  # of a partition that this broker does not have, nothing is noted
-                self._partition_of(topic, data.index).note_refused(header, error, self.now_ms)
+                self._partition_of(topic, data.index).note_refused(header, error)
 
     def _partition_of(self, topic: TopicProduceData, index: int) -> Partition:
         """Also one that this broker does not lead."""

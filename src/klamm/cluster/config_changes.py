@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
-from klamm.cluster.controller.partitions import PartitionChanges, find_topic
-from klamm.cluster.image import ALL_BROKERS, ClusterImage, ImageDelta, TopicDelta, joined
+from klamm.cluster.controller.eligible import min_insync_replicas
+from klamm.cluster.controller.partitions import PartitionChanges, find_topic, led_by
+from klamm.cluster.image import ALL_BROKERS, NO_LEADER, ClusterImage, ImageDelta, TopicDelta, joined
 from klamm.config.alterations import Alteration, AlterOperation, NotAList, alter
 from klamm.config.broker_keys import BROKER_KEYS, find_broker_row
 from klamm.config.group_keys import find_group_row, validate_group_config
@@ -135,14 +136,21 @@ def _alter_broker(
 def _with_eligible_replicas(
     image: ClusterImage, config: BrokerConfig, change: Change, names: Iterable[str], controller_epoch: int
 ) -> Change:
-    """The change, after which no replica is eligible to lead that lacks what fewer in-sync replicas commit.
+    """The change, after which no replica is eligible to lead that lacks what the ISR commits without it.
 
-    That is stored first: leaders learn of a lower min.insync.replicas only when it holds.
+    If min.insync.replicas gets lower, nobody is eligible whom the ISR no longer needs. That is stored first:
+    leaders learn of the value only when it holds. If it gets higher, a new leader epoch begins: a leader that
+    does not know the value yet, and commits alone, cannot make others eligible by a proposal.
     """
-    partitions = PartitionChanges(change.image, effective_config(config, change.image), controller_epoch)
+    new_config = effective_config(config, change.image)
+    partitions = PartitionChanges(change.image, new_config, controller_epoch)
     for name in names:
-        for index, partition in enumerate(change.image.topics[name].partitions):
-            if partition.eligible_replicas:
+        before, after = image.topics[name], change.image.topics[name]
+        is_higher = min_insync_replicas(new_config, after) > min_insync_replicas(config, before)
+        for index, partition in enumerate(after.partitions):
+            if is_higher and partition.leader != NO_LEADER and len(partition.replicas) > 1:
+                partitions.put(name, index, led_by(partition, partition.leader))
+            elif partition.eligible_replicas:
                 partitions.put(name, index, partition)
     cleared = partitions.change()
     if not cleared.delta:

@@ -42,7 +42,8 @@ class LogDirMoves:
         """Go on with the moves that were under way when the broker stopped."""
         for topic_partition, (_, copy) in self._log_dirs.futures.items():
             partition = self._partitions.find(*topic_partition)
-            if partition is None or partition.topic_id != copy.topic_id:
+            is_of_topic = partition is not None and copy.topic_id in (partition.topic_id, None)
+            if not is_of_topic or (copy.topic_id is None and copy.has_files):
                 await self._call_off(topic_partition)
             else:
                 self._start(topic_partition)
@@ -91,6 +92,10 @@ class LogDirMoves:
                 if topic_partition in self._log_dirs.futures:  # else somebody has called it off
                     logger.error("%s stays where it is: moving it failed: %s", topic_partition, error)
                     await self._call_off(topic_partition)
+            except Exception:
+                # A bug of ours must not hold up the moves that wait.
+                logger.exception("%s stays where it is: moving it failed", topic_partition)
+                await self._call_off(topic_partition)
 
     async def _take_turn(self, topic_partition: TopicPartition) -> bool:
         """Copy what the log has by now, then try to complete the move. True if it is complete, or off."""

@@ -318,7 +318,7 @@ class Partition:
         if leader is None:
             raise self._not_led()
         if self._refused_batches is not None:
-            self._check_refused(self._refused_batches, header, now_ms)
+            self._check_refused(self._refused_batches, header)
         result = self.log.append(batch, header, self.leader_epoch, now_ms)
         if not result.is_duplicate:
             leader.on_append(result.last_offset + 1)
@@ -329,14 +329,14 @@ class Partition:
                 self._raise_high_watermark(leader.high_watermark)
         return result
 
-    def note_refused(self, header: BatchHeader, error: KafkaError, now_ms: int) -> None:
+    def note_refused(self, header: BatchHeader, error: KafkaError) -> None:
         """A batch of an idempotent producer was refused for now: those behind it must be refused, too."""
         if self._refused_batches is None:
             self._refused_batches = RefusedBatches()
-        self._refused_batches.note(header, error, now_ms)
+        self._refused_batches.note(header, error, self._context.monotonic_ms())
 
-    def _check_refused(self, refused: RefusedBatches, header: BatchHeader, now_ms: int) -> None:
-        refused.check(header, now_ms)
+    def _check_refused(self, refused: RefusedBatches, header: BatchHeader) -> None:
+        refused.check(header, self._context.monotonic_ms())
         if not refused:
             self._refused_batches = None
 

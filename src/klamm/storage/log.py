@@ -368,6 +368,7 @@ class Log(LogEnd):
                     return None
             copy.epochs.replace_by(self.epochs)
             copy.flush()
+            copy._secure_files()
             log_dir = os.path.dirname(self._segments.directory)
             with self._segments.names_lock, self._lock:
                 self._check_writable()
@@ -382,6 +383,13 @@ class Log(LogEnd):
             on_moved()
             sync_directory(log_dir)
         return put_away_as
+
+    def _secure_files(self) -> None:
+        """Bring the names of files to the disk, which a flush leaves out if the log is empty."""
+        disk = self._disk
+        with disk.lock:
+            if self.has_files and self.log_start_offset == self.log_end_offset:
+                disk.sync(self._segments.current, self.log_end_offset, disk.files_made)
 
     def _copy_tail(self, copy: Log, now_ms: int) -> bool:
         """Copy what was appended last, which is in the page cache; False if it is too much. Called with the

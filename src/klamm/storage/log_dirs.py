@@ -474,10 +474,19 @@ class LogDirs:
             target, copy = self.futures.get(topic_partition, (None, None))
             if target is None or copy is None:
                 return None
-            log = self.logs[topic_partition]
+            log = self._log_to_move(topic_partition)
             if align(log, copy, self._now_ms()):
                 self._write_checkpoints(target)
-        return copy_some(log, copy, self._now_ms())
+            # With the lock: if the log were cut now, and grew again, the copy would not notice.
+            return copy_some(log, copy, self._now_ms())
+
+    def _log_to_move(self, topic_partition: TopicPartition) -> Log:
+        log = self.logs.get(topic_partition)
+        if log is None:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {topic_partition} has failed"
+            )
+        return log
 
     def replace_by_future(self, topic_partition: TopicPartition) -> str | None:
         """Have a log go on in its copy's files; returns where its old directory is put away for deletion.
@@ -486,22 +495,23 @@ class LogDirs:
             target, copy = self.futures.get(topic_partition, (None, None))
             if target is None or copy is None:
                 return None
-            log = self.logs[topic_partition]
+            log = self._log_to_move(topic_partition)
             is_aligned = not align(log, copy, self._now_ms())
             copy.flush()
             copy.remove_deleted_files(_EVER_MS)
             self._write_checkpoints(target)
 
             def note_new_place() -> None:
-                with self._lock:
-                    self._take_out_futures({topic_partition})
-                    self._forget(log)
-                    target.logs = {**target.logs, topic_partition: log}
+                self._take_out_futures({topic_partition})
+                self._forget(log)
+                target.logs = {**target.logs, topic_partition: log}
 
             put_away_as = None
             try:
                 if is_aligned:
-                    with self._checkpoint_lock:  # else the log start could be written where the log was
+                    # With the lock of checkpoints, else the log start could be written where the log was.
+                    # The other one comes first, as everywhere.
+                    with self._lock, self._checkpoint_lock:
                         put_away_as = log.go_on_in(copy, self._now_ms(), note_new_place)
             finally:  # also if the old directory has failed
                 if topic_partition in target.logs:

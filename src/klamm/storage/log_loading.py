@@ -109,9 +109,14 @@ class LogLoader:
         )
 
     def begin(self, log_start_offset: int) -> LoadedLog:
-        """A log in an empty directory: there is nothing to look for, which makes topics quick to create."""
-        first = FirstSegment(
-            self.directory, self.open_files, base_offset=log_start_offset, created_ms=self.now_ms
+        """A log in an empty directory: there is nothing to look for, which makes topics quick to create.
+
+        Where a log begins at another offset than 0, the name of its first file is what tells so.
+        """
+        first = (
+            self._create_segment(log_start_offset)
+            if log_start_offset
+            else FirstSegment(self.directory, self.open_files, base_offset=0, created_ms=self.now_ms)
         )
         return LoadedLog(
             segments=[first],

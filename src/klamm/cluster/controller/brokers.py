@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
-from klamm.cluster.controller.elections import choose_leader, elect, is_unclean_allowed, may_lead
+from klamm.cluster.controller.elections import choose_leader, elect, is_unclean_allowed
 from klamm.cluster.controller.partitions import PartitionChanges, led_by
 from klamm.cluster.controller.topics import confirm_deletions
 from klamm.cluster.image import NO_LEADER, BrokerDelta, BrokerImage, ClusterImage, ImageDelta, PartitionImage
@@ -99,8 +99,7 @@ def _without_failed(
     steady = (each for each in trusted if each in brokers and each not in restarted.all)
     left = (
         tuple(each for each in steady if each not in partition.offline_replicas)
-        or tuple(each for each in trusted if each in brokers)
-        or tuple(each for each in eligible if may_lead(brokers, partition, each))[:1]
+        or tuple(each for each in trusted if each in brokers and each not in partition.offline_replicas)
         or trusted
         or eligible
         or (partition.leader if partition.leader in isr else isr[0],)

@@ -1,7 +1,8 @@
 """Who leads a partition: elections, and when leaders should go back to their preferred replicas.
 
 A new leader is the next replica in the order of the assignment that is in the ISR, alive and not offline. A
-broker that is shutting down gets no leadership.
+broker that is shutting down gets no leadership. If none can lead, an eligible
+replica does (eligible.py).
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ def choose_leader(brokers: Mapping[int, BrokerImage], partition: PartitionImage)
 def elect(
     brokers: Mapping[int, BrokerImage], partition: PartitionImage, *, is_unclean_allowed: bool
 ) -> PartitionImage:
-    """With a new leader. If no member of the ISR can lead, the ISR stays, and there is no leader; unless an
-    unclean election is allowed, which makes the first replica that is alive the only member of the ISR."""
+    """With a new leader. If no member of the ISR can lead, an eligible replica does, or, if an unclean
+    election is allowed, any replica that is alive: it becomes the only member of the ISR. If there is none,
+    the ISR stays, and there is no leader."""
     leader = choose_leader(brokers, partition)
-    if leader == NO_LEADER and is_unclean_allowed:
-        able = (each for each in partition.replicas if may_lead(brokers, partition, each))
-        leader = next(able, NO_LEADER)
+    if leader == NO_LEADER:
+        others = (*partition.eligible_replicas, *(partition.replicas if is_unclean_allowed else ()))
+        leader = next((each for each in others if may_lead(brokers, partition, each)), NO_LEADER)
         if leader != NO_LEADER:
             partition = partition._replace(isr=(leader,))
     if leader == NO_LEADER and partition.leader == NO_LEADER:
