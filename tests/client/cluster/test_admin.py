@@ -38,7 +38,9 @@ def test_any_broker_will_do(face: Face, place: Place) -> None:
             assert admin.elect_leaders([(topic, 3)]) == {TopicPartition(topic, 3): False}
             assert set(admin.describe_log_dirs()) == set(BROKERS)
             admin.delete_topic(topic)
-            assert topic not in admin.list_topics()
+            wait_until(
+                lambda asked=admin, gone=topic: gone not in asked.list_topics(), "this broker knows of that"
+            )
 
 
 def test_preferred_leaders_are_elected(face: Face, place: Place) -> None:
