@@ -109,7 +109,6 @@ CLUSTER_ROWS = [
         "How long a follower waits for the answer of a leader before it takes the connection for dead; "
         "never less than twice `replica.fetch.wait.max.ms`.",
         Importance.HIGH,
-        minimum=1,
     ),
     ConfigRow(
         "replica.selector.class",
