@@ -302,3 +302,29 @@ def test_only_a_few_ranges_are_kept(tmp_path: Path) -> None:
     for offset in range(MAX_ENTRIES + 10):
         read_newest(newest, partition, offset)
     assert len(newest._entries) == MAX_ENTRIES
+
+
+def test_a_follower_that_was_answered_before_the_high_watermark_rose_is_told_of_it_later(
+    tmp_path: Path,
+) -> None:
+    """Nothing else may happen to the partition for long, and consumers may read from the follower."""
+    partition = open_partition(tmp_path, state=led_by(1, 1, FOLLOWER, 3))
+    append(partition, b"one")
+    session = FetchSession([position(KEY, 1, log_start_offset=0)], replica_id=FOLLOWER, session_id=5)
+
+    def answers() -> list[int]:
+        ready = session.to_read()
+        for fetched in ready:
+            fetched.find(lambda _: partition)
+        report_followers(session, ready, broker_epoch=7)
+        reading = Reading(replica_id=FOLLOWER, max_bytes=1_000, max_files=10)
+        reading.read_blocking(ready)
+        return [answer.high_watermark for answer in settle(session, reading.answers)]
+
+    assert answers() == [0], "the other follower has not fetched it yet"
+    session.is_incremental = True
+    assert answers() == []
+    partition.on_follower_fetch(3, 7, 1, 0)
+    assert partition.high_watermark == 1
+    assert answers() == [1]
+    assert answers() == []

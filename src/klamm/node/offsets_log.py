@@ -97,6 +97,9 @@ class _Progress:
     def __init__(self) -> None:
         self._has_changed = asyncio.Event()
 
+    def on_high_watermark(self) -> None:
+        """That is the progress which it watches."""
+
     def on_progress(self, _byte_count: int) -> None:
         self._has_changed.set()
 

@@ -119,6 +119,12 @@ class FetchedPartition:
             self.session = None
             self.partition.unwatch(self)
 
+    def on_high_watermark(self) -> None:
+        """The follower is told of it with the next answer of its session, whenever that is: without more
+        records it would not hear of it otherwise."""
+        assert self.session is not None
+        self.session.ready[self] = None
+
     def on_progress(self, byte_count: int) -> None:
         session = self.session
         assert session is not None

@@ -40,6 +40,9 @@ class Watcher(Protocol):
     def on_progress(self, byte_count: int) -> None:
         """What may be read grew by batches of `byte_count` bytes; 0 when the partition itself changed."""
 
+    def on_high_watermark(self) -> None:
+        """The high watermark rose; told to those who watch the log end, each time."""
+
 
 class Partition:
     __slots__ = (
@@ -398,13 +401,11 @@ class Partition:
         if self._watchers:
             # Too many bytes rather than too few: a fetch that is woken for nothing waits on.
             self._tell_of_high_watermark(self._uncommitted_bytes)
+        for follower in self._log_end_watchers:
+            follower.on_high_watermark()
         if offset == self.log.log_end_offset:
             self._uncommitted_bytes = 0
-        if self.waiting_produces:
-            # Enough replicas are in sync: else the high watermark would not have risen. If the ISR shrank
-            # too far after an append, the produce waits for its return or its time-out. Kafka has the code
-            # NOT_ENOUGH_REPLICAS_AFTER_APPEND for high watermarks that rise by too few, or for an ISR that
-            # shrinks between the rise and the look at it; here both are one step of the event loop.
+        if self.waiting_produces:  # enough replicas are in sync, else it would not have risen
             self.waiting_produces.drain(offset)
 
     def refuse_waiting_produces(self, error: KafkaError) -> None:
@@ -594,7 +595,6 @@ class Partition:
     def take_offline(self, code: ErrorCode = ErrorCode.KAFKA_STORAGE_ERROR) -> None:
         """Nothing more is read or written here; produces that wait are refused with `code`."""
         self.is_offline = True
-        self.refuse_waiting_produces(
-            KafkaError(code, f"{self.topic}-{self.index} is not available on this broker any longer")
-        )
+        gone = f"{self.topic}-{self.index} is not available on this broker any longer"
+        self.refuse_waiting_produces(KafkaError(code, gone))
         self.resign()
