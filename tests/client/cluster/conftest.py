@@ -26,14 +26,19 @@ RACKS = [f"rack-{broker}" for broker in BROKERS]
 OVER_TLS = {"test_leaders_that_are_elected", "test_a_coordinator_that_moves"}
 """The tests that `make test` runs over TLS."""
 
+SLOW_ON_KAFKA = {"test_the_replica_of_the_rack_dies", "test_a_preferred_replica_that_is_dead"}
+"""Brokers of Apache Kafka take seconds to be missed; `make test` has one such test, of groups."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function):
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            is_tls_alone = parameters.get("shared_place") == "kafka-tls" and item.originalname not in OVER_TLS
-            if is_tls_alone or (
-                parameters.get("shared_place") != "klamm" and parameters.get("face") == "plain"
+            peer, name = parameters.get("shared_place"), item.originalname
+            if (
+                (peer == "kafka-tls" and name not in OVER_TLS)
+                or (peer != "klamm" and parameters.get("face") == "plain")
+                or (peer == "kafka" and name in SLOW_ON_KAFKA)
             ):
                 item.add_marker(pytest.mark.long)
 
