@@ -12,6 +12,10 @@ from tests.replication.partitions import BROKER_EPOCH, append, led_by, open_part
 class Listener:
     def __init__(self) -> None:
         self.heard: list[int] = []
+        self.rises = 0
+
+    def on_high_watermark(self) -> None:
+        self.rises += 1
 
     def on_progress(self, byte_count: int) -> None:
         self.heard.append(byte_count)
@@ -119,6 +123,7 @@ def test_followers_hear_of_the_log_end_and_consumers_of_the_high_watermark(parti
     partition.watch(follower, to_log_end=True)
     partition.on_follower_fetch(2, BROKER_EPOCH, 1, 0)
     assert len(consumer.heard) == len(follower.heard) == 1
+    assert (consumer.rises, follower.rises) == (0, 1), "who watches the log end is told of the rise beside it"
     partition.notify_changed()
     assert len(follower.heard) == 2 and follower.heard[1] == 0
 
