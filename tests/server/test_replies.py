@@ -172,6 +172,7 @@ async def test_a_reply_that_is_over_is_freed_without_a_collection(letter: str) -
             assert await server.receive() == (1, b"x")
             await server.let_it_read()
             replies = [each for each in gc.get_objects() if isinstance(each, ReplyInLine)]
-            assert not [each for each in replies if id(each) not in others]
+            # Brokers of other tests in this process have open ones meanwhile.
+            assert not [each for each in replies if id(each) not in others and not each.is_open]
         finally:
             gc.enable()
