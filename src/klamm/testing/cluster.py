@@ -16,6 +16,7 @@ processes of their own print is kept beside their data: `broker-1.log`, and so o
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -25,7 +26,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -226,12 +227,23 @@ class Cluster:
         self._links.heal()
 
 
+PORTS = range(10_000, 32_000)
+"""Below those that systems give to outgoing connections: one of these could take a broker's port before the
+broker is started, or while it is down."""
+
+
 def _free_ports(count: int) -> list[int]:
+    """Different ports that nobody listens on. They are chosen by chance, as other processes choose, too."""
+    found: list[int] = []
     with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
+        for port in random.sample(PORTS, len(PORTS)):
+            if len(found) == count:
+                break
+            probe = stack.enter_context(socket.socket())
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+    return found
 
 
 class _Member(Protocol):
