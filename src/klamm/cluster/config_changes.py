@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from klamm.cluster import layout
 from klamm.cluster.changes import Change, Unit
-from klamm.cluster.controller.eligible import min_insync_replicas
+from klamm.cluster.controller.eligible import MIN_ISR_KEY, min_insync_replicas
 from klamm.cluster.controller.partitions import PartitionChanges, find_topic, led_by
 from klamm.cluster.image import ALL_BROKERS, NO_LEADER, ClusterImage, ImageDelta, TopicDelta, joined
 from klamm.config.alterations import Alteration, AlterOperation, NotAList, alter
@@ -34,10 +34,10 @@ def alter_config(
     try:
         if resource_type == ResourceType.TOPIC:
             change = _alter_topic(image, config, name, alterations)
-            return _with_eligible_replicas(image, config, change, [name], controller_epoch)
+            return _with_eligible_replicas(image, config, change, [name], alterations, controller_epoch)
         if resource_type == ResourceType.BROKER:
             change = _alter_broker(image, config, name, alterations)
-            return _with_eligible_replicas(image, config, change, image.topics, controller_epoch)
+            return _with_eligible_replicas(image, config, change, image.topics, alterations, controller_epoch)
         if resource_type == ResourceType.GROUP:
             return _alter_group(image, config, name, alterations)
     except NotAList as error:
@@ -134,7 +134,12 @@ def _alter_broker(
 
 
 def _with_eligible_replicas(
-    image: ClusterImage, config: BrokerConfig, change: Change, names: Iterable[str], controller_epoch: int
+    image: ClusterImage,
+    config: BrokerConfig,
+    change: Change,
+    names: Iterable[str],
+    alterations: Sequence[Alteration],
+    controller_epoch: int,
 ) -> Change:
     """The change, after which no replica is eligible to lead that lacks what the ISR commits without it.
 
@@ -142,6 +147,8 @@ def _with_eligible_replicas(
     leaders learn of the value only when it holds. If it gets higher, a new leader epoch begins: a leader that
     does not know the value yet, and commits alone, cannot make others eligible by a proposal.
     """
+    if all(alteration.name != MIN_ISR_KEY for alteration in alterations):
+        return change
     new_config = effective_config(config, change.image)
     partitions = PartitionChanges(change.image, new_config, controller_epoch)
     for name in names:

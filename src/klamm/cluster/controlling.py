@@ -20,7 +20,6 @@ from klamm.cluster import layout
 from klamm.cluster.announcing import Requests, full_requests, requests_of_change
 from klamm.cluster.channels import Channels, Send
 from klamm.cluster.committing import Committer
-from klamm.cluster.config_changes import effective_config
 from klamm.cluster.controller import isr
 from klamm.cluster.controller.brokers import brokers_changed, check_broker_epoch
 from klamm.cluster.controller.elections import (
@@ -160,7 +159,7 @@ class Control:
         committer = self.committer
         await committer.ready()
         image = committer.newest
-        config = effective_config(self._view.config, image)
+        config = self._view.config_under(image)
         change = brokers_changed(image, config, registered, controller_epoch=self.epoch)
         if change.delta:
             committer.stage(change)
@@ -308,7 +307,7 @@ class Control:
         await committer.ready()
         change = replicas_changed(
             committer.newest,
-            effective_config(self._view.config, committer.newest),
+            self._view.config_under(committer.newest),
             broker_id,
             broker_epoch,
             offline=offline,
@@ -342,7 +341,7 @@ class Control:
         await committer.ready()
         altered = isr.alter_isrs(
             committer.newest,
-            effective_config(self._view.config, committer.newest),
+            self._view.config_under(committer.newest),
             broker_id,
             broker_epoch,
             proposals,

@@ -18,7 +18,7 @@ from klamm.cluster.announcing import delta_of_request
 from klamm.cluster.changes import Change
 from klamm.cluster.channels import Send
 from klamm.cluster.committing import Committer
-from klamm.cluster.config_changes import alter_config, effective_config, replace_config
+from klamm.cluster.config_changes import alter_config, replace_config
 from klamm.cluster.controller import topics
 from klamm.cluster.controller.brokers import shut_down_broker, unregister_broker
 from klamm.cluster.controller.elections import ElectionType, all_partitions, elect_leaders
@@ -166,11 +166,15 @@ class ClusterService:
             await asyncio.shield(self.view.publish(image.with_delta(delta), delta))
 
     @property
-    def _committer(self) -> Committer:
-        """Of this broker's term; NOT_CONTROLLER if it is not the controller."""
+    def _serving(self) -> Control:
+        """This broker's term as the controller; NOT_CONTROLLER if it is not the controller."""
         if self._control is None or not self._control.is_serving:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller: ask that one")
-        return self._control.committer
+        return self._control
+
+    @property
+    def _committer(self) -> Committer:
+        return self._serving.committer
 
     # ---- commands
 
@@ -364,7 +368,7 @@ class ClusterService:
             await committer.ready()
             elections = elect_leaders(
                 committer.newest,
-                effective_config(self.config, committer.newest),
+                self.view.config_under(committer.newest),
                 election_type,
                 partitions[first : first + ELECTIONS_BETWEEN_PAUSES],
                 controller_epoch=committer.controller_epoch,
@@ -399,7 +403,7 @@ class ClusterService:
                 await committer.ready()
                 change = reassign_partition(
                     committer.newest,
-                    effective_config(self.config, committer.newest),
+                    self.view.config_under(committer.newest),
                     topic_partition,
                     target,
                     controller_epoch=self._controller_epoch,
@@ -420,7 +424,7 @@ class ClusterService:
         await committer.ready()
         shutdown = shut_down_broker(
             committer.newest,
-            effective_config(self.config, committer.newest),
+            self.view.config_under(committer.newest),
             broker_id,
             broker_epoch,
             controller_epoch=self._controller_epoch,
@@ -433,9 +437,7 @@ class ClusterService:
         self, broker_id: int, broker_epoch: int, proposals: Sequence[IsrProposal]
     ) -> list[IsrResult]:
         """What becomes of a leader's proposals; raises a KafkaError that holds for all of them."""
-        self._committer  # noqa: B018 (raises if this broker is not the controller)
-        assert self._control is not None
-        return await self._control.alter_isrs(broker_id, broker_epoch, proposals)
+        return await self._serving.alter_isrs(broker_id, broker_epoch, proposals)
 
     async def change_replicas(
         self,
@@ -446,15 +448,11 @@ class ClusterService:
         online: Sequence[ReplicaKey],
     ) -> None:
         """A broker says which of its replicas are offline, and which are back; raises a KafkaError."""
-        self._committer  # noqa: B018 (raises if this broker is not the controller)
-        assert self._control is not None
-        await self._control.change_replicas(broker_id, broker_epoch, offline=offline, online=online)
+        await self._serving.change_replicas(broker_id, broker_epoch, offline=offline, online=online)
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> range:
         """A block of producer ids that no broker was given before; raises a KafkaError."""
-        self._committer  # noqa: B018 (raises if this broker is not the controller)
-        assert self._control is not None
-        return await self._control.allocate_producer_ids(broker_id, broker_epoch)
+        return await self._serving.allocate_producer_ids(broker_id, broker_epoch)
 
     @property
     def _controller_epoch(self) -> int:

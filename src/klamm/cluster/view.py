@@ -37,9 +37,14 @@ class ClusterView:
 
     def begin_with(self, image: ClusterImage) -> None:
         """Make `image` the current one without telling subscribers."""
-        if self._image is None or image.broker_configs is not self._image.broker_configs:
-            self.config = effective_config(self._static_config, image)
+        self.config = self.config_under(image)
         self._image = image
+
+    def config_under(self, image: ClusterImage) -> BrokerConfig:
+        """The broker's effective configuration if `image` were the current one."""
+        if self._image is not None and image.broker_configs is self._image.broker_configs:
+            return self.config
+        return effective_config(self._static_config, image)
 
     def publish(self, image: ClusterImage, delta: ImageDelta) -> asyncio.Task[TopicFailures]:
         """Make `image`, which `delta` led to, the current one; the task is done when all subscribers are."""

@@ -327,13 +327,21 @@ def topic_config(broker_config: BrokerConfig, overrides: Mapping[str, str]) -> d
     """The effective value of every topic key, for a topic that sets `overrides`."""
     values: dict[str, ConfigValue] = {}
     for name, row in TOPIC_KEYS.items():
-        if name in overrides:
-            values[name] = row.parse(overrides[name])
-        else:
-            values[name] = broker_config[row.synonyms[0].name] if row.synonyms else row.default
+        values[name] = _value(row, broker_config, overrides)
     if values["internal.segment.bytes"] is not None:
         values["segment.bytes"] = values["internal.segment.bytes"]
     return values
+
+
+def topic_value(broker_config: BrokerConfig, overrides: Mapping[str, str], name: str) -> ConfigValue:
+    """The effective value of one topic key, likewise."""
+    return _value(find_topic_row(name), broker_config, overrides)
+
+
+def _value(row: ConfigRow, broker_config: BrokerConfig, overrides: Mapping[str, str]) -> ConfigValue:
+    if row.name in overrides:
+        return row.parse(overrides[row.name])
+    return broker_config[row.synonyms[0].name] if row.synonyms else row.default
 
 
 def find_topic_row(name: str) -> ConfigRow:

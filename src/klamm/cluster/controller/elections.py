@@ -1,8 +1,7 @@
 """Who leads a partition: elections, and when leaders should go back to their preferred replicas.
 
 A new leader is the next replica in the order of the assignment that is in the ISR, alive and not offline. A
-broker that is shutting down gets no leadership. If none can lead, an eligible
-replica does (eligible.py).
+broker that is shutting down gets no leadership. If none can lead, an eligible replica does (eligible.py).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from klamm.cluster.changes import Change
 from klamm.cluster.controller.partitions import PartitionChanges, find_partition, led_by
 from klamm.cluster.image import NO_LEADER, BrokerImage, ClusterImage, PartitionImage, TopicImage
 from klamm.config.loading import BrokerConfig
-from klamm.config.topic_keys import find_topic_row
+from klamm.config.topic_keys import topic_value
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 
@@ -68,8 +67,7 @@ def elect(
 
 
 def is_unclean_allowed(config: BrokerConfig, topic: TopicImage) -> bool:
-    text = topic.config.get(UNCLEAN_KEY)
-    return bool(config[UNCLEAN_KEY] if text is None else find_topic_row(UNCLEAN_KEY).parse(text))
+    return bool(topic_value(config, topic.config, UNCLEAN_KEY))
 
 
 def elect_leaders(

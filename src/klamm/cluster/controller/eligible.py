@@ -12,14 +12,13 @@ from collections.abc import Collection
 
 from klamm.cluster.image import PartitionImage, TopicImage
 from klamm.config.loading import BrokerConfig
-from klamm.config.topic_keys import find_topic_row
+from klamm.config.topic_keys import topic_value
 
 MIN_ISR_KEY = "min.insync.replicas"
 
 
 def min_insync_replicas(config: BrokerConfig, topic: TopicImage) -> int:
-    text = topic.config.get(MIN_ISR_KEY)
-    value = config[MIN_ISR_KEY] if text is None else find_topic_row(MIN_ISR_KEY).parse(text)
+    value = topic_value(config, topic.config, MIN_ISR_KEY)
     assert isinstance(value, int)
     return value
 
