@@ -89,8 +89,6 @@ class Control:
             on_roles=self._on_roles,
             on_replaced=self.end,
         )
-        self._offline: dict[int, set[ReplicaKey]] = {}
-        """What each broker, in this term, has said that it cannot use."""
         self.is_serving = False
         """True from the moment that the image of this term is published until the term is over."""
         self._is_over = False
@@ -259,10 +257,12 @@ class Control:
 
     def _on_roles(self, broker: BrokerImage, response: LeaderAndIsrResponse) -> None:
         """A broker has taken its roles. Replicas that it cannot use are offline from here on."""
-        known = self._offline.get(broker.id, set())
+        image = self.committer.newest
         failed: list[ReplicaKey] = []
         taken: list[ReplicaKey] = []
         for topic in response.topics:
+            known = image.topics.get(image.topic_names_by_id.get(topic.topic_id, ""))
+            offline = set() if known is None else known.offline_on(broker.id)
             for each in topic.partition_errors:
                 key = (topic.topic_id, each.partition_index)
                 if each.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
@@ -276,7 +276,7 @@ class Control:
                         topic.topic_id.hex(),
                         ErrorCode(each.error_code).name,
                     )
-                elif key in known:
+                elif each.partition_index in offline:
                     taken.append(key)
         if failed or taken:
             self._start(self._note_roles(broker, failed, taken))
@@ -316,9 +316,6 @@ class Control:
         )
         if change.delta:
             committer.stage(change)
-        known = self._offline.setdefault(broker_id, set())
-        known.update(offline)
-        known.difference_update(online)
         await committer.newest_is_stored()
         if offline:
             logger.warning("%d replicas on broker %d are offline", len(offline), broker_id)

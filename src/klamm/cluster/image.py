@@ -81,6 +81,14 @@ class TopicImage:
     def is_internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
 
+    def offline_on(self, broker_id: int) -> set[int]:
+        """The partitions whose replica on this broker is offline."""
+        return {
+            index
+            for index, partition in enumerate(self.partitions)
+            if broker_id in partition.offline_replicas
+        }
+
     @property
     def replication_factor(self) -> int:
         return len(self.partitions[0].replicas) if self.partitions else 0
