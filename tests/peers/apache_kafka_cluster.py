@@ -11,9 +11,9 @@ after SESSION_MS, not after Kafka's nine seconds.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from klamm.testing.cluster import together
 from tests.peers.apache_kafka import START_ATTEMPTS, ApacheKafka, QuorumMember, free_ports, new_id
 
 HEAP_MB = 256
@@ -80,7 +80,7 @@ class ApacheKafkaCluster:
         for other in others:
             other.prepare(formatted_like=first)
         # A node serves when a majority of the controllers is there.
-        self._together(lambda node: node.launch())
+        together(lambda node: node.launch(), self._nodes.values())
         self._running = set(self._nodes)
 
     def __exit__(self, *exception: object) -> None:
@@ -89,23 +89,6 @@ class ApacheKafkaCluster:
         for node in self._nodes.values():
             node.kill()
             node.stop()
-
-    def _together(self, work: Callable[[ApacheKafka], None]) -> None:
-        failures: list[BaseException] = []
-
-        def run(node: ApacheKafka) -> None:
-            try:
-                work(node)
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=run, args=(node,)) for node in self._nodes.values()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
 
     @property
     def ids(self) -> list[int]:

@@ -25,13 +25,15 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from klamm.testing.broker import START_TIMEOUT_S, STOP_TIMEOUT_S, Broker, as_text
 from klamm.testing.links import Links
+
+T = TypeVar("T")
 
 CLUSTER_DEFAULTS: Mapping[str, str] = {
     # A broker that is paused or cut off is taken for dead soon: tests wait for it.
@@ -101,7 +103,9 @@ class Cluster:
 
     def start(self) -> Cluster:
         """Start all brokers; they serve when this returns."""
-        self._together([broker_id for broker_id in self._members if broker_id not in self._running])
+        together(
+            self.start_broker, [broker_id for broker_id in self._members if broker_id not in self._running]
+        )
         return self
 
     def stop(self) -> None:
@@ -131,23 +135,6 @@ class Cluster:
         self._links.close()
         if self._owns_data_dir:
             shutil.rmtree(self.data_dir, ignore_errors=True)
-
-    def _together(self, broker_ids: list[int]) -> None:
-        failures: list[BaseException] = []
-
-        def start(broker_id: int) -> None:
-            try:
-                self.start_broker(broker_id)
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=start, args=(broker_id,)) for broker_id in broker_ids]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
 
     # ---- what a test asks
 
@@ -225,6 +212,25 @@ class Cluster:
     def heal(self) -> None:
         """Let all brokers hear one another again."""
         self._links.heal()
+
+
+def together(work: Callable[[T], None], items: Iterable[T]) -> None:
+    """Do `work` for all items at once, each in a thread; raises the first error when all are done."""
+    failures: list[BaseException] = []
+
+    def run(item: T) -> None:
+        try:
+            work(item)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(item,)) for item in items]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
 
 
 PORTS = range(10_000, 32_000)
