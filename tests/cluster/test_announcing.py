@@ -73,23 +73,13 @@ class Follower:
 
 def told(image):
     """What brokers know of the controller's image."""
-    topics = {
-        name: replace(topic, partitions=tuple(map(_without_eligible, topic.partitions)))
-        for name, topic in image.topics.items()
-    }
-    return replace(
-        image, topics=PersistentMap(topics), deleted_topics=PersistentMap(), known_epochs=PersistentMap()
-    )
-
-
-def _without_eligible(partition):
-    return partition._replace(eligible_replicas=())
+    return replace(image, deleted_topics=PersistentMap(), known_epochs=PersistentMap())
 
 
 def check(followers, image):
     for broker_id in image.brokers:
         follower = followers[broker_id]
-        assert follower.image.topics == told(image).topics and follower.image.brokers == image.brokers
+        assert follower.image.topics == image.topics and follower.image.brokers == image.brokers
         similar = {flat: set(names) for flat, names in image.similar_topic_names.items()}
         assert {flat: set(names) for flat, names in follower.image.similar_topic_names.items()} == similar
         empty = PersistentMap()

@@ -93,8 +93,7 @@ def _partition(
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        # Empty, not null: Kafka's own client does not expect null here.
-        eligible_leader_replicas=[],
-        last_known_elr=[],
+        eligible_leader_replicas=list(partition.eligible_replicas),
+        last_known_elr=[],  # not null: Kafka's own client does not expect null here
         offline_replicas=offline,
     )

@@ -219,6 +219,7 @@ class _Announcement:
             ],
             adding_replicas=list(partition.adding_replicas),
             removing_replicas=list(partition.removing_replicas),
+            eligible_replicas=list(partition.eligible_replicas),
         )
 
     def _leader_and_isr(
@@ -370,6 +371,7 @@ def _partition_of(state: UpdateMetadataPartitionState, living: Collection[int]) 
         state.zk_version,
         tuple(state.adding_replicas),
         tuple(state.removing_replicas),
+        tuple(state.eligible_replicas),
         offline_replicas=tuple(each for each in state.offline_replicas if each in living),
     )
 

@@ -46,7 +46,7 @@ class PartitionImage(NamedTuple):
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
     eligible_replicas: tuple[int, ...] = ()
-    """Replicas outside the ISR that have all that is committed; known to the controller alone."""
+    """Replicas outside the ISR that have all that is committed."""
     offline_replicas: tuple[int, ...] = ()
     """Replicas on brokers that are alive and cannot use the replica's log. Not stored: every controller asks
     anew."""

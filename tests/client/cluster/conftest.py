@@ -26,8 +26,13 @@ RACKS = [f"rack-{broker}" for broker in BROKERS]
 OVER_TLS = {"test_leaders_that_are_elected", "test_a_coordinator_that_moves"}
 """The tests that `make test` runs over TLS."""
 
-SLOW_ON_KAFKA = {"test_the_replica_of_the_rack_dies", "test_a_preferred_replica_that_is_dead"}
-"""Brokers of Apache Kafka take seconds to be missed; `make test` has one such test, of groups."""
+SLOW_ON_KAFKA = {
+    "test_a_broker_that_dies",
+    "test_a_preferred_replica_that_is_dead",
+    "test_replicas_that_are_eligible_to_lead",
+    "test_the_replica_of_the_rack_dies",
+}
+"""Brokers of Apache Kafka take seconds to be missed; `make test` moves leaders and coordinators instead."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

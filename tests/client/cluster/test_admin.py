@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import klamm
 from klamm.client.results import TopicPartition
 from klamm.model.errors import ErrorCode
-from tests.client.cluster.places import BROKERS, Place
+from tests.client.cluster.places import BROKERS, FAILOVER_PATIENCE_S, Place
 from tests.client.faces import Face
 from tests.client.topics import unique
 from tests.waiting import wait_until
@@ -66,6 +68,11 @@ def test_preferred_leaders_are_elected(face: Face, place: Place) -> None:
         assert isinstance(failed.value.errors[NOWHERE], klamm.UnknownTopic)
 
 
+def replicas_of(admin: Any, topic: str) -> tuple[int, ...]:
+    shown: tuple[int, ...] = admin.describe_topic(topic).partitions[0].replicas
+    return shown
+
+
 def test_replicas_are_moved(face: Face, place: Place) -> None:
     controller = place.admin.describe_cluster().controller_id
     assert controller is not None
@@ -84,11 +91,12 @@ def test_replicas_are_moved(face: Face, place: Place) -> None:
             assert admin.list_partition_reassignments([partition, NOWHERE]) == {partition: under_way}
             admin.alter_partition_reassignments({partition: None})
             wait_until(lambda: not admin.list_partition_reassignments([partition]), "it is cancelled")
-            assert set(admin.describe_topic(topic).partitions[0].replicas) == {old, controller}
+            before = {old, controller}
+            wait_until(lambda: set(replicas_of(admin, topic)) == before, "all know that it is cancelled")
         target = (new, controller, old)
         admin.alter_partition_reassignments({partition: target})
         wait_until(lambda: not admin.list_partition_reassignments([partition]), "it is complete")
-        wait_until(lambda: admin.describe_topic(topic).partitions[0].replicas == target, "all know it")
+        wait_until(lambda: replicas_of(admin, topic) == target, "all know it")
 
 
 @pytest.mark.parametrize(
@@ -123,3 +131,17 @@ def test_a_preferred_replica_that_is_dead(face: Face, place: Place) -> None:
         with pytest.raises(klamm.BatchFailed) as failed:
             admin.elect_leaders([partition])
         assert failed.value.errors[partition].code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+def test_replicas_that_are_eligible_to_lead(face: Face, place: Place) -> None:
+    topic = place.new_topic([3, 1], min_insync_replicas=2)
+    with face.admin(**place.at()) as admin:
+
+        def eligible() -> tuple[int, ...]:
+            shown: tuple[int, ...] = admin.describe_topic(topic).partitions[0].eligible_leader_replicas
+            return shown
+
+        assert eligible() == ()
+        with place.killed(3, topic):
+            wait_until(lambda: eligible() == (3,), "the dead replica is eligible", FAILOVER_PATIENCE_S)
+        wait_until(lambda: eligible() == (), "nobody is eligible while all are in sync")

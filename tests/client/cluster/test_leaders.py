@@ -100,16 +100,20 @@ def test_a_log_that_was_cut(face: Face, place: Place) -> None:
 def test_epochs_are_compared(place: Place) -> None:
     partition = TopicPartition(place.new_topic([1, 2, 3]), 0)
     place.move_leader(partition, 2)
-    epoch = place.leader_epoch(partition)
 
     def ask(broker: int, current: int) -> ErrorCode:
-        asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+        asked = OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=current)
         topic = OffsetForLeaderTopic(topic=partition.topic, partitions=[asked])
         with WireConnection(place.cluster.address(broker)) as connection:
             (answer,) = connection.call(OffsetForLeaderEpochRequest(topics=[topic])).topics
         return ErrorCode(answer.partitions[0].error_code)
 
-    wait_until(lambda: ask(2, epoch) is ErrorCode.NONE, "the new leader serves")
+    def known_epoch() -> int | None:
+        epoch = place.leader_epoch(partition)  # of a broker that may not have heard of the newest yet
+        return epoch if ask(2, epoch) is ErrorCode.NONE else None
+
+    epoch = wait_until(known_epoch, "the new leader serves")
+    assert epoch is not None
     assert ask(2, epoch - 1) is ErrorCode.FENCED_LEADER_EPOCH
     assert ask(2, epoch + 1) is ErrorCode.UNKNOWN_LEADER_EPOCH
     assert ask(1, epoch) is ErrorCode.NOT_LEADER_OR_FOLLOWER

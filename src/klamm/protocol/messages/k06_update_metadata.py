@@ -12,6 +12,7 @@ own, from 10000 on, far from any number that Kafka uses:
     topic,   10000   settings of the topic; null if they are the same as before
     partition, 10000 replicas that a reassignment adds
     partition, 10001 replicas that a reassignment removes
+    partition, 10002 replicas outside the ISR that are eligible to lead
     broker,  10000   broker epoch
     broker,  10001   true if the broker has asked for a controlled shutdown
 """
@@ -59,6 +60,7 @@ class UpdateMetadataPartitionState(Struct):
     offline_replicas: list[int] = field(array(int32))
     adding_replicas: list[int] = field(array(int32), tag=10000)
     removing_replicas: list[int] = field(array(int32), tag=10001)
+    eligible_replicas: list[int] = field(array(int32), tag=10002)
 
 
 class UpdateMetadataTopicState(Struct):
