@@ -91,6 +91,7 @@ def killed(shop: Shop, moment: str, count: int) -> int:
     return child.returncode
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_killed_driver_is_followed_by_one_that_goes_on(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path

@@ -120,6 +120,7 @@ def elsewhere(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     configuration.unset(key)
 
 
+@pytest.mark.long
 def test_tables_and_checkpoints_lie_on_another_file_system(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path, elsewhere: str
 ) -> None:

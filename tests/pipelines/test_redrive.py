@@ -267,6 +267,7 @@ def test_a_record_that_is_too_large_to_go_back_does_not_hold_up_the_others(shop:
     assert values(shop) == [b"before", b"after"]
 
 
+@pytest.mark.long
 def test_pipelines_that_had_taken_a_record_do_not_get_it_twice(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ def test_one_pipeline_fails_and_the_others_go_on_until_they_are_stopped(
         run(shop.project, names=["tabel"], spark=spark)
 
 
+@pytest.mark.long
 def test_a_point_in_time_is_replayed(spark: SparkSession, klamm_bootstrap: str, tmp_path: Path) -> None:
     shop = Shop(tmp_path, klamm_bootstrap, TABLE)
     shop.send(60)

@@ -80,6 +80,7 @@ def one_partition(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_partition")
 def test_each_row_is_there_once_when_batches_are_run_again(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path

@@ -355,6 +355,7 @@ def test_memory_is_used_again_only_when_nobody_has_it() -> None:
     assert set(values_of(fourth)) == {b"d" * 1000} and set(values_of(second)) == {b"b" * 1000}
 
 
+@pytest.mark.long
 def test_nothing_is_read_or_written_out_of_bounds() -> None:
     """These tests once more, with kernels that check each index."""
     arguments = ["-q", "-p", "no:cacheprovider", __file__, "-k", "not bounds"]

@@ -323,6 +323,7 @@ def test_mutated_payloads_are_read_alike_or_refused_alike() -> None:
     assert refused > FUZZ_ROUNDS / 4
 
 
+@pytest.mark.long
 def test_nothing_is_read_or_written_out_of_bounds() -> None:
     """The same with kernels that check each index."""
     code = (

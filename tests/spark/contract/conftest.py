@@ -1,7 +1,6 @@
 """Each test of the suite runs for both connectors, on both brokers.
 
-`make test` runs all of them for our connector on Klamm, and for Spark's own on Klamm those that show how rows
-are read, written and streamed (WITH_ANY_CONNECTOR). `make test-long` runs the rest.
+`make test` runs all of them for our connector on Klamm. `make test-long` runs the rest.
 
 What the brokers have no part in runs on Klamm alone, and our connector under its other name, which is the
 same code behind another class, only once for each kind of use.
@@ -45,22 +44,13 @@ ALIAS = "kafka-on-klamm"
 BROKERS = {"klamm": "klamm_bootstrap", "apache": "apache_kafka"}
 
 
-WITH_ANY_CONNECTOR = {
-    "test_spark_takes_the_connector_that_is_meant",
-    "test_every_column",
-    "test_a_written_row",
-    "test_a_stream_goes_on_where_its_checkpoint_ends",
-}
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function):
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
             place = parameters.get("place", "klamm-on-klamm")
-            is_on_klamm = place in (*ON_KLAMM, ALIAS) and parameters.get("broker") != "apache_kafka"
-            is_ours = place == "klamm-on-klamm" and parameters.get("first") != "ours"
-            if not is_on_klamm or not (is_ours or item.originalname in WITH_ANY_CONNECTOR):
+            needs_others = parameters.get("broker") == "apache_kafka" or "official" in item.fixturenames
+            if place not in (ON_KLAMM[0], ALIAS) or needs_others:
                 item.add_marker(pytest.mark.long)
 
 
