@@ -21,7 +21,7 @@ def test_a_failed_flush_is_the_failure_of_its_partition_only() -> None:
         wire.call(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
         assert broker.node is not None
         # Its flush begins with writing down the leader epochs, which cannot be done there.
-        broker.node.partitions.get("t", 0).log.epochs.path = str(broker.data_dir / "missing" / "epochs")
+        broker.node.partitions.get("t", 0).log.epochs.directory = str(broker.data_dir / "missing")
         batches = [
             PartitionProduceData(index=index, records=build_batch(number_records([(b"key", b"value")], 1)))
             for index in range(2)

@@ -67,7 +67,7 @@ def test_partition_metadata(tmp_path: Path) -> None:
 
 @pytest.fixture
 def epochs(tmp_path: Path) -> LeaderEpochs:
-    epochs = LeaderEpochs(str(tmp_path / "leader-epoch-checkpoint"))
+    epochs = LeaderEpochs(str(tmp_path))
     for epoch, start in ((1, 0), (3, 10), (4, 20)):
         epochs.assign(epoch, start)
     return epochs
@@ -76,7 +76,7 @@ def epochs(tmp_path: Path) -> LeaderEpochs:
 def test_epochs_are_saved(epochs: LeaderEpochs) -> None:
     epochs.save()
     assert Path(epochs.path).read_text() == "0\n3\n1 0\n3 10\n4 20\n"
-    assert LeaderEpochs.load(epochs.path).entries == epochs.entries
+    assert LeaderEpochs.load(epochs.directory).entries == epochs.entries
     epochs.assign(5, 30)
     assert read_epochs(epochs.path) == [(1, 0), (3, 10), (4, 20)], "not before it is saved"
 

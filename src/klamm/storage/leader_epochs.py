@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_right
 from operator import itemgetter
 
-from klamm.storage.checkpoints import read_epochs, write_epochs
+from klamm.storage.checkpoints import LEADER_EPOCH_FILE, read_epochs, write_epochs
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -24,20 +24,24 @@ _lock = threading.Lock()
 
 
 class LeaderEpochs:
-    __slots__ = ("_entries", "_saved", "path")
+    __slots__ = ("_entries", "_saved", "directory")
 
     def __init__(
-        self, path: str, entries: tuple[tuple[int, int], ...] = (), *, is_saved: bool = True
+        self, directory: str, entries: tuple[tuple[int, int], ...] = (), *, is_saved: bool = True
     ) -> None:
         """`is_saved` says that the file holds `entries`; if there are none, it need not be there."""
-        self.path = path
+        self.directory = directory
         self._entries = entries
         self._saved = entries if is_saved else None
         """What the file holds; None if that is not known."""
 
     @classmethod
-    def load(cls, path: str) -> LeaderEpochs:
-        return cls(path, tuple(read_epochs(path)))
+    def load(cls, directory: str) -> LeaderEpochs:
+        return cls(directory, tuple(read_epochs(f"{directory}/{LEADER_EPOCH_FILE}")))
+
+    @property
+    def path(self) -> str:
+        return f"{self.directory}/{LEADER_EPOCH_FILE}"
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
@@ -98,7 +102,7 @@ class LeaderEpochs:
 
     def go_on_in(self, other: LeaderEpochs) -> None:
         """Write to the file of `other` from here on."""
-        self.path = other.path
+        self.directory = other.directory
         self._saved = other._saved
 
     def save(self) -> None:

@@ -21,7 +21,6 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.records.batch import Buffer
 from klamm.storage.checkpoints import (
-    LEADER_EPOCH_FILE,
     PARTITION_METADATA_FILE,
     read_partition_metadata,
     write_partition_metadata,
@@ -409,7 +408,7 @@ class Log(LogEnd):
         with self._disk.lock:
             self._segments.rename(directory)
             self._disk.snapshots.directory = directory
-            self.epochs.path = self._file(LEADER_EPOCH_FILE)
+            self.epochs.directory = directory
             sync_directory(os.path.dirname(directory))
 
     # Moving its end back, as a follower; these block, and are on the disk when they return.

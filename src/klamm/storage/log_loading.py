@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from klamm.model.ids import TopicPartition
 from klamm.records.batch import BatchHeader
-from klamm.storage.checkpoints import LEADER_EPOCH_FILE
 from klamm.storage.files import remove_if_there
 from klamm.storage.leader_epochs import LeaderEpochs
 from klamm.storage.log_config import LogConfig
@@ -67,7 +66,7 @@ class LogLoader:
             return self.begin(log_start_offset)
         listing = list_directory(self.directory, self.report)
         segments = open_segments(self.directory, listing, self.open_files, self.now_ms)
-        epochs = load_epochs(f"{self.directory}/{LEADER_EPOCH_FILE}", self.report)
+        epochs = load_epochs(self.directory, self.report)
         if not segments:
             segments = [self._create_segment(log_start_offset)]
         recovery_point = max(recovery_point, segments[0].base_offset)
@@ -124,7 +123,7 @@ class LogLoader:
             log_end_offset=log_start_offset,
             recovery_point=log_start_offset,
             producers=ProducerStates(),
-            epochs=LeaderEpochs(f"{self.directory}/{LEADER_EPOCH_FILE}"),
+            epochs=LeaderEpochs(self.directory),
             snapshots=[],
             has_new_files=True,
         )

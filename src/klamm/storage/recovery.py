@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from typing import NamedTuple
@@ -326,7 +326,7 @@ def _covers(
 
 
 def bring_producers_up_to_date(
-    directory: str, snapshots: list[int], segments: list[Segment], end_offset: int, report: Report
+    directory: str, snapshots: Sequence[int], segments: list[Segment], end_offset: int, report: Report
 ) -> tuple[ProducerStates, int]:
     """From the newest snapshot that can be read and the batches after it; returns also its offset, or -1."""
     producers, position = ProducerStates(), -1
@@ -355,12 +355,12 @@ def bring_producers_up_to_date(
     return producers, position
 
 
-def load_epochs(path: str, report: Report) -> LeaderEpochs:
+def load_epochs(directory: str, report: Report) -> LeaderEpochs:
     try:
-        return LeaderEpochs.load(path)
+        return LeaderEpochs.load(directory)
     except CorruptCheckpoint as error:
         report(f"{error}; leader epochs are taken from the log")
-        return LeaderEpochs(path, is_saved=False)
+        return LeaderEpochs(directory, is_saved=False)
 
 
 def rebuild_epochs(segments: list[Segment], epochs: LeaderEpochs) -> None:

@@ -19,13 +19,15 @@ _lock = threading.Lock()
 
 
 class Snapshots:
+    """Immutable tuples, of which most logs share the empty one: a broker may have ten thousand logs."""
+
     __slots__ = ("_pending", "directory", "offsets")
 
     def __init__(self, directory: str, offsets: Iterable[int]) -> None:
         self.directory = directory
-        self.offsets = sorted(offsets)
+        self.offsets = tuple(sorted(offsets))
         """The offsets of the snapshots on disk, ascending."""
-        self._pending: list[tuple[int, ProducerStates]] = []
+        self._pending: tuple[tuple[int, ProducerStates], ...] = ()
 
     @property
     def has_pending(self) -> bool:
@@ -39,7 +41,7 @@ class Snapshots:
         """Remember the producers as they are at `offset`, which is the log's end."""
         with _lock:
             if offset not in self.offsets and all(offset != pending for pending, _ in self._pending):
-                self._pending.append((offset, producers.copy()))
+                self._pending = (*self._pending, (offset, producers.copy()))
 
     def write_pending(self) -> None:
         """On the disk when this returns; what cannot be written stays pending. One caller at a time."""
@@ -49,15 +51,15 @@ class Snapshots:
             producers.write_snapshot(path)
             sync_file(path)
             with _lock:
-                self.offsets = sorted({*self.offsets, offset})
-                del self._pending[0]
+                self.offsets = tuple(sorted({*self.offsets, offset}))
+                self._pending = self._pending[1:]
 
     def drop_above(self, offset: int) -> None:
         """The log was cut at `offset`: those of later offsets are wrong. The caller syncs the directory."""
         with _lock:
             stale = [known for known in self.offsets if known > offset]
-            self.offsets = [known for known in self.offsets if known <= offset]
-            self._pending = [entry for entry in self._pending if entry[0] <= offset]
+            self.offsets = tuple(known for known in self.offsets if known <= offset)
+            self._pending = tuple(entry for entry in self._pending if entry[0] <= offset)
         for known in stale:
             remove_if_there(segment_file(self.directory, known, SNAPSHOT_SUFFIX))
 
@@ -66,6 +68,6 @@ class Snapshots:
         with _lock:
             keep = {*base_offsets, *self.offsets[-1:]}
             stale = [offset for offset in self.offsets if offset not in keep]
-            self.offsets = [offset for offset in self.offsets if offset in keep]
+            self.offsets = tuple(offset for offset in self.offsets if offset in keep)
         for offset in stale:
             remove_if_there(segment_file(self.directory, offset, SNAPSHOT_SUFFIX))
