@@ -205,6 +205,19 @@ def process(network: Network) -> Iterator[Process]:
     process.dispose()
 
 
+def test_what_is_cancelled_when_a_process_resumes_does_not_run(loop: VirtualLoop, process: Process) -> None:
+    own = process.process_loop
+    assert own is not None
+    rung: list[str] = []
+    later = own.call_later(2, rung.append, "cancelled")
+    own.call_later(1, lambda: (rung.append("first"), later.cancel()))
+    process.pause()
+    loop.run_for(5)
+    process.resume()
+    loop.run_for(1)
+    assert (rung, process.errors) == (["first"], [])
+
+
 def test_tasks_of_a_paused_process_wait_and_those_of_a_dead_one_never_go_on(
     loop: VirtualLoop, process: Process
 ) -> None:

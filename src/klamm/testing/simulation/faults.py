@@ -2,8 +2,8 @@
 
 Several may be under way at once. Two things are held back, as no rule survives them: a broker loses power
 only while every ISR is full and all brokers run, or all replicas that have a record could lose it before it
-was fsynced anywhere; and nobody else dies before the controller has noticed, or it could not know that of the
-brokers that return without a clean shutdown this one has lost records.
+was fsynced anywhere; and nobody else has died before, or dies after it, without the controller's notice, or
+that could not know that of the brokers that return without a clean shutdown this one has lost records.
 """
 
 from __future__ import annotations
@@ -178,7 +178,10 @@ class Faults:
         if any(not one.is_up or one.is_paused or one.is_stopping for one in self._brokers):
             return False
         registered = registered_epochs(self._store)
-        if len(registered) < len(self._brokers) or known_epochs(self._store) != registered:
+        # A broker that has died and is back already may still be registered in the epoch of its former life.
+        if any(registered.get(one.node_id) != one.broker_epoch for one in self._brokers):
+            return False
+        if known_epochs(self._store) != registered:
             return False
         states = stored_partitions(self._store)
         return all(set(state.isr) == set(state.replicas) for state in states) and (

@@ -113,7 +113,8 @@ class _Handle(asyncio.Handle):
         self._loop.run_in_process(self._run_now)
 
     def _run_now(self) -> None:
-        super()._run()
+        if not self.cancelled():  # by whatever ran first when a paused process resumed
+            super()._run()
 
 
 class _TimerHandle(asyncio.TimerHandle):
@@ -123,7 +124,8 @@ class _TimerHandle(asyncio.TimerHandle):
         self._loop.run_in_process(self._run_now)
 
     def _run_now(self) -> None:
-        super()._run()
+        if not self.cancelled():  # by whatever ran first when a paused process resumed
+            super()._run()
 
 
 class ProcessLoop(asyncio.BaseEventLoop):
