@@ -34,6 +34,13 @@ SETTINGS = {
     "replica.fetch.wait.max.ms": "5000",
 }
 
+SETTINGS_OF_RULES = {
+    # The second replica is to leave the ISR, and on a busy machine not the third as well.
+    "8": {"replica.lag.time.max.ms": "8000"},
+    # The controller that hangs is not to hear of the brokers that stop, or it elects the second one.
+    "16": {"controlled.shutdown.enable": "false"},
+}
+
 
 class Stage:
     """Four brokers, and a topic of one partition."""
@@ -208,8 +215,7 @@ def lost_records(rule: str, directory: Path, monkeypatch: pytest.MonkeyPatch, br
     monkeypatch.setenv("PYTHONPATH", str(STARTUP))
     monkeypatch.setenv("FAULTS_HELD_BACK", str(held_back))
     monkeypatch.setenv("FAULTS_BROKEN_RULE", broken)
-    # Where the second replica is to leave the ISR, and on a busy machine not the third as well.
-    settings = SETTINGS | ({"replica.lag.time.max.ms": "8000"} if rule == "8" else {})
+    settings = SETTINGS | SETTINGS_OF_RULES.get(rule, {})
     cluster = Cluster(4, settings, as_processes=True, data_dir=directory / "cluster")
     cluster.start_broker(CONTROLLER)
     with cluster:
