@@ -65,9 +65,13 @@ class Place:
         """Wait until all replicas of these topics are in sync."""
 
         def are_in_sync() -> bool:
+            try:
+                described = self.admin.describe_topics(topics).values()
+            except klamm.BatchFailed:  # by a broker that has not heard of a new topic yet
+                return False
             return all(
                 set(one.in_sync_replicas) == set(one.replicas) and one.leader is not None
-                for topic in self.admin.describe_topics(topics).values()
+                for topic in described
                 for one in topic.partitions
             )
 
