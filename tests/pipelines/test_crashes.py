@@ -29,12 +29,8 @@ def orders(rows):
 def table(orders):
     return orders
 """
-FEW_MOMENTS = (
-    "before it is published",
-    "before Spark notes that it is done",
-    "before tables are exchanged",
-)
-"""Those of `make test`, beside the one at which it kills a driver: after a batch is published."""
+FEW_MOMENTS = ("before it is published", "after it is published")
+"""Those of `make test`."""
 CHILD_S = 150.0
 STOPPED_S = 20.0
 

@@ -198,6 +198,7 @@ def test_ours_leads_and_members_come_and_go(scene: Scene) -> None:
     scene.end()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @every_strategy
 def test_another_leads_and_members_come_and_go(scene: Scene) -> None:
