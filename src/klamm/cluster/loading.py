@@ -122,11 +122,13 @@ async def _read_known_epochs(store: Store) -> dict[int, int]:
 async def _read_topics(store: Store) -> list[tuple[TopicImage, list[int]]]:
     """Each topic with those of its partitions whose state is not stored."""
     names = await store.list(layout.TOPICS)
-    nodes = _get_all(store, [layout.topic_path(name) for name in names])
-    configs = _get_all(store, [layout.topic_config_path(name) for name in names])
+    nodes, configs = await asyncio.gather(
+        _get_all(store, [layout.topic_path(name) for name in names]),
+        _get_all(store, [layout.topic_config_path(name) for name in names]),
+    )
     described = {
         name: layout.decode_topic(layout.topic_path(name), node)
-        for name, node in zip(names, await nodes, strict=True)
+        for name, node in zip(names, nodes, strict=True)
     }
     places = [
         (name, index, layout.state_path(name, index), assignment)
@@ -146,7 +148,7 @@ async def _read_topics(store: Store) -> list[tuple[TopicImage, list[int]]]:
             partitions_of[name].append(layout.decode_state(path, node, assignment))
     return [
         (_topic(name, described[name][0], partitions_of[name], config), missing_of[name])
-        for name, config in zip(names, await configs, strict=True)
+        for name, config in zip(names, configs, strict=True)
     ]
 
 
