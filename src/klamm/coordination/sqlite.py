@@ -192,7 +192,8 @@ class SqliteStore:
         try:
             connection = self._connect()
         except (sqlite3.Error, OSError, StoreError) as error:
-            reason = error if isinstance(error, StoreError) else Unavailable(f"{self._path}: {error}")
+            why = str(error) if self._path.parent.is_dir() else f"there is no directory {self._path.parent}"
+            reason = error if isinstance(error, StoreError) else Unavailable(f"{self._path}: {why}")
             self._on_loop(_fail, opened, reason)
             return
         self._on_loop(_succeed, opened)

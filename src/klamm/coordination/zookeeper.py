@@ -170,7 +170,10 @@ class ZooKeeperStore:
             await self._create_chroot()
         except (TimeoutError, StoreError) as error:
             await self.close()
-            reason = str(error) or f"no server answered in {self._timeout_s:g} s"
+            reason = str(error) or (
+                f"no server answered in {self._timeout_s:g} s. "
+                "Look whether ZooKeeper runs there and the address is right"
+            )
             raise Unavailable(f"{self._name}: {reason}") from None
 
     async def close(self) -> None:

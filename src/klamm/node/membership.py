@@ -144,7 +144,11 @@ class Membership:
                 logger.exception("the election of a controller failed; broker %d tries again", self._node_id)
                 await asyncio.sleep(RETRY_S)
                 continue
-            logger.error("the session of broker %d has ended: it stops its replicas", self._node_id)
+            logger.error(
+                "the session of broker %d has ended: the cluster took it for dead, since it hung or was cut "
+                "off for longer than broker.session.timeout.ms. It stops its replicas and registers again",
+                self._node_id,
+            )
             self.broker_epoch = None
             await self._on_lost()
             await self._rejoin()

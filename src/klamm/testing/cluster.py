@@ -61,6 +61,8 @@ class Cluster:
         coordination: str | None = None,
         racks: Sequence[str] | None = None,
     ) -> None:
+        if brokers < 1:
+            raise ValueError(f"a cluster needs at least one broker, not {brokers}")
         if racks is not None and len(racks) != brokers:
             raise ValueError(f"{len(racks)} racks are named for {brokers} brokers")
         self._owns_data_dir = data_dir is None
@@ -203,6 +205,9 @@ class Cluster:
 
     def cut(self, sender: int, receiver: int) -> None:
         """Let nothing pass from one broker to another. The other direction stays open."""
+        for broker_id in (sender, receiver):
+            if broker_id not in self._members:
+                raise KeyError(f"there is no broker {broker_id}: the cluster has {self.ids}")
         self._links.cut(sender, receiver)
 
     def reset_connections(self, first: int, second: int) -> None:
