@@ -21,6 +21,10 @@ print("the last line", flush=True)
 pathlib.Path(sys.argv[1]).touch()
 signal.pause()
 """
+SERVES_AND_ENDS = """
+print("broker listens on here:1", flush=True)
+raise SystemExit(3)
+"""
 ENDS = "raise SystemExit(3)"
 WAITS = "import signal; signal.pause()"
 
@@ -67,3 +71,17 @@ def test_a_stop_before_anyone_serves_ends_all() -> None:
         assert all(broker.process.returncode is not None for broker in supervisor._processes.values())
 
     asyncio.run(run())
+
+
+def test_nobody_is_left_and_nobody_is_started_again() -> None:
+    said: list[str] = []
+
+    async def run() -> None:
+        plans = [plan(broker_id, SERVES_AND_ENDS) for broker_id in (1, 2)]
+        supervisor = Supervisor(plans, restarts=False, say=said.append, ready=print)
+        with pytest.raises(CannotRun, match="no broker is left"):
+            await supervisor.run()
+
+    asyncio.run(run())
+    ends = [f"klamm: broker {broker_id} ended with status 3; it is not started again" for broker_id in (1, 2)]
+    assert sorted(said) == ends

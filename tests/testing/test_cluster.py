@@ -254,3 +254,10 @@ def test_each_broker_has_its_rack() -> None:
         assert {one.broker_id: one.rack for one in brokers} == {1: "cellar", 2: "attic"}
     with pytest.raises(ValueError, match="1 racks are named for 2 brokers"):
         Cluster(2, racks=["cellar"])
+
+
+def test_a_cluster_without_brokers_and_a_broker_that_is_not_there() -> None:
+    with pytest.raises(ValueError, match="at least one broker"):
+        Cluster(brokers=0)
+    with Cluster(brokers=2) as cluster, pytest.raises(KeyError, match="there is no broker 9"):
+        cluster.partition(1, 9)

@@ -214,7 +214,8 @@ class Supervisor:
     async def run(self) -> None:
         """Start all brokers, tell `ready`, and keep them running until `stop`.
 
-        Raises CannotRun if a broker does not come up the first time; then none is left running.
+        Raises CannotRun if a broker does not come up the first time, and if all have ended and are not to be
+        started again; then none is left running.
         """
         stopping = asyncio.create_task(self._stopping.wait())
         tasks = [asyncio.create_task(self._start(plan)) for plan in self._plans]
@@ -231,7 +232,11 @@ class Supervisor:
                 ]
             )
             tasks = [asyncio.create_task(self._keep(plan)) for plan in self._plans]
-            await stopping
+            everyone = asyncio.gather(*tasks)
+            await asyncio.wait((everyone, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done():
+                everyone.result()
+                raise CannotRun("no broker is left; without --no-restart they would be started again")
         finally:
             for task in (*tasks, stopping):
                 task.cancel()
@@ -251,7 +256,7 @@ class Supervisor:
         self._addresses[plan.id] = await broker.address()
 
     async def _keep(self, plan: BrokerPlan) -> None:
-        """Wait until the broker ends, and start it again, for ever."""
+        """Wait until the broker ends, and start it again, for ever; only wait if it is not to be started."""
         loop = asyncio.get_running_loop()
         pause_s = FIRST_RESTART_S
         while True:
