@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from klamm.cluster.image import PartitionImage
+from klamm.cluster.image import PartitionImage, TopicImage, difference, image_of_topics
+from klamm.model.errors import ErrorCode, KafkaError
+from klamm.model.ids import TopicId
 from klamm.replication.partition import Partition
 from klamm.storage.replicated import check_batches
 from klamm.testing.broker import Broker
-from tests.replication.following import BOTH, FOLLOWER, LEADER, FollowerSide, LeaderSide
+from tests.replication.following import BOTH, FOLLOWER, LEADER, FollowerSide, LeaderSide, topic_id_of
 from tests.waiting import until
 
 
@@ -283,3 +285,32 @@ async def test_a_follower_becomes_leader_and_follows_again(
     leader.take("around", led_by(LEADER, 3))
     leader.append("around", b"b")
     await until_same(leader, follower, "around")
+
+
+async def test_nothing_is_fetched_from_an_earlier_topic_of_the_same_name(
+    leader: LeaderSide, follower: FollowerSide
+) -> None:
+    """The leader has heard that the topic was made anew, and not yet that its replica is to be deleted."""
+    leader.take("anew", led_by(LEADER, 1))
+    leader.append("anew", b"of the earlier topic")
+    topic = TopicImage("anew", TopicId(b"n" * 16), (led_by(LEADER, 1),), {})
+    earlier = TopicImage("anew", topic_id_of("anew"), (led_by(LEADER, 1),), {})
+    before, after = (image_of_topics("cluster", LEADER, {"anew": each}) for each in (earlier, topic))
+    roles = {"anew": (topic.topic_id, {0: led_by(LEADER, 1)})}
+
+    async def hear() -> None:
+        await leader.broker.node.partitions.apply_settings(after, difference(before, after))
+
+    async def lead() -> None:
+        await leader.broker.node.partitions.take_roles(roles)
+        leader._replica.append("anew", b"of the new topic")
+
+    leader.broker.run(hear())
+    with pytest.raises(KafkaError) as refused:
+        leader.do(lambda replica: replica.partitions.led_by_id(topic.topic_id, 0))
+    assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await follower.partitions.apply_settings(after, difference(image_of_topics("c", LEADER, {}), after))
+    assert not await follower.partitions.take_roles(roles)
+    await asyncio.sleep(0.2)
+    leader.broker.run(lead())
+    await until_same(leader, follower, "anew")

@@ -171,9 +171,6 @@ class Partitions:
             )
         return name
 
-    def topic_name(self, topic_id: bytes) -> str | None:
-        return self._topic_names.get(topic_id)
-
     async def run_in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
@@ -300,20 +297,21 @@ class Partitions:
         """Another broker is the controller, and has told of new topics and settings. Roles come apart."""
         async with self._turn:
             self._topics = new.topics
+            for change in delta.topics.values():
+                if (deleted := change.deleted) is not None:
+                    self._topic_names.pop(deleted.topic_id, None)
+                    # Before its name stands for another topic, whose followers would be given its records.
+                    for each in self._replicas_of(deleted.name, deleted.topic_id, len(deleted.partitions)):
+                        each.resign()
             async for topic in _changed_topics(new, delta):
                 self._topic_names[topic.topic_id] = topic.name
                 self._take_settings(topic, self._settings_of(topic))
-            for change in delta.topics.values():
-                if change.deleted is not None:
-                    self._topic_names.pop(change.deleted.topic_id, None)
 
     async def take_roles(
         self, topics: Mapping[str, tuple[TopicId, Mapping[int, PartitionImage]]]
     ) -> dict[TopicPartition, KafkaError]:
-        """What the controller says of partitions that have a replica here; returns those that failed.
-
-        The topics and their settings are known already, by `apply_settings`.
-        """
+        """What the controller says of replicas here, of topics that `apply_settings` has told of; returns
+        those that failed."""
         self._takes_roles = True
         failures: dict[TopicPartition, KafkaError] = {}
         async with self._turn:
@@ -420,10 +418,8 @@ class Partitions:
         # A controller before may have told of the deletion, and not had the replicas deleted.
         gone |= {
             each.topic_partition: None
-            for topic_id, deleted in delta.deleted_topics.items()
-            if deleted is not None
-            for index in range(deleted.partition_count)
-            if (each := self.find(deleted.name, index)) is not None and each.topic_id == topic_id
+            for deleted in filter(None, delta.deleted_topics.values())
+            for each in self._replicas_of(deleted.name, deleted.topic_id, deleted.partition_count)
         }
         failed = await self._remove_replicas(list(gone), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return {
@@ -434,6 +430,10 @@ class Partitions:
             )
             for (name, _), error in failed.items()
         }
+
+    def _replicas_of(self, name: str, topic_id: TopicId, count: int) -> list[Partition]:
+        found = (self.find(name, index) for index in range(count))
+        return [each for each in found if each is not None and each.topic_id == topic_id]
 
     async def _follow(
         self, topic: TopicImage, states: Mapping[int, PartitionImage], *, retry: bool = False
