@@ -7,9 +7,12 @@ import shutil
 import pytest
 
 import klamm
+from klamm.cluster.config_changes import alter_config
 from klamm.cluster.controller.elections import ElectionType
-from klamm.cluster.image import NO_LEADER
-from klamm.model.errors import ErrorCode
+from klamm.cluster.image import ALL_BROKERS, NO_LEADER
+from klamm.config.alterations import Alteration, AlterOperation
+from klamm.config.rows import ResourceType
+from klamm.model.errors import ErrorCode, KafkaError
 from klamm.testing.cluster import Cluster
 from tests.waiting import wait_until
 
@@ -144,6 +147,18 @@ def test_a_higher_minimum_begins_a_new_leader_epoch():
     events.configure("t", retention_ms="5")
     assert events.partition().leader_epoch == before.leader_epoch + 1
     events.check_store()
+
+
+def test_one_broker_alone_cannot_need_fewer_replicas():
+    """The controller would take replicas for eligible that lack what this broker commits without them."""
+    events = Events(1, 2, 3, config={"min.insync.replicas": "2"})
+    alterations = [Alteration("min.insync.replicas", AlterOperation.SET, "1")]
+    with pytest.raises(KafkaError) as refused:
+        alter_config(events.image, events.config, ResourceType.BROKER, "2", alterations, controller_epoch=3)
+    assert refused.value.code is ErrorCode.INVALID_CONFIG
+    assert alter_config(
+        events.image, events.config, ResourceType.BROKER, ALL_BROKERS, alterations, controller_epoch=3
+    ).delta
 
 
 @pytest.mark.parametrize(("minimum", "eligible"), [("1", ()), ("2", (2,)), ("3", (2,))])

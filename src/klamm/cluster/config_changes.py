@@ -124,6 +124,13 @@ def _alter_broker(
             )
         if row.update_mode is UpdateMode.PER_BROKER and name == ALL_BROKERS:
             raise ConfigError(f"{row.name} can be changed for one broker only, not for all", key=row.name)
+        if row.name == MIN_ISR_KEY and name != ALL_BROKERS:
+            # The controller reckons with its own value whether others have all that a leader commits.
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"{row.name} is changed for all brokers or for a topic, not for one broker: a leader that "
+                "needs fewer replicas than the controller knows of would lose what it acknowledges",
+            )
     before = image.broker_configs.get(name, {})
     altered = alter(find_broker_row, before, alterations, config.text_of)
     stored = _stored(layout.broker_config_path(name), before, altered)
