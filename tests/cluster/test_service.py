@@ -12,8 +12,10 @@ from klamm.cluster.controller.topics import MAX_NEW_PARTITIONS, NewPartitions, N
 from klamm.cluster.image import (
     ALL_BROKERS,
     OFFSETS_TOPIC,
+    BrokerDelta,
     BrokerImage,
     Endpoint,
+    ImageDelta,
     TopicImage,
     broker_image,
     unfinished_deletions_of,
@@ -27,7 +29,7 @@ from klamm.coordination.store import Create, NoNode, Set, Unavailable
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
 
-from .scenario import run
+from .scenario import broker, run
 
 
 def unfinished(service):
@@ -401,6 +403,48 @@ def test_broker_settings_hold_at_once(tmp_path):
         removal = [Alteration("log.retention.ms", AlterOperation.DELETE, None)]
         await service.alter_config(ResourceType.BROKER, ALL_BROKERS, removal)
         assert service.config["log.retention.ms"] == 3_600_000
+
+    run(tmp_path, scenario)
+
+
+def test_a_higher_minimum_begins_a_new_leader_epoch_also_if_a_lower_one_is_not_published_yet(
+    tmp_path, monkeypatch
+):
+    """A leader that hears of the lower one only may commit alone, and must not make others eligible."""
+
+    async def scenario(cluster):
+        service = await cluster.start()
+        image = service.image.with_delta(ImageDelta(brokers={2: BrokerDelta(None, broker(2))}))
+        service._control.committer.begin_with(image)
+        service._control._channels.tell = lambda image, requests: []
+        service.view.begin_with(image)
+        await service.create_topics([NewTopic("t", 1, 2)])
+        published = []
+
+        async def note(old, new, delta):
+            published.append(service.config["min.insync.replicas"])
+            return {}
+
+        def alter(value):
+            setting = set_("min.insync.replicas", value)
+            return service.alter_config(ResourceType.BROKER, ALL_BROKERS, setting)
+
+        await alter("3")
+        before = service.image.topics["t"].partitions[0].leader_epoch
+        service.subscribe(note)
+        store, is_writing = service._store, asyncio.Event()
+        write = store.txn
+
+        async def txn(operations):
+            is_writing.set()
+            return await write(operations)
+
+        monkeypatch.setattr(store, "txn", txn)
+        lower = asyncio.create_task(alter("1"))
+        await is_writing.wait()
+        await asyncio.gather(lower, alter("2"))
+        assert published == [1, 2], "leaders hear of both"
+        assert service.image.topics["t"].partitions[0].leader_epoch == before + 1
 
     run(tmp_path, scenario)
 

@@ -290,7 +290,12 @@ class ClusterService:
 
         await self._change_config(
             lambda image: alter_config(
-                image, self.config, resource_type, name, alterations, controller_epoch=self._controller_epoch
+                image,
+                self.view.config_under(image),
+                resource_type,
+                name,
+                alterations,
+                controller_epoch=self._controller_epoch,
             ),
             validate_only=validate_only,
         )
@@ -307,7 +312,12 @@ class ClusterService:
 
         await self._change_config(
             lambda image: replace_config(
-                image, self.config, resource_type, name, wanted, controller_epoch=self._controller_epoch
+                image,
+                self.view.config_under(image),
+                resource_type,
+                name,
+                wanted,
+                controller_epoch=self._controller_epoch,
             ),
             validate_only=validate_only,
         )
