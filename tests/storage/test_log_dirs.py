@@ -381,3 +381,15 @@ def test_one_log_that_cannot_be_cut_keeps_none_from_it(
     host.dirs.logs[places[0]].segments[0].release()
     done = host.dirs.truncate({place: 1 for place in places})
     assert done.log_end_offsets == {places[1]: 1} and list(done.failures) == [places[0]]
+
+
+def test_a_log_made_anew_inherits_no_high_watermark(tmp_path: Path) -> None:
+    place, other, host = TopicPartition("t", 0), TopicPartition("other", 0), Host(tmp_path / "a")
+    for each in (place, other):
+        append(host.dirs.create_log(each, new_topic_id(), CONFIG), 3)
+    host.dirs.write_high_watermarks({place: 3, other: 3})
+    host.dirs.put_away_for_deletion([place])
+    append(host.dirs.create_log(place, new_topic_id(), CONFIG), 3)
+    host.crash()
+    started = host.start()
+    assert (started.high_watermark_of(place), started.high_watermark_of(other)) == (0, 3)

@@ -5,7 +5,8 @@ The formats are Kafka's: a version, the number of lines, the lines. A crash leav
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from contextlib import suppress
 
 from klamm.model.ids import TopicId, TopicPartition, topic_id_from_text, topic_id_text
 from klamm.storage.files import read_small_file, write_atomically
@@ -38,6 +39,15 @@ def read_offsets(path: str) -> dict[TopicPartition, int]:
         except ValueError:
             raise CorruptCheckpoint(f"{path}: {line!r} is not 'topic partition offset'") from None
     return offsets
+
+
+def drop_offsets(path: str, gone: Set[TopicPartition]) -> None:
+    """Forget the offsets of `gone`. A file that cannot be read or written stays as it is: a full disk keeps
+    nobody from deleting."""
+    with suppress(CorruptCheckpoint, OSError):
+        offsets = read_offsets(path)
+        if not gone.isdisjoint(offsets):
+            write_offsets(path, {tp: offsets[tp] for tp in offsets.keys() - gone}, sync=False)
 
 
 def write_epochs(path: str, epochs: list[tuple[int, int]]) -> None:

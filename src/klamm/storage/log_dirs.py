@@ -28,6 +28,7 @@ from klamm.storage.checkpoints import (
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_FILE,
     CorruptCheckpoint,
+    drop_offsets,
     read_offsets,
     read_partition_metadata,
     write_offsets,
@@ -339,16 +340,16 @@ class LogDirs:
 
     def put_away_for_deletion(self, topic_partitions: Iterable[TopicPartition]) -> PutAway:
         """Forget logs, damaged ones too, and rename their directories, so that the names are free at once.
-
-        The caller removes the renamed directories. Those that a crash leaves are listed by `put_away_before`
-        after the next start.
-        """
+        The caller removes the directories. Those that a crash leaves are listed by `put_away_before`."""
         wanted = set(topic_partitions)
         result = PutAway([], {})
         with self._moving_lock, self._lock:
             copies = self._take_out_futures(wanted)
             for directory in self.directories:
                 logs = [log for tp, log in directory.logs.items() if tp in wanted]
+                if logs:
+                    with self._checkpoint_lock:
+                        drop_offsets(directory.file(HIGH_WATERMARK_FILE), wanted)
                 for topic_partition in wanted:
                     self._high_watermarks.pop(topic_partition, None)
                     self._preferred.pop(topic_partition, None)
