@@ -194,7 +194,11 @@ class Faults:
         id_, broker_epoch = self._without_power
         is_back = known_epochs(self._store).get(id_) != broker_epoch
         states = stored_partitions(self._store)
-        return all(state.leader != NO_LEADER and (is_back or id_ not in state.isr) for state in states)
+        # One that is eligible to lead is trusted as members of the ISR are.
+        return all(
+            state.leader != NO_LEADER and (is_back or id_ not in state.isr + state.eligible_replicas)
+            for state in states
+        )
 
     def _pause(self, broker: SimulatedBroker) -> None:
         if broker.is_up and not broker.is_paused and self._is_loss_of_power_noticed():
