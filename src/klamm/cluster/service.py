@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from klamm.cluster.announcing import delta_of_request
@@ -287,18 +288,8 @@ class ClusterService:
         self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool = False
     ) -> None:
         """Alter the configuration of one resource, or raise a KafkaError."""
-
-        await self._change_config(
-            lambda image: alter_config(
-                image,
-                self.view.config_under(image),
-                resource_type,
-                name,
-                alterations,
-                controller_epoch=self._controller_epoch,
-            ),
-            validate_only=validate_only,
-        )
+        change = partial(alter_config, resource_type=resource_type, name=name, alterations=alterations)
+        await self._change_config(change, validate_only=validate_only)
 
     async def replace_config(
         self,
@@ -309,22 +300,14 @@ class ClusterService:
         validate_only: bool = False,
     ) -> None:
         """Replace the configuration of one resource by `wanted`, or raise a KafkaError."""
+        change = partial(replace_config, resource_type=resource_type, name=name, wanted=wanted)
+        await self._change_config(change, validate_only=validate_only)
 
-        await self._change_config(
-            lambda image: replace_config(
-                image,
-                self.view.config_under(image),
-                resource_type,
-                name,
-                wanted,
-                controller_epoch=self._controller_epoch,
-            ),
-            validate_only=validate_only,
-        )
+    async def _change_config(self, change: Callable[..., Change], *, validate_only: bool) -> None:
+        def work_out(image: ClusterImage) -> Change:
+            config = self.view.config_under(image)
+            return change(image, config, controller_epoch=self._controller_epoch)
 
-    async def _change_config(
-        self, work_out: Callable[[ClusterImage], Change], *, validate_only: bool
-    ) -> None:
         committer = self._committer
         if not validate_only:
             await committer.commit(work_out)

@@ -52,9 +52,8 @@ def test_a_leader_that_goes_and_returns_unseen(face: Face, place: Place) -> None
         assert values(collect(consumer, 1)) == [b"before"]
         consumer.pause(partition)
         consumer.poll(timeout=0)
-        refused = consumer.counters()[
-            "fetch_errors"
-        ]  # a fetch that still waits may be the one that is refused
+        # Counted before the leader moves: a fetch that still waits may be the one that is refused.
+        refused = consumer.counters()["fetch_errors"]
         place.move_leader(partition, 2)
         place.move_leader(partition, 1)
         producer.send(partition.topic, b"after", partition=0).result()

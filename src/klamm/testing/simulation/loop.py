@@ -104,28 +104,25 @@ Run = Callable[[Callable[[], None]], None]
 """Calls back as something that happens in a process: later if that is paused, never if it is dead."""
 
 
-class _Handle(asyncio.Handle):
+class _InProcess(asyncio.Handle):
+    """Runs as something that happens in its process, unless it was cancelled meanwhile by what ran before."""
+
+    _loop: ProcessLoop
+
+    def _run(self) -> None:
+        self._loop.run_in_process(self._run_now)
+
+    def _run_now(self) -> None:
+        if not self.cancelled():
+            super()._run()
+
+
+class _Handle(_InProcess):
     """A callback of a process."""
 
-    _loop: ProcessLoop
 
-    def _run(self) -> None:
-        self._loop.run_in_process(self._run_now)
-
-    def _run_now(self) -> None:
-        if not self.cancelled():  # by whatever ran first when a paused process resumed
-            super()._run()
-
-
-class _TimerHandle(asyncio.TimerHandle):
-    _loop: ProcessLoop
-
-    def _run(self) -> None:
-        self._loop.run_in_process(self._run_now)
-
-    def _run_now(self) -> None:
-        if not self.cancelled():  # by whatever ran first when a paused process resumed
-            super()._run()
+class _TimerHandle(_InProcess, asyncio.TimerHandle):
+    """A callback of a process, at its time."""
 
 
 class ProcessLoop(asyncio.BaseEventLoop):
