@@ -391,7 +391,7 @@ class Fetch:
         topics: dict[str | bytes, list[PartitionData]] = {}
         for answer in answers:
             topics.setdefault(answer.topic, []).append(self._partition_data(answer))
-        return self._response(topics, any(map(_names_leader, answers)))
+        return self._response(list(map(_topic_response, topics.items())), any(map(_names_leader, answers)))
 
     def _answer_in_steps(self, reading: Reading) -> Steps[FetchResponse]:
         topics: dict[str | bytes, list[PartitionAnswer]] = {}
@@ -401,17 +401,14 @@ class Fetch:
                 topics.setdefault(answer.topic, []).append(answer)
                 names_leaders |= _names_leader(answer)
             yield
-        return self._response(
-            {name: lazily(answers, self._partition_data) for name, answers in topics.items()}, names_leaders
-        )
 
-    def _response(self, topics: dict[str | bytes, list[PartitionData]], names_leaders: bool) -> FetchResponse:
-        responses = [
-            FetchableTopicResponse(topic_id=name, partitions=partitions)
-            if isinstance(name, bytes)
-            else FetchableTopicResponse(topic=name, partitions=partitions)
-            for name, partitions in topics.items()
-        ]
+        def topic_response(topic: tuple[str | bytes, list[PartitionAnswer]]) -> FetchableTopicResponse:
+            name, answers = topic
+            return _topic_response((name, lazily(answers, self._partition_data)))
+
+        return self._response(lazily(topics.items(), topic_response), names_leaders)
+
+    def _response(self, responses: list[FetchableTopicResponse], names_leaders: bool) -> FetchResponse:
         response = FetchResponse(session_id=self.session.session_id, responses=responses)
         if names_leaders and self.options.version >= _FIRST_VERSION_WITH_ENDPOINTS:
             response.node_endpoints = [
@@ -448,6 +445,14 @@ class Fetch:
             return None
         state = topic.partitions[key[1]]
         return LeaderIdAndEpoch(leader_id=state.leader, leader_epoch=state.leader_epoch)
+
+
+def _topic_response(topic: tuple[str | bytes, list[PartitionData]]) -> FetchableTopicResponse:
+    """Of a topic that the client knows by its id or by its name."""
+    id_or_name, partitions = topic
+    if isinstance(id_or_name, bytes):
+        return FetchableTopicResponse(topic_id=id_or_name, partitions=partitions)
+    return FetchableTopicResponse(topic=id_or_name, partitions=partitions)
 
 
 def _names_leader(answer: PartitionAnswer) -> bool:

@@ -9,11 +9,9 @@ more than once is refused with INVALID_REQUEST, as Kafka does.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Pauses, Steps, in_steps
+from klamm.apis.steps import Pauses, Steps, count_names, in_steps
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k02_list_offsets import (
@@ -48,9 +46,10 @@ _NOT_FOUND = (-1, -1, -1)
 @api(ApiKey.LIST_OFFSETS)
 async def handle(broker: Broker, request: Request[ListOffsetsRequest]) -> Steps[ListOffsetsResponse]:
     is_read_committed = request.message.isolation_level == _READ_COMMITTED
-    times_named = Counter(
+    named = (
         (topic.name, asked.partition_index) for topic in request.message.topics for asked in topic.partitions
     )
+    times_named = await count_names(named, lambda each: each)
     pauses = Pauses()
     topics = []
     for topic in request.message.topics:

@@ -33,8 +33,8 @@ from klamm.protocol.messages.k09_offset_fetch import (
 _FIRST_VERSION_WITH_GROUPS = 8
 _FIRST_VERSION_WITH_TOPIC_IDS = 10
 _FIRST_VERSION_WITH_ERROR_CODE = 2
-_Wanted = tuple[str, bytes, list[int]]
-"""A topic by name and by id, and partitions of it: as tuples, because a request may name very many."""
+_Wanted = dict[tuple[str, bytes], list[int]]
+"""Partitions of each topic, by its name and its id: a topic that a request names twice is there once."""
 
 _NOTHING = CommittedOffset(offset=-1, leader_epoch=-1, metadata="", commit_timestamp_ms=-1)
 
@@ -60,7 +60,7 @@ def handle(broker: Broker, request: Request[OffsetFetchRequest]) -> Steps[Offset
 
 
 def _fetch(
-    broker: Broker, group_id: str, wanted: list[_Wanted] | None, *, uses_ids: bool
+    broker: Broker, group_id: str, wanted: _Wanted | None, *, uses_ids: bool
 ) -> OffsetFetchResponseGroup:
     image = broker.cluster.image
     code = ErrorCode.NONE
@@ -73,26 +73,21 @@ def _fetch(
         topics = _all_topics(image, offsets, uses_ids=uses_ids)
     else:
         topics = lazily(
-            _each_topic_once(wanted),
-            lambda topic: _fetch_topic(image, offsets, topic, uses_ids=uses_ids),
+            wanted.items(),
+            lambda topic: _fetch_topic(image, offsets, *topic, uses_ids=uses_ids),
         )
     return OffsetFetchResponseGroup(group_id=group_id, topics=topics, error_code=code)
 
 
-def _each_topic_once(wanted: list[_Wanted]) -> list[_Wanted]:
-    """Merge the topics that the request names in several places."""
-    if len({topic[:2] for topic in wanted}) == len(wanted):
-        return wanted
-    indexes_of: dict[tuple[str, bytes], list[int]] = {}
-    for name, topic_id, indexes in wanted:
-        indexes_of.setdefault((name, topic_id), []).extend(indexes)
-    return [(name, topic_id, indexes) for (name, topic_id), indexes in indexes_of.items()]
-
-
 def _fetch_topic(
-    image: ClusterImage, offsets: OffsetTable, wanted: _Wanted, *, uses_ids: bool
+    image: ClusterImage,
+    offsets: OffsetTable,
+    wanted: tuple[str, bytes],
+    indexes: list[int],
+    *,
+    uses_ids: bool,
 ) -> OffsetFetchResponseTopics:
-    wanted_name, wanted_id, indexes = wanted
+    wanted_name, wanted_id = wanted
     name = image.topic_names_by_id.get(wanted_id) if uses_ids else wanted_name
     code = ErrorCode.NONE if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
     topic_id = _topic_id(image, name)
@@ -140,16 +135,22 @@ def _partition(
     )
 
 
-def _wanted(topics: list[OffsetFetchRequestTopics] | None) -> list[_Wanted] | None:
+def _wanted(topics: list[OffsetFetchRequestTopics] | None) -> _Wanted | None:
     if topics is None:
         return None
-    return [(topic.name, topic.topic_id, topic.partition_indexes) for topic in topics]
+    wanted: _Wanted = {}
+    for topic in topics:
+        wanted.setdefault((topic.name, topic.topic_id), []).extend(topic.partition_indexes)
+    return wanted
 
 
-def _wanted_of_old(topics: list[OffsetFetchRequestTopic] | None) -> list[_Wanted] | None:
+def _wanted_of_old(topics: list[OffsetFetchRequestTopic] | None) -> _Wanted | None:
     if topics is None:
         return None
-    return [(topic.name, ZERO_TOPIC_ID, topic.partition_indexes) for topic in topics]
+    wanted: _Wanted = {}
+    for topic in topics:
+        wanted.setdefault((topic.name, ZERO_TOPIC_ID), []).extend(topic.partition_indexes)
+    return wanted
 
 
 def _in_old_form(group: OffsetFetchResponseGroup, version: int) -> OffsetFetchResponse:

@@ -50,7 +50,7 @@ async def handle(broker: Broker, request: Request[DeleteTopicsRequest]) -> Steps
         except KafkaError as error:
             responses.append(_failed(topic, error))
     results = await broker.cluster.delete_topics(names)
-    async for name, result in with_pauses(list(zip(names, results, strict=True))):
+    async for name, result in with_pauses(zip(names, results, strict=True)):
         if isinstance(result, KafkaError):
             responses.append(_failed(DeleteTopicState(name=name), result))
         else:

@@ -14,7 +14,7 @@ from collections import defaultdict
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Pauses, Steps, in_steps
+from klamm.apis.steps import Pauses, Steps, in_steps, with_pauses
 from klamm.model.errors import ErrorCode
 from klamm.protocol.apis import ApiKey
 from klamm.protocol.messages.k35_describe_log_dirs import (
@@ -34,7 +34,8 @@ Sizes = dict[str, list[DescribeLogDirsPartition]]
 async def handle(broker: Broker, request: Request[DescribeLogDirsRequest]) -> Steps[DescribeLogDirsResponse]:
     wanted = None
     if request.message.topics is not None:
-        wanted = {(topic.topic, index) for topic in request.message.topics for index in topic.partitions}
+        named = ((topic.topic, index) for topic in request.message.topics for index in topic.partitions)
+        wanted = {each async for each in with_pauses(named)}
     sizes: dict[str, Sizes] = defaultdict(lambda: defaultdict(list))
     pauses = Pauses()
     for partition in list(broker.partitions):

@@ -31,13 +31,14 @@ async def handle(
         _new_partitions(topic) async for topic in with_pauses(message.topics) if times_named[topic.name] == 1
     ]
     outcomes = await broker.cluster.create_partitions(wanted, validate_only=message.validate_only)
-    results: list[tuple[str, TopicImage | KafkaError]] = [
-        (name, KafkaError(ErrorCode.INVALID_REQUEST, f"the request names the topic {name} more than once"))
+    results: dict[str, TopicImage | KafkaError] = {
+        name: KafkaError(ErrorCode.INVALID_REQUEST, f"the request names the topic {name} more than once")
         for name, times in times_named.items()
         if times > 1
-    ]
-    results += [(each.topic, outcome) for each, outcome in zip(wanted, outcomes, strict=True)]
-    return in_steps(CreatePartitionsResponse(results=lazily(results, _result)))
+    }
+    async for each, outcome in with_pauses(zip(wanted, outcomes, strict=True)):
+        results[each.topic] = outcome
+    return in_steps(CreatePartitionsResponse(results=lazily(results.items(), _result)))
 
 
 def _result(named: tuple[str, TopicImage | KafkaError]) -> CreatePartitionsTopicResult:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request, api
-from klamm.apis.steps import Steps, distinct, in_steps, lazily, with_pauses
+from klamm.apis.steps import Steps, in_steps, lazily, with_pauses
 from klamm.cluster.controller.elections import ElectionType
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
@@ -32,12 +32,8 @@ async def handle(broker: Broker, request: Request[ElectLeadersRequest]) -> Steps
     message = request.message
     which: list[TopicPartition] | None = None
     if message.topic_partitions is not None:
-        named = [
-            TopicPartition(topic.topic, index)
-            async for topic in with_pauses(message.topic_partitions)
-            for index in topic.partitions
-        ]
-        which = distinct(named)
+        named = ((topic.topic, index) for topic in message.topic_partitions for index in topic.partitions)
+        which = list({TopicPartition(*each): None async for each in with_pauses(named)})
     code = ErrorCode.NONE
     try:
         results = await broker.cluster.elect_leaders(_election_type(message.election_type), which)

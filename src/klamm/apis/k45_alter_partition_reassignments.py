@@ -38,18 +38,17 @@ async def handle(
             )
         )
     targets: dict[TopicPartition, Sequence[int] | None] = {}
-    too_many: dict[TopicPartition, KafkaError] = {}
-    async for topic in with_pauses(message.topics):
-        for partition in topic.partitions:
-            place = TopicPartition(topic.name, partition.partition_index)
-            if partition.replicas is None or len(partition.replicas) <= len(broker.cluster.image.brokers):
-                targets[place] = partition.replicas
-            else:
-                too_many[place] = KafkaError(
-                    ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                    f"{place} is given {len(partition.replicas)} replicas: there are not so many brokers",
-                )
-    errors: dict[TopicPartition, KafkaError | None] = {**too_many}
+    errors: dict[TopicPartition, KafkaError | None] = {}
+    asked = ((topic.name, partition) for topic in message.topics for partition in topic.partitions)
+    async for name, partition in with_pauses(asked):
+        place = TopicPartition(name, partition.partition_index)
+        if partition.replicas is None or len(partition.replicas) <= len(broker.cluster.image.brokers):
+            targets[place] = partition.replicas
+        else:
+            errors[place] = KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{place} is given {len(partition.replicas)} replicas: there are not so many brokers",
+            )
     outcomes = await broker.cluster.reassign_partitions(
         list(targets.items()), allow_replication_factor_change=allows_change
     )

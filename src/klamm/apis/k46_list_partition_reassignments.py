@@ -33,11 +33,8 @@ async def handle(
     asked = request.message.topics
     which = None
     if asked is not None:
-        which = {
-            TopicPartition(topic.name, index)
-            async for topic in with_pauses(asked)
-            for index in topic.partition_indexes
-        }
+        named = ((topic.name, index) for topic in asked for index in topic.partition_indexes)
+        which = {TopicPartition(*each) async for each in with_pauses(named)}
     topics: dict[str, OngoingTopicReassignment] = {}
     for topic_partition, partition in reassigned_partitions(broker.cluster.image):
         if which is not None and topic_partition not in which:

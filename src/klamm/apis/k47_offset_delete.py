@@ -48,14 +48,12 @@ async def handle(
                 codes[place.topic][place.partition] = code
     except KafkaError as error:
         return OffsetDeleteResponse(error_code=error.code)
-    return in_steps(
-        OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=lazily(list(codes.items()), _topic))
-    )
+    return in_steps(OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=lazily(codes.items(), _topic)))
 
 
 def _topic(outcome: tuple[str, dict[int, ErrorCode]]) -> OffsetDeleteResponseTopic:
     name, codes = outcome
-    return OffsetDeleteResponseTopic(name=name, partitions=lazily(list(codes.items()), _partition))
+    return OffsetDeleteResponseTopic(name=name, partitions=lazily(codes.items(), _partition))
 
 
 def _partition(outcome: tuple[int, ErrorCode]) -> OffsetDeleteResponsePartition:

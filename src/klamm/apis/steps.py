@@ -14,7 +14,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Generator,
+    Hashable,
+    Iterable,
+    Iterator,
+)
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
@@ -44,7 +52,7 @@ def distinct(items: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(items))
 
 
-def lazily(items: Sequence[T], make: Callable[[T], ResultT]) -> list[ResultT]:
+def lazily(items: Collection[T], make: Callable[[T], ResultT]) -> list[ResultT]:
     """The list `[make(item) for item in items]`, whose elements are made when they are encoded.
 
     Typed as the list that it stands for. Only the encoder in steps may read it, and only once.
@@ -55,7 +63,7 @@ def lazily(items: Sequence[T], make: Callable[[T], ResultT]) -> list[ResultT]:
 class _Lazy(Generic[T, ResultT]):
     __slots__ = ("_items", "_make")
 
-    def __init__(self, items: Sequence[T], make: Callable[[T], ResultT]) -> None:
+    def __init__(self, items: Collection[T], make: Callable[[T], ResultT]) -> None:
         self._items = items
         self._make = make
 
@@ -88,7 +96,7 @@ class Pauses:
             self._until_s = time.monotonic() + LONGEST_RUN_S
 
 
-async def with_pauses(items: Sequence[T]) -> AsyncIterator[T]:
+async def with_pauses(items: Iterable[T]) -> AsyncIterator[T]:
     """The items one after the other, with pauses between them."""
     pauses = Pauses()
     for piece in pieces_of(items):
@@ -97,7 +105,7 @@ async def with_pauses(items: Sequence[T]) -> AsyncIterator[T]:
             yield item
 
 
-async def count_names(items: Sequence[T], name_of: Callable[[T], NameT]) -> Counter[NameT]:
+async def count_names(items: Iterable[T], name_of: Callable[[T], NameT]) -> Counter[NameT]:
     """How often each name occurs among `items`, counted with pauses."""
     counts: Counter[NameT] = Counter()
     async for item in with_pauses(items):

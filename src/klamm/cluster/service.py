@@ -498,7 +498,12 @@ class ClusterService:
                 begun.append((error.as_result(), committer.last))
             if position % COMMANDS_BETWEEN_PAUSES == 0:
                 await asyncio.sleep(0)
-        return [await _result(outcome, made) for outcome, made in begun]
+        results: list[TopicImage | KafkaError] = []
+        for position, (outcome, made_by) in enumerate(begun, 1):
+            results.append(await _result(outcome, made_by))
+            if position % COMMANDS_BETWEEN_PAUSES == 0:
+                await asyncio.sleep(0)
+        return results
 
 
 async def _nobody_to_tell(broker_id: int, request: Message) -> Any:

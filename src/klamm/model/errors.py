@@ -197,7 +197,13 @@ MAX_MESSAGE_LENGTH = 2_000
 
 
 class KafkaError(Exception):
-    """A request, or a part of one, that is refused; `code` is the error code of the answer."""
+    """A request, or a part of one, that is refused; `code` is the error code of the answer.
+
+    Without a dictionary of its own: a large request may have thousands of errors as its results, and the
+    garbage collector looks at each object of them in one pause.
+    """
+
+    __slots__ = ("code", "message")
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         if len(message) > MAX_MESSAGE_LENGTH:
