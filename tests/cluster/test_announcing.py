@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from klamm.cluster.announcing import (
@@ -95,6 +95,7 @@ def check(followers, image):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(3, 5), st.lists(EVENT, max_size=20))
+@example(3, [("lose replica", 17, 0), ("lose replica", 1, 0)])
 def test_brokers_that_are_told_all_changes_have_the_controllers_image(broker_count, sequence):
     brokers = list(range(1, broker_count + 1))
     events = Events(*brokers)

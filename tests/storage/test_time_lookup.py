@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.storage.logs import NOW_MS, Harness, all_records
 
+from klamm.records.batch import BatchHeader
 from klamm.records.compression import Codec
+from klamm.storage import time_lookup
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -44,6 +46,22 @@ def test_the_largest_timestamp_of_what_is_left(tmp_path: Path) -> None:
     assert log.offset_of_max_timestamp() == (5, NOW_MS + 4, 0)
     log.delete_records_before(6)
     assert log.offset_of_max_timestamp() is None
+
+
+def test_a_log_that_is_truncated_meanwhile_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = Harness(tmp_path)
+    harness.append(timestamp=NOW_MS, epoch=1)
+    harness.append(timestamp=NOW_MS + 1, epoch=1)
+    read_batch = time_lookup.read_batch
+
+    def truncate_and_read_batch(fd: int, position: int, header: BatchHeader) -> bytes:
+        harness.log.truncate_to(1, NOW_MS)
+        return read_batch(fd, position, header)
+
+    monkeypatch.setattr(time_lookup, "read_batch", truncate_and_read_batch)
+    assert harness.log.offset_for_timestamp(NOW_MS + 1) is None
 
 
 def test_an_empty_log_has_none(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from klamm.records.batch import NO_TIMESTAMP, BatchHeader
 from klamm.records.reader import iter_records
-from klamm.storage.segments.page_cache import read_blocking
-from klamm.storage.segments.scanning import iter_headers
+from klamm.storage.segments.scanning import iter_headers, read_batch
 from klamm.storage.segments.segment import Segment
 
 
@@ -60,7 +59,7 @@ def _largest_timestamp_from(segment: Segment, offset: int) -> int:
     for position, header in iter_headers(handle.fd, start, segment.size):
         timestamp = header.max_timestamp
         if header.base_offset < offset:
-            batch = read_blocking(handle.fd, position, header.size)
+            batch = read_batch(handle.fd, position, header)
             timestamps = (record.timestamp for record in iter_records(batch) if record.offset >= offset)
             timestamp = max(timestamps, default=NO_TIMESTAMP)
         largest = max(largest, timestamp)
@@ -75,7 +74,7 @@ def _search(segment: Segment, timestamp: int, log_start_offset: int) -> Timestam
     handle = segment.handle or segment.open_handle()
     for position, header in iter_headers(handle.fd, start, segment.size):
         if header.max_timestamp >= timestamp and header.last_offset >= log_start_offset:
-            batch = read_blocking(handle.fd, position, header.size)
+            batch = read_batch(handle.fd, position, header)
             found = _open_batch(batch, header, timestamp, log_start_offset)
             if found is not None:
                 return found

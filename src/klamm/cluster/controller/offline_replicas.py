@@ -49,7 +49,10 @@ def replicas_changed(
 
 
 def _without(image: ClusterImage, partition: PartitionImage, broker_id: int) -> PartitionImage:
-    offline = (*partition.offline_replicas, broker_id)
+    # In the order of the replicas, as brokers hear of them: the images of all are the same.
+    offline = tuple(
+        each for each in partition.replicas if each == broker_id or each in partition.offline_replicas
+    )
     left = tuple(each for each in partition.isr if each in image.brokers and each not in offline)
     # If nobody is left, the ISR waits for its members.
     return partition._replace(offline_replicas=offline, isr=left or partition.isr)

@@ -42,7 +42,7 @@ class PartitionChanges:
             eligible_replicas=eligible_after(before, after, minimum, untrusted),
         )
         if after.offline_replicas:
-            left = tuple(each for each in after.offline_replicas if each in after.replicas)
+            left = tuple(each for each in after.replicas if each in after.offline_replicas)
             after = after._replace(offline_replicas=left)
         if after == before and not raises_epoch:
             self._changed.get(topic, {}).pop(index, None)

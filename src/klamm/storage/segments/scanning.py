@@ -64,6 +64,14 @@ def iter_batches(
         position += size
 
 
+def read_batch(fd: int, position: int, header: BatchHeader) -> bytes:
+    """The whole batch whose header was read. The log may have been truncated since."""
+    batch = read_blocking(fd, position, header.size)
+    if len(batch) != header.size:
+        raise BrokenChain(position, "the file ends inside a batch")
+    return batch
+
+
 def _checked_size(header: BatchHeader, position: int, end: int) -> int:
     size = header.size
     if size < HEADER_SIZE:
