@@ -15,6 +15,7 @@ from klamm.model.reply import Reply
 from klamm.protocol.errors import MalformedMessage
 from klamm.server.connection import Connection
 from klamm.server.dispatch import LargeRequest
+from klamm.server.joint_sending import JointSending
 from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
 from klamm.server.replies import ReplyLine
 from klamm.server.turns import Turns
@@ -140,6 +141,7 @@ class FakeServer:
         self.unsent = UnsentAnswers()
         self.work = WorkQueue(self.unsent)
         self.turns = Turns()
+        self.joint_sending = JointSending()
         self.max_request_bytes = MAX_REQUEST_BYTES
         self.forgotten: list[Connection] = []
         self.disk_gate = asyncio.Event()

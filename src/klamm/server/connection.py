@@ -25,6 +25,7 @@ from klamm.apis.registry import CloseConnection, Later, Shortcut
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
 from klamm.server.dispatch import Dispatcher, LargeRequest
+from klamm.server.joint_sending import JointSending
 from klamm.server.receiving import LARGE_FRAME_BYTES, LargeBuffers, ReceiveMemoryExceeded, holds_frame
 from klamm.server.replies import ReplyLine
 from klamm.server.sending import ColdRange, PeerGone, SendQueue
@@ -69,6 +70,7 @@ class ServerLimits(Protocol):
     work: WorkQueue
     unsent: UnsentAnswers
     turns: Turns
+    joint_sending: JointSending
     max_request_bytes: int
     run_in_thread: RunInThread
 
@@ -198,6 +200,7 @@ class Connection:
             self._yield(0.0)
             return
         self._has_sent = False
+        self._server.joint_sending.note_reader(self)
         started_s = None
         try:
             for _ in range(MAX_READS_AT_ONCE):
@@ -205,7 +208,7 @@ class Connection:
                     self._receive_large(self._large_view)
                 else:
                     self._receive_shared()
-                if self._has_sent or not self._is_reading or self.is_closed:
+                if self._has_sent or self._send_queue.pending_bytes or not self._is_reading or self.is_closed:
                     return
                 if started_s is None:
                     started_s = time.monotonic()
@@ -259,7 +262,9 @@ class Connection:
         max_request_bytes = self._server.max_request_bytes
         position = 0
         handled = 0
-        self._started_s = time.monotonic() if end > SHORT_FRAME_BYTES else 0.0
+        self._started_s = 0.0
+        if end > SHORT_FRAME_BYTES:
+            self._note_long()
         self._is_handling = True
         try:
             while end - position >= SIZE_BYTES and not self._must_wait():
@@ -285,7 +290,12 @@ class Connection:
             self._fault = str(error)
         finally:
             self._is_handling = False
-        self._send_ready()
+        if (
+            self._started_s
+            or not self._send_queue.pending_bytes
+            or not self._server.joint_sending.takes(self)
+        ):
+            self.send_answers()
 
     def _keep_rest(self, rest: memoryview) -> None:
         """Keep the bytes that are not a whole frame yet, or that may not be handled yet."""
@@ -343,7 +353,7 @@ class Connection:
                             self._send_queue.put(chunk)
                     return
             if not self._started_s:
-                self._started_s = time.monotonic()
+                self._note_long()
             self._server.dispatcher.start(frame, self, self._line)
         except LargeRequest:
             if self._large is None:  # the frame is in the buffer that all connections share
@@ -354,6 +364,11 @@ class Connection:
         except Exception:
             logger.exception("a handler failed; its client %s is disconnected", self.client_host)
             raise CloseConnection("internal error") from None
+
+    def _note_long(self) -> None:
+        """These frames may take long to handle: from here on their time is measured, and nobody waits."""
+        self._server.joint_sending.send()
+        self._started_s = time.monotonic()
 
     def on_answered(self) -> None:
         """A reply was completed, holds the connection no longer, or its steps are over: see what can go on.
@@ -372,11 +387,11 @@ class Connection:
     def _send_answered(self) -> None:
         self._is_sending_soon = False
         self._release_large_if_unused()
-        self._send_ready()
+        self.send_answers()
 
     # ---- sending
 
-    def _send_ready(self) -> None:
+    def send_answers(self) -> None:
         """Send every answer that is next in order, then go on with what back-pressure held up."""
         if self.is_closed:
             return

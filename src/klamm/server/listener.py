@@ -14,6 +14,7 @@ from collections.abc import Callable
 from klamm.config.loading import BrokerConfig
 from klamm.server.connection import Connection, RunInThread
 from klamm.server.dispatch import Dispatcher
+from klamm.server.joint_sending import JointSending
 from klamm.server.receiving import SHARED_BUFFER_BYTES, LargeBuffers
 from klamm.server.turns import Turns
 from klamm.server.unsent import UnsentAnswers
@@ -55,6 +56,7 @@ class Server:
         self.unsent = UnsentAnswers()
         self.work = WorkQueue(self.unsent)
         self.turns = Turns()
+        self.joint_sending = JointSending()
         self._config = config
         self._listening: list[socket.socket] = []
         self._connections: set[Connection] = set()

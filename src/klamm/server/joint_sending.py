@@ -1,0 +1,62 @@
+"""Sends the answers to several connections together, at the end of an iteration of the event loop.
+
+A `send` that wakes a sleeping process costs twice as much as one to a process that is awake. A client with
+many connections, or several clients on a machine, are awake after the first of many sends in a row. When each
+answer is sent before the next request is handled, they sleep again in between.
+
+Only short requests wait for others: whatever takes longer has the answers before it sent first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+MOST_AT_ONCE = 64
+"""Answers that wait for others: with 35 µs a request, the first of them waits for 2 ms."""
+
+
+class Sender(Protocol):
+    """A connection."""
+
+    last_active: float
+
+    def send_answers(self) -> None: ...
+
+
+class JointSending:
+    def __init__(self) -> None:
+        self._waiting: list[Sender] = []
+        self._last_reader = 0
+        """Its `id`: a closed connection must not be kept."""
+        self._last_read_s = 0.0
+        self._is_crowded = False
+
+    def note_reader(self, sender: Sender) -> None:
+        """Note which connection is read from now. Others in the same iteration of the loop make a crowd.
+
+        uvloop's clock stands still during an iteration. The clock of asyncio's own loop does not: there every
+        answer is sent at once.
+        """
+        reader, read_s = id(sender), sender.last_active
+        self._is_crowded = reader != self._last_reader and read_s == self._last_read_s
+        self._last_reader, self._last_read_s = reader, read_s
+
+    def takes(self, sender: Sender) -> bool:
+        """Whether the answers of `sender` will be sent together with those of others."""
+        if not self._is_crowded:
+            return False
+        waiting = self._waiting
+        waiting.append(sender)
+        if len(waiting) == 1:
+            asyncio.get_running_loop().call_soon(self.send)
+        elif len(waiting) >= MOST_AT_ONCE:
+            self.send()
+        return True
+
+    def send(self) -> None:
+        """Send all answers that wait."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for sender in waiting:
+                sender.send_answers()
