@@ -259,5 +259,10 @@ def test_each_broker_has_its_rack() -> None:
 def test_a_cluster_without_brokers_and_a_broker_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="at least one broker"):
         Cluster(brokers=0)
-    with Cluster(brokers=2) as cluster, pytest.raises(KeyError, match="there is no broker 9"):
-        cluster.partition(1, 9)
+    with Cluster(brokers=2) as cluster:
+        for use in (cluster.kill, cluster.pause, cluster.restart, cluster.address):
+            with pytest.raises(ValueError, match=r"there is no broker 9: the cluster has \[1, 2\]"):
+                use(9)
+        with pytest.raises(ValueError, match="there is no broker 9"):
+            cluster.partition(1, 9)
+        assert cluster.running == [1, 2]

@@ -156,18 +156,23 @@ class Cluster:
 
     def address(self, broker_id: int) -> str:
         """The address of one broker: "127.0.0.1:port"."""
-        return self._members[broker_id].address
+        return self._member(broker_id).address
 
     def broker(self, broker_id: int) -> Broker:
         """A broker of this process, for tests of its internals."""
-        member = self._members[broker_id]
+        member = self._member(broker_id)
         assert isinstance(member, _BrokerInThread), "the brokers are processes of their own"
         return member.broker
+
+    def _member(self, broker_id: int) -> _Member:
+        if broker_id not in self._members:
+            raise ValueError(f"there is no broker {broker_id}: the cluster has {self.ids}")
+        return self._members[broker_id]
 
     # ---- what a test does to it
 
     def start_broker(self, broker_id: int) -> None:
-        self._members[broker_id].start()
+        self._member(broker_id).start()
         self._running.add(broker_id)
 
     def stop_broker(self, broker_id: int) -> None:
@@ -175,13 +180,14 @@ class Cluster:
         if broker_id in self._paused:
             self.resume(broker_id)
         self._running.discard(broker_id)
-        self._members[broker_id].stop()
+        self._member(broker_id).stop()
 
     def kill(self, broker_id: int) -> None:
         """End a broker at once, as kill -9 does: nothing is handed over, flushed or closed."""
+        member = self._member(broker_id)
         self._running.discard(broker_id)
         self._paused.discard(broker_id)
-        self._members[broker_id].kill()
+        member.kill()
 
     def restart(self, broker_id: int) -> None:
         """Stop a broker cleanly if it runs, and start it."""
@@ -191,12 +197,12 @@ class Cluster:
 
     def pause(self, broker_id: int) -> None:
         """Stop a broker's process where it is (SIGSTOP), until `resume`."""
-        self._members[broker_id].signal(signal.SIGSTOP)
+        self._member(broker_id).signal(signal.SIGSTOP)
         self._paused.add(broker_id)
 
     def resume(self, broker_id: int) -> None:
         self._paused.discard(broker_id)
-        self._members[broker_id].signal(signal.SIGCONT)
+        self._member(broker_id).signal(signal.SIGCONT)
 
     def partition(self, first: int, second: int) -> None:
         """Let nothing pass between two brokers, in either direction."""
@@ -205,13 +211,12 @@ class Cluster:
 
     def cut(self, sender: int, receiver: int) -> None:
         """Let nothing pass from one broker to another. The other direction stays open."""
-        for broker_id in (sender, receiver):
-            if broker_id not in self._members:
-                raise KeyError(f"there is no broker {broker_id}: the cluster has {self.ids}")
+        self._member(sender), self._member(receiver)
         self._links.cut(sender, receiver)
 
     def reset_connections(self, first: int, second: int) -> None:
         """Break the connections between two brokers. They may connect again, unless cut."""
+        self._member(first), self._member(second)
         self._links.break_connections(first, second)
 
     def heal(self) -> None:
