@@ -157,7 +157,8 @@ def test_a_leader_whose_proposal_is_superseded_is_told_the_state_again(monkeypat
         proposal = IsrProposal(topic.topic_id, 0, 0, 0, ((2, epoch),))
         (after,) = await parts.cluster.alter_isrs(2, epoch, [proposal])
         parts.others.heard.clear()
-        (refused,) = await parts.cluster.alter_isrs(2, epoch, [proposal])
+        other = proposal._replace(isr=((2, epoch), (1, -1)))
+        (refused,) = await parts.cluster.alter_isrs(2, epoch, [other])
         assert isinstance(refused, KafkaError) and refused.code is ErrorCode.INVALID_UPDATE_VERSION
         await until(lambda: parts.others.heard_by(2, LeaderAndIsrRequest))
         (roles,) = parts.others.heard_by(2, LeaderAndIsrRequest)

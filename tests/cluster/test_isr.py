@@ -24,6 +24,15 @@ def test_the_isr_shrinks_and_grows_in_one_leader_epoch():
     events.check_store()
 
 
+def test_a_leader_that_did_not_hear_the_answer_gets_it_again():
+    events = Events(1, 2, 3)
+    events.create("t", [1, 2, 3])
+    after = events.alter_isr([1, 3])
+    assert events.alter_isr([3, 1], partition_epoch=0) is events.partition()
+    assert events.partition() == after
+    assert events.alter_isr([1], partition_epoch=0).code is ErrorCode.INVALID_UPDATE_VERSION
+
+
 @pytest.mark.parametrize(
     ("isr", "others", "code"),
     [

@@ -108,6 +108,51 @@ def test_isrs_are_asked_for_once():
     assert isinstance(asyncio.run(link.alter_partition(AlterPartitionRequest())), AlterPartitionResponse)
 
 
+def test_a_leader_that_does_not_reach_the_controller_asks_by_way_of_others_in_turn():
+    request, applied = AlterPartitionRequest(), AlterPartitionResponse()
+    not_there_either = AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    cluster = FakeCluster(2)
+    cluster.brokers_are(1, 2, 3, 4)
+    peers = FakePeers(
+        *(ConnectionFailed("cut"), not_there_either),
+        *(ConnectionFailed("cut"), ConnectionFailed("cut")),
+        *(ConnectionFailed("cut"), applied),
+    )
+    link = ControllerLink(1, cluster, peers)
+    for _ in range(2):
+        with pytest.raises(ConnectionFailed):
+            asyncio.run(link.alter_partition(request))
+    assert asyncio.run(link.alter_partition(request)) is applied
+    assert [broker_id for broker_id, _, _ in peers.calls] == [2, 3, 2, 4, 2, 3]
+
+
+def test_a_request_is_passed_on_for_another_broker_and_never_in_a_circle():
+    applied = AlterPartitionResponse()
+
+    async def scenario():
+        links = {}
+
+        class Neighbours:
+            async def call(self, broker_id, lane, request, timeout_s=None):
+                calls.append(broker_id)
+                if broker_id == 9:
+                    return applied
+                return await links[broker_id].relay_alter_partition(request)
+
+        calls = []
+        links[2] = ControllerLink(2, FakeCluster(3), Neighbours())
+        links[3] = ControllerLink(3, FakeCluster(2), Neighbours())
+        request = AlterPartitionRequest(broker_id=1)
+        refused = await links[2].relay_alter_partition(request)
+        assert refused.error_code == ErrorCode.NOT_CONTROLLER and calls == [3, 2]
+        own = await links[2].relay_alter_partition(AlterPartitionRequest(broker_id=2))
+        assert own.error_code == ErrorCode.NOT_CONTROLLER and calls == [3, 2]
+        links[3] = ControllerLink(3, FakeCluster(9), Neighbours())
+        assert await links[2].relay_alter_partition(request) is applied
+
+    asyncio.run(scenario())
+
+
 def test_a_shutdown_waits_until_no_leader_is_left():
     left = ControlledShutdownResponse(
         remaining_partitions=[RemainingPartition(topic_name="t", partition_index=0)]

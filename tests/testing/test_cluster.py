@@ -137,6 +137,28 @@ def test_a_follower_that_cannot_reach_its_leader_leaves_the_isr_until_it_can(sce
     scene.wait_for_isr(ALL)
 
 
+@pytest.mark.parametrize("ways", ["both", "to the controller", "from the controller"])
+@pytest.mark.long
+def test_a_leader_that_is_cut_off_from_the_controller_parts_with_it(scene: Scene, ways: str) -> None:
+    """By way of the third broker."""
+    controller = scene.admin.describe_cluster(timeout=PATIENCE_S).controller_id
+    leader, third = without(controller)
+    topic = f"cut off {ways}".replace(" ", "-")
+    scene.admin.create_topic(topic, assignments={0: [leader, controller, third]}, timeout=PATIENCE_S)
+    assert scene.producer.send(topic, b"before").result(PATIENCE_S).offset == 0
+    if ways != "from the controller":
+        scene.cluster.cut(leader, controller)
+    if ways != "to the controller":
+        scene.cluster.cut(controller, leader)
+    assert scene.producer.send(topic, b"meanwhile").result(PATIENCE_S).offset == 1
+    scene.cluster.heal()
+    wait_until(
+        lambda: len(scene.admin.describe_topic(topic).partitions[0].in_sync_replicas) == len(ALL),
+        "all are in sync again",
+        PATIENCE_S,
+    )
+
+
 @pytest.mark.long
 def test_a_paused_broker_is_taken_for_dead_until_it_runs_again(scene: Scene) -> None:
     paused = scene.leader()

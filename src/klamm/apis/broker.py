@@ -7,6 +7,7 @@ from typing import Protocol
 from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig
 from klamm.groups.coordinator import GroupCoordinator
+from klamm.protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from klamm.replication.fetch_sessions import FetchSessions
 from klamm.replication.log_dir_moves import LogDirMoves
 from klamm.replication.partitions import Partitions
@@ -47,3 +48,6 @@ class Broker(Protocol):
 
     async def forward(self, frame: bytes, client_host: str) -> bytes | None:
         """Have the controller answer a client's request, both without their length; None if it does not."""
+
+    async def relay_alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Have the controller answer another broker that does not reach it; NOT_CONTROLLER if it does not."""

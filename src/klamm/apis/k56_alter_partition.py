@@ -1,7 +1,8 @@
 """AlterPartition (key 56), versions 2 and 3, between brokers only.
 
-A leader asks the controller for another ISR. Version 3 has the broker epoch of each member, so that a broker
-that was restarted since does not join by what its former self had.
+A leader asks the controller for another ISR. A broker that is not the controller passes the request on: the
+leader may have lost its way to the controller. Version 3 has the broker epoch of each member, so that a
+broker that was restarted since does not join by what its former self had.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from klamm.protocol.messages.k56_alter_partition import (
 
 @api(ApiKey.ALTER_PARTITION)
 async def handle(broker: Broker, request: Request[AlterPartitionRequest]) -> AlterPartitionResponse:
+    if not broker.cluster.is_controller:
+        return await broker.relay_alter_partition(request.message)
     return await answer(broker.cluster, request.message)
 
 

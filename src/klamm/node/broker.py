@@ -39,6 +39,7 @@ from klamm.node.limits import open_files_limit, raise_descriptor_limit
 from klamm.node.offsets_log import TOPIC as OFFSETS_TOPIC
 from klamm.node.offsets_log import OffsetsLog
 from klamm.node.producer_ids import ProducerIdBlocks
+from klamm.protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from klamm.protocol.schema import Message
 from klamm.replication.context import ALONE_EPOCH, ReplicationContext
 from klamm.replication.fetch_sessions import FetchSessions
@@ -164,6 +165,10 @@ class BrokerNode:
     async def forward(self, frame: bytes, client_host: str) -> bytes | None:
         assert self.controller_link is not None, "a broker that is alone is the controller"
         return await self.controller_link.forward(frame, client_host)
+
+    async def relay_alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        assert self.controller_link is not None, "a broker that is alone is the controller"
+        return await self.controller_link.relay_alter_partition(request)
 
     async def _allocate_producer_ids(self) -> range:
         if self.controller_link is None:

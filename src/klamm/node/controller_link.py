@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from klamm.apis.k56_alter_partition import answer as answer_alter_partition
@@ -12,6 +13,7 @@ from klamm.apis.k73_assign_replicas_to_dirs import request_to_assign
 from klamm.client.errors import ClientError
 from klamm.cluster.controller.elections import may_lead
 from klamm.cluster.controller.offline_replicas import ReplicaKey
+from klamm.cluster.election import Controller
 from klamm.cluster.service import ClusterService
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition
@@ -37,6 +39,12 @@ FORWARDING_S = 10.0
 SHUTDOWN_S = 5.0
 """How long a broker that stops waits for its leaders to move."""
 
+ISR_ANSWER_S = 2.0
+"""How long a leader waits for the controller to answer AlterPartition before it asks by way of others."""
+
+RELAYED_ISR_ANSWER_S = 3.0
+"""As long, for a broker that passes the request on to the controller."""
+
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
 
@@ -54,6 +62,9 @@ class ControllerLink:
         self._node_id = node_id
         self._cluster = cluster
         self._peers = peers
+        self._last_relay = -1
+        self._relaying_for: set[int] = set()
+        """The leaders whose requests are being passed on to the controller."""
 
     async def forward(self, frame: bytes, client_host: str) -> bytes | None:
         """The controller's answer to a client's request; None if no controller answers in time."""
@@ -80,11 +91,54 @@ class ControllerLink:
         return await self._until_answered(attempt, FORWARDING_S)
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Ask once for other ISRs; raises a ClientError or KafkaError without an answer."""
+        """Ask once for other ISRs; raises a ClientError or KafkaError without an answer.
+
+        Where the controller does not answer, another broker is asked to pass the request on, each time the
+        next one. A leader that lost its way to the controller could not part with a follower otherwise, and
+        where the controller is that follower, all writes with acks=all would wait.
+        """
         if self._cluster.is_controller:
             return await answer_alter_partition(self._cluster, request)
-        response: AlterPartitionResponse = await self._call(CONTROL, request, None)
-        return response
+        controller = self._cluster.controller
+        try:
+            response: AlterPartitionResponse = await self._call(CONTROL, request, ISR_ANSWER_S)
+            return response
+        except ClientError as error:
+            problem = error
+        relay = self._next_relay(controller)
+        if relay is not None:
+            with suppress(ClientError):
+                response = await self._peers.call(relay, CONTROL, request, RELAYED_ISR_ANSWER_S)
+                if response.error_code != ErrorCode.NOT_CONTROLLER:
+                    return response
+        raise problem
+
+    def _next_relay(self, controller: Controller | None) -> int | None:
+        """The broker after the last one, in turn; None if there is no third broker."""
+        known = (self._node_id, None if controller is None else controller.broker_id)
+        others = sorted(each for each in self._cluster.image.brokers if each not in known)
+        if not others:
+            return None
+        self._last_relay = next((each for each in others if each > self._last_relay), others[0])
+        return self._last_relay
+
+    async def relay_alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        """Ask the controller for a leader that does not reach it; NOT_CONTROLLER if this broker does not.
+
+        One request of each leader at a time, as leaders ask: so a request ends even where two brokers take
+        each other for the controller.
+        """
+        leader_id = request.broker_id
+        if leader_id != self._node_id and leader_id not in self._relaying_for:
+            self._relaying_for.add(leader_id)
+            try:
+                response: AlterPartitionResponse = await self._call(CONTROL, request, ISR_ANSWER_S)
+                return response
+            except (ClientError, KafkaError):
+                pass
+            finally:
+                self._relaying_for.discard(leader_id)
+        return AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)
 
     async def change_replicas(
         self, broker_epoch: int, *, offline: Iterable[ReplicaKey], online: Iterable[ReplicaKey]

@@ -61,9 +61,11 @@ def alter_isrs(
     for proposal in proposals:
         try:
             topic, before = _find(image, proposal)
-            _check_epochs(before, broker_id, proposal)
-            _check_members(image.brokers, before, proposal)
             isr = tuple(member for member, _ in proposal.isr)
+            if _is_applied(before, broker_id, proposal, isr):
+                results.append(before)
+                continue
+            _check_members(image.brokers, before, proposal)
             after = before if set(isr) == set(before.isr) else before._replace(isr=isr)
             after = complete_if_in_sync(image.brokers, after)
             after = changes.put(topic, proposal.partition, after, raises_epoch=True)
@@ -85,7 +87,14 @@ def _find(image: ClusterImage, proposal: IsrProposal) -> tuple[str, PartitionIma
     return name, partitions[proposal.partition]
 
 
-def _check_epochs(partition: PartitionImage, broker_id: int, proposal: IsrProposal) -> None:
+def _is_applied(
+    partition: PartitionImage, broker_id: int, proposal: IsrProposal, isr: tuple[int, ...]
+) -> bool:
+    """True if the leader asks again for an ISR that the partition has: the answer was lost on its way.
+
+    The leader gets the state as the answer. Where the controller does not reach the leader, nothing else
+    would tell it. Raises a KafkaError if the epochs say that the proposal is out of date.
+    """
     if proposal.leader_epoch > partition.leader_epoch or proposal.partition_epoch > partition.partition_epoch:
         raise KafkaError(
             ErrorCode.NOT_CONTROLLER, "the leader knows a later epoch: another broker may be the controller"
@@ -96,11 +105,13 @@ def _check_epochs(partition: PartitionImage, broker_id: int, proposal: IsrPropos
         )
     if partition.leader != broker_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {partition.leader} leads, not {broker_id}")
-    if proposal.partition_epoch < partition.partition_epoch:
-        raise KafkaError(
-            ErrorCode.INVALID_UPDATE_VERSION,
-            f"the partition is in partition epoch {partition.partition_epoch}",
-        )
+    if proposal.partition_epoch == partition.partition_epoch:
+        return False
+    if set(isr) == set(partition.isr):
+        return True
+    raise KafkaError(
+        ErrorCode.INVALID_UPDATE_VERSION, f"the partition is in partition epoch {partition.partition_epoch}"
+    )
 
 
 def _check_members(

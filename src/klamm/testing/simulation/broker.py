@@ -28,7 +28,7 @@ from klamm.node.membership import IdIsTaken, Membership
 from klamm.protocol.messages.k04_leader_and_isr import LeaderAndIsrRequest
 from klamm.protocol.messages.k06_update_metadata import UpdateMetadataRequest
 from klamm.protocol.messages.k07_controlled_shutdown import ControlledShutdownRequest
-from klamm.protocol.messages.k56_alter_partition import AlterPartitionRequest
+from klamm.protocol.messages.k56_alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from klamm.protocol.schema import Message
 from klamm.replication.isr import IsrChange
 from klamm.replication.isr_requests import IsrRequests
@@ -215,6 +215,9 @@ class SimulatedBroker(Node):
         on_stopped()
 
     # ---- what the real parts ask for
+
+    async def relay_alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        return await self.link.relay_alter_partition(request)
 
     @property
     def broker_epoch(self) -> int | None:
