@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -37,7 +38,9 @@ def client_sockets() -> dict[str, str]:
 
     Those of the broker and the proxy in this process have the local port of a listener. What event loops wake
     themselves with is no TCP. A socket that was made and never connected is in no table of the system at all.
+    Where a test of this process has started Spark, threads of py4j connect to its Java as they please.
     """
+    java_port = _java_port()
     ends = {}
     listening = set()
     for row in _rows("tcp") + _rows("tcp6"):
@@ -49,9 +52,16 @@ def client_sockets() -> dict[str, str]:
     found = {}
     for inode in _socket_inodes() - unix:
         local, remote = ends.get(inode, ("", ""))
-        if local not in listening:
+        if local not in listening and (not remote or int(remote, 16) != java_port):
             found[inode] = f"{int(local, 16)} to {int(remote, 16)}" if local else "not connected"
     return found
+
+
+def _java_port() -> int | None:
+    """The port of Spark's Java, if this process has started it."""
+    module = sys.modules.get("pyspark.core.context")
+    gateway = None if module is None else module.SparkContext._gateway
+    return None if gateway is None else gateway.gateway_parameters.port
 
 
 def remote_port(ends: str) -> int | None:

@@ -76,7 +76,7 @@ def test_acks_and_idempotence_go_together() -> None:
 
 
 def test_a_restart_loses_and_doubles_nothing() -> None:
-    with Broker() as broker, nothing_leaks():
+    with Broker() as broker, nothing_leaks(to_ports={int(broker.bootstrap.rpartition(":")[2])}):
         topic = make_topic(broker.bootstrap, partitions=2)
         with klamm.Producer(broker.bootstrap, linger_ms=1, retry_backoff_ms=10) as producer:
             stopping = threading.Event()
