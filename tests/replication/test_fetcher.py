@@ -19,7 +19,7 @@ from klamm.protocol.messages.k01_fetch import (
     FetchResponse,
     PartitionData,
 )
-from klamm.replication.fetcher import WRITTEN_AT_ONCE_BYTES, Fetchers, FetchSettings
+from klamm.replication.fetcher import WRITTEN_AT_ONCE_BYTES, Fetchers, FetchSettings, LeaderFetcher
 from klamm.replication.follower import Action, Do, FetchPosition
 from klamm.replication.leader_session import Key
 from tests.waiting import until
@@ -192,6 +192,29 @@ async def test_a_partition_with_an_error_pauses_and_the_others_go_on(scene: Scen
     scene.leader.answer((a, ErrorCode.NOT_LEADER_OR_FOLLOWER), (b, b"1"))
     second = await scene.leader.until_asked(2)
     assert (named(second), forgotten(second)) == ({b"b": 1}, [b"a"])
+
+
+async def test_the_first_pause_is_short_and_the_next_ones_grow(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader may hear of its role a moment after a follower: all writes with acks=all wait for both."""
+    pauses: list[float] = []
+    pause = LeaderFetcher._pause
+
+    def note_and_pause(fetcher: LeaderFetcher, partition: Followed, pause_s: float) -> None:
+        pauses.append(pause_s)
+        pause(fetcher, partition, 0.0)
+
+    monkeypatch.setattr(LeaderFetcher, "_pause", note_and_pause)
+    a = Followed(b"a")
+    scene.settings = scene.settings._replace(pause_s=0.05)
+    scene.fetchers.follow(LEADER, [a])
+    contents = [*[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 4, b"1", ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    for count, content in enumerate(contents, 1):
+        await scene.leader.until_asked(count)
+        scene.leader.answer((a, content))
+    await scene.leader.until_asked(len(contents) + 1)
+    assert pauses == [0.02, 0.04, 0.05, 0.05, 0.02]
 
 
 async def test_a_pause_ends(scene: Scene) -> None:

@@ -99,7 +99,7 @@ CLUSTER_ROWS = [
         "replica.fetch.backoff.ms",
         ConfigType.INT,
         1000,
-        "How long a follower waits after a failed fetch before it fetches the partition again.",
+        "The longest that a follower waits after a failed fetch before it fetches the partition again.",
         minimum=0,
     ),
     ConfigRow(

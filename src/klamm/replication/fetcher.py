@@ -48,6 +48,11 @@ seventh less CPU time of the brokers than with threads from 128 KB on."""
 RECONNECT_PAUSE_S = 0.05
 """Before the next attempt to reach a leader; the connection pool makes the pause longer by itself."""
 
+FIRST_ERROR_PAUSE_S = 0.02
+"""How long a partition is left out after the first of several errors in a row; the pauses double up to
+`FetchSettings.pause_s`. A leader may hear of its role a moment after a follower. While the follower waits, so
+do all writes with acks=all."""
+
 MOST_IN_FLIGHT = 2
 """Requests that may be under way on a connection: one that waits for records, and one that makes the leader
 answer it."""
@@ -90,7 +95,7 @@ class FetchSettings(NamedTuple):
     max_bytes: int
     partition_max_bytes: int
     pause_s: float
-    """How long a partition is left out after an error."""
+    """How long a partition is left out after an error, at most."""
     timeout_s: float
     """How long a leader may take to answer before the connection counts as dead."""
 
@@ -118,6 +123,8 @@ class LeaderFetcher:
         self._connection: BrokerConnection | None = None
         self._in_flight: deque[tuple[NextRequest, asyncio.Future[FetchResponse]]] = deque()
         self._last_problem = ""
+        self._error_pauses: dict[Key, float] = {}
+        """How long each partition that had an error is left out after the next one."""
         self._writing: asyncio.Future[None] | None = None
         """Pending while an answer is being written by a thread."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"klamm-fetch-from-{leader_id}")
@@ -145,6 +152,7 @@ class LeaderFetcher:
         for partition in partitions:
             if self._partitions.get(partition.key) is partition:
                 del self._partitions[partition.key]
+                self._error_pauses.pop(partition.key, None)
                 self._session.remove(partition.key)
         if self._writing is not None:
             await asyncio.shield(self._writing)
@@ -219,12 +227,14 @@ class LeaderFetcher:
                 if partition is None or position is None:
                     continue
                 action = partition.on_fetched(position, data)
+                if action.do is not Do.RETRY_LATER:
+                    self._error_pauses.pop(key, None)
                 if action.do in _WRITES:
                     writes.append((partition, action, data))
                     needs_thread = needs_thread or action.do is not Do.APPEND or partition.writes_slowly
                     byte_count += len(data.records) if data.records else 0
                 elif action.do is Do.RETRY_LATER:
-                    self._pause(partition, pause_s)
+                    self._pause(partition, self._error_pause_s(key, pause_s))
                 elif action.do is Do.WAIT_FOR_EPOCH:
                     self._session.remove(key)
                 else:
@@ -264,6 +274,11 @@ class LeaderFetcher:
                 self._pause(partition, throttled_s)
             elif is_fetched:
                 self._session.touch((partition.key,))
+
+    def _error_pause_s(self, key: Key, longest_s: float) -> float:
+        pause_s = min(self._error_pauses.get(key, FIRST_ERROR_PAUSE_S), longest_s)
+        self._error_pauses[key] = 2 * pause_s
+        return pause_s
 
     def _pause(self, partition: FollowedPartition, pause_s: float) -> None:
         """Leave a partition out of the next requests."""
