@@ -17,6 +17,8 @@ from bench.layouts import LAYOUTS, ONLY_IN_JSON, Layout, Ratio, layout_of
 from bench.processes import CORES, describe_placement
 from bench.runner import Results
 
+SMALL_RATIO = 0.1
+
 
 def format_number(value: float | None) -> str:
     if value is None:
@@ -39,7 +41,12 @@ def format_median(results: Results, key: tuple[str, str, str], contestant: str) 
 
 def format_ratio(results: Results, key: tuple[str, str, str], ratio: Ratio) -> str:
     ours, reference = results.median(*key, ratio.ours), results.median(*key, ratio.reference)
-    return f"{ours / reference:.2f}×" if ours is not None and reference else "–"
+    return ratio_text(ours / reference) if ours is not None and reference else "–"
+
+
+def ratio_text(value: float) -> str:
+    """Two digits that say something, also of a small fraction."""
+    return f"{value:.2f}×" if value >= SMALL_RATIO else f"{value:.2g}×"
 
 
 def figures_table(results: Results, layout: Layout) -> Table:
@@ -78,7 +85,7 @@ def format_measured(aim: Aim, evaluation: Evaluation) -> str:
     is_ratio = aim.compared.value.startswith("×")
     if evaluation.measured is None or not is_ratio:
         return format_number(evaluation.measured)
-    return f"{evaluation.measured:.2f}×"
+    return ratio_text(evaluation.measured)
 
 
 def aims_table(title: str, evaluations: dict[Aim, Evaluation]) -> Table:
