@@ -55,7 +55,7 @@ def handle(broker: Broker, request: Request[OffsetFetchRequest]) -> Steps[Offset
             )
         )
     message = request.message
-    fetched = _fetch(broker, message.group_id, _wanted_of_old(message.topics), uses_ids=False)
+    fetched = _fetch(broker, message.group_id, _wanted(message.topics), uses_ids=False)
     return in_steps(_in_old_form(fetched, request.version))
 
 
@@ -135,21 +135,16 @@ def _partition(
     )
 
 
-def _wanted(topics: list[OffsetFetchRequestTopics] | None) -> _Wanted | None:
+def _wanted(
+    topics: list[OffsetFetchRequestTopics] | list[OffsetFetchRequestTopic] | None,
+) -> _Wanted | None:
+    """What a request names, of the old form too, in which topics have no id."""
     if topics is None:
         return None
     wanted: _Wanted = {}
     for topic in topics:
-        wanted.setdefault((topic.name, topic.topic_id), []).extend(topic.partition_indexes)
-    return wanted
-
-
-def _wanted_of_old(topics: list[OffsetFetchRequestTopic] | None) -> _Wanted | None:
-    if topics is None:
-        return None
-    wanted: _Wanted = {}
-    for topic in topics:
-        wanted.setdefault((topic.name, ZERO_TOPIC_ID), []).extend(topic.partition_indexes)
+        topic_id = topic.topic_id if isinstance(topic, OffsetFetchRequestTopics) else ZERO_TOPIC_ID
+        wanted.setdefault((topic.name, topic_id), []).extend(topic.partition_indexes)
     return wanted
 
 

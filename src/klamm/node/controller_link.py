@@ -43,7 +43,7 @@ ISR_ANSWER_S = 2.0
 """How long a leader waits for the controller to answer AlterPartition before it asks by way of others."""
 
 RELAYED_ISR_ANSWER_S = 3.0
-"""As long, for a broker that passes the request on to the controller."""
+"""How long it waits for a broker that passes the request on, and waits for the controller itself."""
 
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
