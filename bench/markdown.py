@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     for path in arguments:
         figures = published.merge(figures, *read_run(Path(path)))
     published.save(figures)
-    write_pages(figures)
+    write_pages(published.load())  # of the figures as they were saved, which are rounded
     return 0
 
 

@@ -89,8 +89,8 @@ def test_published_figures_are_read_as_they_were_saved(tmp_path: Path) -> None:
     assert published.load(tmp_path / "figures.json") == figures
 
 
-def test_a_run_of_one_section_redraws_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def publish_a_run(kafka: float, klamm: float) -> None:
+    """Publish one figure in the working directory, which holds no documents yet."""
     markdown.FIGURES_PAGE.parent.mkdir(parents=True)
     names = [layout.name for layout in LAYOUTS]
     comments = "".join(
@@ -98,10 +98,15 @@ def test_a_run_of_one_section_redraws_the_picture(tmp_path: Path, monkeypatch: p
     )
     markdown.PAGE.write_text(f"Kept.\n{comments}Kept too.\n")
     results = Results()
-    for contestant, value in ((KAFKA, 100.0), (KLAMM, 777.0)):
+    for contestant, value in ((KAFKA, kafka), (KLAMM, klamm)):
         results.add(FASTER.section, FASTER.case, contestant, {FASTER.metric: value})
     report.write_json(Path("run.json"), results, [FASTER.section], is_quick=False, seconds=1.0)
     assert markdown.main(["run.json"]) == 0
+
+
+def test_a_run_of_one_section_redraws_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    publish_a_run(kafka=100.0, klamm=777.0)
     assert "7.77×" in picture.FILE.read_text()
     page = markdown.PAGE.read_text()
     assert page.startswith("Kept.")
@@ -109,6 +114,14 @@ def test_a_run_of_one_section_redraws_the_picture(tmp_path: Path, monkeypatch: p
     assert "| 7.77× | yes |" in page
     assert "not measured" in page
     assert "777" in markdown.FIGURES_PAGE.read_text()
+
+
+def test_a_run_writes_the_pages_that_its_saved_figures_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    publish_a_run(kafka=1.0, klamm=7.77499999999)  # saved as 7.775, which pages show as another number
+    assert markdown.FIGURES_PAGE.read_text() == markdown.figures_page(published.load())
 
 
 def test_a_bar_to_the_right_is_better_for_time_and_memory_too() -> None:
