@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from klamm.apis import k03_metadata, k37_create_partitions, k60_describe_cluster
 from klamm.apis.registry import Request
 from klamm.apis.steps import run
+from klamm.cluster import departed
 from klamm.cluster.controller.topics import NewTopic
 from klamm.cluster.image import OFFSETS_TOPIC
 from klamm.model.errors import ErrorCode
@@ -170,5 +172,25 @@ def test_many_clients_asking_for_one_new_topic_get_it(tmp_path):
         answers = await asyncio.gather(*(broker.ask(k03_metadata, request, 12) for _ in range(20)))
         assert {answer.topics[0].error_code for answer in answers} == {0}
         assert len({answer.topics[0].topic_id for answer in answers}) == 1
+
+    scenario_with_broker(tmp_path, work)
+
+
+def test_metadata_lists_a_broker_that_died_for_a_moment_more(tmp_path, monkeypatch):
+    async def work(broker):
+        view, image = broker.cluster.view, broker.cluster.image
+        (living,) = image.brokers.values()
+        view.begin_with(replace(image, brokers={1: living, 2: replace(living, id=2)}))
+        view.begin_with(replace(image, brokers={1: living}))
+
+        async def listed():
+            answer = await broker.ask(k03_metadata, m03.MetadataRequest(topics=[]), 12)
+            return [each.node_id for each in answer.brokers]
+
+        assert await listed() == [1, 2]
+        described = await broker.ask(k60_describe_cluster, m60.DescribeClusterRequest(), 0)
+        assert [each.broker_id for each in described.brokers] == [1]
+        monkeypatch.setattr(departed, "LISTED_SECONDS", 0.0)
+        assert await listed() == [1]
 
     scenario_with_broker(tmp_path, work)

@@ -1,8 +1,8 @@
 """Metadata (key 3), versions 0 to 13.
 
 Tells which brokers there are, with the addresses of the listener that the request came by, and which broker
-leads which partition. No topics means all in version 0 and none later, where null means all. Topics can be
-asked for by id from version 12 on.
+leads which partition. A broker that left is listed for a moment more (cluster/departed.py). No topics means
+all in version 0 and none later, where null means all. Topics can be asked for by id from version 12 on.
 
 A topic that is not there is created when the client and `auto.create.topics.enable` allow it. Kafka answers
 such a first question with an error and lets the client come back; here the topic is made first, so the first
@@ -152,7 +152,7 @@ def _response(
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=each.id, host=endpoint.host, port=endpoint.port, rack=each.rack)
-            for each, endpoint in image.brokers_at(request.listener_name)
+            for each, endpoint in broker.cluster.view.listed_brokers(request.listener_name)
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,

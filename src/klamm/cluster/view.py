@@ -7,11 +7,13 @@ published here; otherwise what the controller tells by UpdateMetadata is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from klamm.cluster.config_changes import effective_config
-from klamm.cluster.image import ClusterImage, ImageDelta
+from klamm.cluster.departed import DepartedBrokers
+from klamm.cluster.image import BrokerImage, ClusterImage, Endpoint, ImageDelta
 from klamm.config.loading import BrokerConfig
 from klamm.model.errors import KafkaError
 
@@ -28,6 +30,7 @@ class ClusterView:
         self.subscribers: list[Subscriber] = []
         self._static_config = config
         self._image: ClusterImage | None = None
+        self._departed = DepartedBrokers()
         self._telling: set[asyncio.Task[TopicFailures]] = set()
 
     @property
@@ -38,7 +41,14 @@ class ClusterView:
     def begin_with(self, image: ClusterImage) -> None:
         """Make `image` the current one without telling subscribers."""
         self.config = self.config_under(image)
+        if self._image is not None and image.brokers is not self._image.brokers:
+            self._departed.on_change(self._image.brokers, image.brokers, time.monotonic())
         self._image = image
+
+    def listed_brokers(self, listener_name: str) -> Iterator[tuple[BrokerImage, Endpoint]]:
+        """The brokers that have a listener of this name, and those that had one and left a moment ago."""
+        yield from self.image.brokers_at(listener_name)
+        yield from self._departed.at(listener_name, time.monotonic())
 
     def config_under(self, image: ClusterImage) -> BrokerConfig:
         """The broker's effective configuration if `image` were the current one."""
