@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import count, islice
 from multiprocessing import Pool
 from typing import NamedTuple
@@ -25,6 +26,8 @@ _SECONDS_PER_HOUR = 3600.0
 _GC_THRESHOLD = 100_000
 _SEEDS_AT_ONCE = 8
 """A process is given this many before the others are waited for."""
+_INTERRUPTED = 130
+"""The exit status of a run that Ctrl-C ended."""
 
 
 class _Outcome(NamedTuple):
@@ -109,9 +112,26 @@ def _run_one(seed: int) -> int:
 
 
 def _run_many(first: int, hours: float, workers: int) -> int:
+    """Ctrl-C ends the run early, with the report of what was done."""
     report = _Report(first)
+    outcomes = _outcomes(first, workers)
+    try:
+        _fill(report, outcomes, hours)
+        status = 1 if report.failed else 0
+    except KeyboardInterrupt:
+        print("interrupted")
+        status = _INTERRUPTED
+    outcomes.close()
+    print("\n".join(report.table()))
+    if report.failed:
+        print(f"failed: {', '.join(map(str, report.failed))}; SEED=n make simulate runs one of them again")
+    return status
+
+
+def _fill(report: _Report, outcomes: Iterable[_Outcome], hours: float) -> None:
+    """Add outcomes until there are enough hours, with a line on the terminal every few seconds."""
     reported_s = time.monotonic()
-    for outcome in _outcomes(first, workers):
+    for outcome in outcomes:
         report.add(outcome)
         is_done = report.seconds >= hours * _SECONDS_PER_HOUR
         now_s = time.monotonic()
@@ -119,22 +139,23 @@ def _run_many(first: int, hours: float, workers: int) -> int:
             reported_s = now_s
             print(report.line(), flush=True)
         if is_done:
-            break
-    print("\n".join(report.table()))
-    if report.failed:
-        print(f"failed: {', '.join(map(str, report.failed))}; SEED=n make simulate runs one of them again")
-    return 1 if report.failed else 0
+            return
 
 
-def _outcomes(first: int, workers: int) -> Iterator[_Outcome]:
+def _outcomes(first: int, workers: int) -> Generator[_Outcome, None, None]:
     """In the order of the seeds."""
     if workers == 1:
         yield from map(_outcome, count(first))
         return
     seeds = count(first)
-    with Pool(workers) as pool:
+    with Pool(workers, _ignore_interrupts) as pool:
         while True:
             yield from pool.imap(_outcome, islice(seeds, workers * _SEEDS_AT_ONCE))
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal; the first one ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _outcome(seed: int) -> _Outcome:
