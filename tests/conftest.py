@@ -48,9 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_START)
     # How long an example takes says more about what else the machine does than about the code.
     unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.register_profile("the same examples", unhurried, derandomize=True)
-    settings.register_profile("new examples", unhurried)
     # `make test` passes today if it passed yesterday. `make test-long` looks for what nobody has thought of.
+    settings.register_profile("the same examples", unhurried, derandomize=True, max_examples=50)
+    settings.register_profile("new examples", unhurried)
     settings.load_profile("the same examples" if "not long" in config.option.markexpr else "new examples")
     # A shell has what it runs in the background ignore Ctrl-C, and so would all that the tests start.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

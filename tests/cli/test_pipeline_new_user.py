@@ -62,6 +62,7 @@ def shop(klamm: klamm.testing.Broker, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_from_init_to_a_table(klamm: klamm.testing.Broker, shop: Path) -> None:
     type_klamm(shop, "pipeline", "lint")

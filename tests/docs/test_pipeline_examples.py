@@ -43,6 +43,7 @@ def test_what_is_defined_has_no_mistake(section: Section, tmp_path: Path) -> Non
     assert load_definitions(project).pipelines, "an example shows something that runs"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("section", TESTING, ids=lambda section: section.name)
 def test_tests_pass(
     section: Section, klamm: klamm.testing.Broker, spark: SparkSession, tmp_path: Path

@@ -79,6 +79,7 @@ def test_no_reader_sees_a_row_twice_or_misses_one(table: LocalTable) -> None:
         assert good > 0, (name, gave_up)
 
 
+@pytest.mark.long
 def test_spark_reads_each_row_once_meanwhile(spark: SparkSession, table: LocalTable) -> None:
     good = 0
     count = 0

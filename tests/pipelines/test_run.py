@@ -76,6 +76,7 @@ def test_a_table_has_each_record_once_and_tells_where_it_came_from(
     shop.assert_each_once("orders")
 
 
+@pytest.mark.long
 def test_batches_are_never_taken_for_others_with_the_same_number(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:
@@ -241,6 +242,7 @@ def stored(orders):
 """
 
 
+@pytest.mark.long
 def test_a_database_has_each_row_once_also_when_a_batch_is_run_again(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:
