@@ -81,8 +81,8 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths that are synced, in order."""
+def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the test that are synced, in order."""
     paths: list[str] = []
     fsync = os.fsync
 
@@ -90,7 +90,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         paths.append(os.readlink(f"/proc/self/fd/{fd}"))
         fsync(fd)
 
-    monkeypatch.setattr(os, "fsync", note)
+    replace_below(tmp_path, monkeypatch, "fsync", note)
     return paths
 
 

@@ -266,7 +266,7 @@ def test_a_crash_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         def move(disks: Disks = disks) -> None:
             disks.dirs.replace_by_future(PLACE)
 
-        is_crashed = crash_in(move, operations, monkeypatch)
+        is_crashed = crash_in(tmp_path, move, operations, monkeypatch)
         disks.restart()
         assert all_batches(disks.log) == expected
         assert disks.log.log_start_offset == 5

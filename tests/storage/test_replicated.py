@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faulty_disk import replace_below
 from tests.storage.logs import NOW_MS, Harness, all_batches, all_records, append, read, split_batches
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -167,7 +168,7 @@ class TestAppending:
         follower.log.append_replicated(b"".join(first), NOW_MS)
         files = follower.files()
         entries, epochs = dict(follower.log.producers.entries), follower.log.epochs.entries
-        fail_from(monkeypatch, "pwrite", nth)
+        fail_from(follower, monkeypatch, "pwrite", nth)
         with pytest.raises(KafkaError) as failed:
             catch_up(follower, leader)
         assert failed.value.code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -182,8 +183,8 @@ class TestAppending:
         check_files(follower)
 
 
-def fail_from(monkeypatch: pytest.MonkeyPatch, name: str, nth: int) -> None:
-    """Let the call of `os` fail from its `nth` time on, as on a full disk."""
+def fail_from(harness: Harness, monkeypatch: pytest.MonkeyPatch, name: str, nth: int) -> None:
+    """Let the call of `os` fail for files of the log from its `nth` time on, as on a full disk."""
     call: Callable[..., Any] = getattr(os, name)
     count = 0
 
@@ -194,7 +195,7 @@ def fail_from(monkeypatch: pytest.MonkeyPatch, name: str, nth: int) -> None:
             raise OSError(28, "No space left on device")
         return call(*arguments, **more)
 
-    monkeypatch.setattr(os, name, failing)
+    replace_below(harness.directory, monkeypatch, name, failing)
 
 
 class TestTruncating:
@@ -276,7 +277,7 @@ class TestTruncating:
             assert [record.offset for record in all_records(follower.log)] == list(range(6))
             fsync(fd)
 
-        monkeypatch.setattr(os, "fsync", appending)
+        replace_below(follower.directory, monkeypatch, "fsync", appending)
         follower.log.truncate_to(6, NOW_MS)
         monkeypatch.undo()
         assert set(refusals) == {ErrorCode.NOT_LEADER_OR_FOLLOWER} and len(refusals) > 3
@@ -284,7 +285,7 @@ class TestTruncating:
 
     def test_a_failed_disk_ends_writing(self, follower: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
         fill(follower, 10)
-        fail_from(monkeypatch, "ftruncate", 0)
+        fail_from(follower, monkeypatch, "ftruncate", 0)
         with pytest.raises(KafkaError) as failed:
             follower.log.truncate_to(6, NOW_MS)
         monkeypatch.undo()

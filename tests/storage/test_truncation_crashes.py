@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faulty_disk import replace_below
 from tests.storage.logs import NOW_MS, Harness, all_batches, append
 
 from klamm.records.batch import parse_header
@@ -31,8 +32,10 @@ def fill(harness: Harness) -> None:
             harness.log.flush()
 
 
-def crash_in(work: Callable[[], object], operations: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Let so many file operations happen, then none; true if there would have been more."""
+def crash_in(
+    directory: Path, work: Callable[[], object], operations: int, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """Let so many operations on files below `directory` happen, then none; true if more were to come."""
     left = operations
 
     def guarded(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,7 +50,7 @@ def crash_in(work: Callable[[], object], operations: int, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         for name in OPERATIONS:
-            patch.setattr(os, name, guarded(getattr(os, name)))
+            replace_below(directory, patch, name, guarded(getattr(os, name)))
         try:
             work()
         except Crash:
@@ -73,7 +76,7 @@ def test_a_crash_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
         harness.log = harness._open(recovery_point, clean=False)
         log = harness.log
         move = log.start_at if kind == "start" else log.truncate_to
-        is_crashed = crash_in(lambda move=move: move(target, NOW_MS), operations, monkeypatch)
+        is_crashed = crash_in(tmp_path, lambda move=move: move(target, NOW_MS), operations, monkeypatch)
         log.close(clean=False)
         checkpointed = recovery_point if operations % 2 else log.recovery_point
         harness.log = harness._open(checkpointed, clean=False)
