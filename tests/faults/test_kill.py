@@ -163,6 +163,7 @@ def test_a_few_kills(tmp_path: Path, seed: int, times: int) -> None:
     run(tmp_path, ["kill"] * times, seed)
 
 
+@pytest.mark.long
 @few
 def test_a_few_stops_in_good_order(tmp_path: Path, seed: int, times: int) -> None:
     """Producers have requests in flight whose answers they may never see."""

@@ -108,6 +108,7 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
+@pytest.mark.long
 def test_streams_are_joined_with_streams(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     project = make_project(tmp_path, {"shop.py": SHOP, "_helpers.py": HELPERS}, bootstrap=broker.bootstrap)
     rows, counts = run_once(project, "paid_orders", spark)

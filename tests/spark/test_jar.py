@@ -32,6 +32,7 @@ def test_every_class_has_its_source() -> None:
     }
 
 
+@pytest.mark.long
 def test_the_source_compiles_to_the_same(tmp_path: Path) -> None:
     """The same classes with the same members, which name and call the same things."""
     try:

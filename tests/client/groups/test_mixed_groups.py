@@ -182,6 +182,7 @@ every_strategy = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @every_strategy
 def test_ours_leads_and_members_come_and_go(scene: Scene) -> None:
