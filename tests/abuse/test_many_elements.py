@@ -169,11 +169,11 @@ in_both_ways = pytest.mark.parametrize("is_distinct", [False, True], ids=["repea
 @in_both_ways
 @every_api
 def test_as_many_elements_as_fit(crowd: Crowd, key: ApiKey, is_distinct: bool) -> None:
+    """In the oldest and the newest version; the test below takes all of them."""
     accepted = API_VERSIONS[key].accepted
-    for version in range(accepted.first, accepted.last + 1):
-        crowd.ask(
-            key, version, REQUEST_BYTES if version == accepted.last else OLDER_REQUEST_BYTES, is_distinct
-        )
+    if accepted.first != accepted.last:
+        crowd.ask(key, accepted.first, OLDER_REQUEST_BYTES, is_distinct)
+    crowd.ask(key, accepted.last, REQUEST_BYTES, is_distinct)
 
 
 @pytest.mark.long
