@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes says more about what else the machine does than about the code.
     unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     # `make test` passes today if it passed yesterday. `make test-long` looks for what nobody has thought of.
-    settings.register_profile("the same examples", unhurried, derandomize=True, max_examples=50)
+    settings.register_profile("the same examples", unhurried, derandomize=True, max_examples=30)
     settings.register_profile("new examples", unhurried)
     settings.load_profile("the same examples" if "not long" in config.option.markexpr else "new examples")
     # A shell has what it runs in the background ignore Ctrl-C, and so would all that the tests start.
