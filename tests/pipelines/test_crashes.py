@@ -29,7 +29,7 @@ def orders(rows):
 def table(orders):
     return orders
 """
-FEW_MOMENTS = ("after it is published",)
+FEW_MOMENTS = ("before it is published", "after it is published")
 """Those of `make test`."""
 CHILD_S = 150.0
 STOPPED_S = 20.0
