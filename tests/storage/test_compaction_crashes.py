@@ -6,10 +6,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.faulty_disk import replace_below
+from tests.faulty_disk import Crash, crash_below
 from tests.storage.compaction_logs import (
     T0,
     Content,
@@ -31,32 +30,10 @@ from klamm.storage.segments.segment import CLEANED_SUFFIX
 OPERATIONS = ("open", "rename", "unlink", "fsync", "pwrite", "ftruncate", "utime")
 
 
-class Crash(BaseException):
-    """Nobody may handle it: what runs in `finally` is all that differs from a real one."""
-
-
 @pytest.fixture
 def crash_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int | None], None]]:
     """Let so many file operations happen, then no more; None lets all happen."""
-    left: int | None = None
-
-    def guarded(real: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(*args: Any, **options: Any) -> Any:
-            nonlocal left
-            if left is not None:
-                if left == 0:
-                    raise Crash
-                left -= 1
-            return real(*args, **options)
-
-        return operation
-
-    def allow(operations: int | None) -> None:
-        nonlocal left
-        left = operations
-
-    for name in OPERATIONS:
-        replace_below(tmp_path, monkeypatch, name, guarded(getattr(os, name)))
+    allow = crash_below(tmp_path, monkeypatch, OPERATIONS)
     yield allow
     allow(None)
 

@@ -6,10 +6,9 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.faulty_disk import replace_below
+from tests.faulty_disk import Crash, crash_below
 from tests.storage.logs import NOW_MS, Harness, all_batches, append
 
 from klamm.records.batch import parse_header
@@ -18,10 +17,6 @@ from klamm.storage.verify import verify_log_directory
 
 OPERATIONS = ("open", "rename", "unlink", "fsync", "pwrite", "write", "ftruncate")
 BATCHES = 20
-
-
-class Crash(BaseException):
-    """Nobody may handle it."""
 
 
 def fill(harness: Harness) -> None:
@@ -36,21 +31,8 @@ def crash_in(
     directory: Path, work: Callable[[], object], operations: int, monkeypatch: pytest.MonkeyPatch
 ) -> bool:
     """Let so many operations on files below `directory` happen, then none; true if more were to come."""
-    left = operations
-
-    def guarded(real: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(*arguments: Any, **more: Any) -> Any:
-            nonlocal left
-            if left == 0:
-                raise Crash
-            left -= 1
-            return real(*arguments, **more)
-
-        return operation
-
     with monkeypatch.context() as patch:
-        for name in OPERATIONS:
-            replace_below(directory, patch, name, guarded(getattr(os, name)))
+        crash_below(directory, patch, OPERATIONS)(operations)
         try:
             work()
         except Crash:
