@@ -29,6 +29,10 @@ from klamm.server.replies import ReplyLine
 MAX_ELEMENTS_AT_ONCE = 1_000
 """Elements of a request that are decoded without a pause: about two milliseconds. Few clients have more."""
 
+MAX_BATCHES_AT_ONCE = 50
+"""The same for Produce, whose elements are batches: the first one of a partition makes its files, which takes
+up to a millisecond."""
+
 MAX_BYTES_AT_ONCE = 4 * 1024 * 1024
 """Bytes of a request that are handled without a pause: as records, a few milliseconds of checking and
 writing. Large frames have a buffer of their own, so that they can wait."""
@@ -45,6 +49,7 @@ class Route(NamedTuple):
     version: int
     request_class: type[Message]
     handler: Handler
+    max_elements_at_once: int = MAX_ELEMENTS_AT_ONCE
 
     def frame(self, correlation_id: int, response: Message) -> list[Any]:
         """The chunks of one response frame, its length first."""
@@ -83,7 +88,8 @@ class Dispatcher:
         if len(frame) > MAX_BYTES_AT_ONCE:
             raise LargeRequest
         try:
-            message, _ = decode(route.request_class, version, frame, body_offset, MAX_ELEMENTS_AT_ONCE)
+            at_once = route.max_elements_at_once
+            message, _ = decode(route.request_class, version, frame, body_offset, at_once)
         except TooManyElements:
             raise LargeRequest from None
         reply = line.open(route, correlation_id)
@@ -135,7 +141,8 @@ class Dispatcher:
         handler = self._handlers[key]
         if key in FORWARDED:
             handler = forwarded(handler)
-        route = Route(key.value, version, API_VERSIONS[key].request, handler)
+        at_once = MAX_BATCHES_AT_ONCE if key is ApiKey.PRODUCE else MAX_ELEMENTS_AT_ONCE
+        route = Route(key.value, version, API_VERSIONS[key].request, handler, at_once)
         self._routes[key.value, version] = route
         return route
 
