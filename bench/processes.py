@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import mmap
 import os
 import time
 from collections.abc import Iterator
@@ -61,6 +62,23 @@ def touch_memory(work_dir: Path, size: int) -> None:
         for _ in range(size >> 20):
             file.write(block)
     path.unlink()
+
+
+class HeldMemory:
+    """Memory that is backed by the host, held until whoever is measured is about to need it.
+
+    For a measurement that begins seconds after its preparation: what `touch_memory` has freed may be the
+    host's again by then. Huge pages are freed within milliseconds.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._map.madvise(mmap.MADV_HUGEPAGE)
+        for position in range(0, size, mmap.PAGESIZE):
+            self._map[position] = 1
+
+    def release(self) -> None:
+        self._map.close()
 
 
 def process_tree(pid: int) -> list[int]:

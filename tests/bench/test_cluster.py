@@ -4,14 +4,12 @@ that is killed, a follower that returns."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from bench.cluster import brokers, catch_up, section
 from bench.cluster.brokers import IDS, Cluster, KlammCluster
 from bench.cluster.leading import take_a_record_each
-from bench.runner import Bench
 from bench.workers import run_worker
 
 from bench import wire
@@ -80,6 +78,8 @@ def test_a_leader_is_killed_and_returns(cluster: Cluster) -> None:
 
 
 @pytest.mark.long
-def test_a_follower_returns(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_follower_returns(cluster: Cluster) -> None:
     assert catch_up.measure(cluster, 20_000_000)["MB/s"] > 0
-    assert catch_up.measure_copy(Bench(tmp_path, True, 1, []), 20_000_000)["MB/s"] > 0
+    assert cluster.running == list(IDS)
+    assert catch_up.measure_copy(cluster, 20_000_000)["MB/s"] > 0
+    assert cluster.running == list(IDS)
