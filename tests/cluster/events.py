@@ -21,7 +21,7 @@ from klamm.cluster.persistent_map import PersistentMap
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
 from klamm.config.rows import ResourceType
-from klamm.model.ids import TopicPartition
+from klamm.model.ids import NEVER_INTACT, IntactEpochs, TopicPartition
 
 from .model_store import ModelStore
 from .scenario import broker
@@ -75,9 +75,17 @@ class Events:
         """They register, also where they are registered already: that is a fast bounce."""
         for broker_id in broker_ids:
             last = self.image.known_epochs.get(broker_id, -1)
-            new = replace(broker(broker_id, self._racks.get(broker_id)), epoch=next(self._epochs))
-            self.registered[broker_id] = Registration(new, last if clean else -1)
+            self._register(broker_id, IntactEpochs(last, last) if clean else NEVER_INTACT)
         return self._brokers_changed()
+
+    def start_intact(self, broker_id, first, last):
+        """It registers, with the broker epochs since which it has lost nothing."""
+        self._register(broker_id, IntactEpochs(first, last))
+        return self._brokers_changed()
+
+    def _register(self, broker_id, intact_epochs):
+        new = replace(broker(broker_id, self._racks.get(broker_id)), epoch=next(self._epochs))
+        self.registered[broker_id] = Registration(new, intact_epochs)
 
     def fail(self, *broker_ids):
         for broker_id in broker_ids:

@@ -182,7 +182,7 @@ def test_a_broker_that_stops_cleanly_hands_over_and_is_seen_again(cluster):
     cluster.start_broker(leaving)
     agrees_on(cluster, [1, 2, 3])
     assert cluster.broker(leaving).node.broker_epoch > epoch
-    assert cluster.broker(leaving).node._clean_shutdown_epoch() == epoch
+    assert cluster.broker(leaving).node._intact_epochs().last == epoch
 
 
 def test_the_controller_itself_stops_cleanly(cluster):

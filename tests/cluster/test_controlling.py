@@ -60,8 +60,8 @@ class Scenario:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def register(self, broker_id, clean_shutdown_epoch=-1):
-        registration = Registration(broker(broker_id), clean_shutdown_epoch)
+    async def register(self, broker_id):
+        registration = Registration(broker(broker_id))
         path = layout.broker_path(broker_id)
         await self._outside.txn([Create(path, layout.encode_registration(registration))])
         return (await self.model.get(path)).created_rev

@@ -69,6 +69,27 @@ def test_a_broker_that_stopped_cleanly_is_trusted():
     assert events.partition().leader == 2
 
 
+def test_a_broker_that_registered_twice_before_a_controller_looked_is_trusted():
+    """Its session ended two times, and it lived on: it has lost nothing since the epoch that is known."""
+    events = Events(1, 2)
+    events.create("t", [1, 2])
+    known_epoch = events.image.known_epochs[2]
+    events.fail(1, 2)
+    events.start_intact(2, known_epoch, known_epoch + 10)
+    assert (events.partition().leader, events.partition().isr) == (2, (2,))
+    events.start(1, clean=False)
+    assert (events.partition().leader, events.partition().isr) == (2, (2,))
+
+
+def test_a_broker_with_the_files_of_an_earlier_epoch_is_not_trusted():
+    events = Events(1, 2)
+    events.create("t", [1, 2])
+    known_epoch = events.image.known_epochs[2]
+    events.fail(1, 2)
+    events.start_intact(2, 0, known_epoch - 1)
+    assert (events.partition().leader, events.partition().isr) == (NO_LEADER, (1,))
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_fast_bounce_is_a_failure_and_a_start(clean):
     events = Events(1, 2)

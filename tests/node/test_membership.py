@@ -12,6 +12,7 @@ from klamm.cluster.service import ClusterService
 from klamm.config.loading import BrokerConfig
 from klamm.coordination.store import State
 from klamm.coordination.watchdog import LoopWatchdog
+from klamm.model.ids import NEVER_INTACT, IntactEpochs
 from klamm.node import membership
 from klamm.node.membership import IdIsTaken, Membership
 from tests.cluster.model_sessions import SharedModel
@@ -48,10 +49,10 @@ class Member:
         assert self.membership.broker_epoch is None, "nothing may be obeyed in the epoch that is over"
         self.events.append("lost")
 
-    async def start(self, clean_shutdown_epoch=-1):
+    async def start(self, intact_epochs=NEVER_INTACT):
         store = await self.membership.open()
         await self.cluster.join(store, None, None)
-        await self.membership.register(self.broker, clean_shutdown_epoch)
+        await self.membership.register(self.broker, intact_epochs)
 
 
 def run(scenario):
@@ -72,10 +73,11 @@ async def registration_of(model, broker_id):
 def test_the_broker_epoch_is_the_revision_of_the_registration():
     async def scenario(model):
         member = Member(model)
-        await member.start(clean_shutdown_epoch=17)
+        await member.start(IntactEpochs(15, 17))
         registration, node = await registration_of(model, 1)
         assert member.events == [node.created_rev] and member.membership.broker_epoch == node.created_rev
-        assert registration.clean_shutdown_epoch == 17
+        assert registration.intact_epochs == IntactEpochs(15, 17)
+        assert member.membership.intact_epochs == IntactEpochs(15, node.created_rev)
         assert registration.broker.endpoints == member.broker.endpoints
         await until(lambda: member.cluster.controller is not None)
         assert member.cluster.controller.broker_id == 1
@@ -127,7 +129,12 @@ def test_a_broker_whose_session_ended_registers_again_as_one_that_stopped_cleanl
         await until(lambda: len(member.events) == 3)
         assert member.events[:2] == [epoch, "lost"] and member.events[2] > epoch
         registration, node = await registration_of(model, 1)
-        assert registration.clean_shutdown_epoch == epoch and node.created_rev == member.events[2]
+        assert registration.intact_epochs == (epoch, epoch) and node.created_rev == member.events[2]
+        await until(lambda: member.cluster.controller is not None)
+        member.store.go_to(State.EXPIRED)
+        await until(lambda: len(member.events) == 5)
+        registration, _ = await registration_of(model, 1)
+        assert registration.intact_epochs == (epoch, member.events[2]), "no controller may have seen the last"
         await until(lambda: member.cluster.controller is not None)
         await member.membership.close()
 

@@ -14,7 +14,7 @@ from tests.faulty_disk import replace_below
 from tests.storage.logs import NOW_MS, all_records, append
 
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import TopicPartition, new_topic_id
+from klamm.model.ids import IntactEpochs, TopicPartition, new_topic_id
 from klamm.storage.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets
 from klamm.storage.files import remove_tree
 from klamm.storage.log import Log
@@ -65,10 +65,11 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
         append(log, number + 1)
     host.dirs.logs[TopicPartition("with-dash", 3)].delete_records_before(2)
     host.dirs.write_high_watermarks({TopicPartition("with-dash", 1): 2})
-    host.dirs.close(broker_epoch=17)
+    host.dirs.close(intact_epochs=IntactEpochs(15, 17))
     assert json.loads((tmp_path / "a" / ".kafka_cleanshutdown").read_text()) == {
         "version": 0,
         "brokerEpoch": 17,
+        "intactSinceEpoch": 15,
     }
     logs = host.start().logs
     assert host.reports == []
@@ -76,7 +77,7 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     assert [log.topic_id for _, log in sorted(logs.items())] == ids
     assert logs[TopicPartition("with-dash", 3)].log_start_offset == 2
     assert host.dirs.high_watermark_of(TopicPartition("with-dash", 1)) == 2
-    assert host.dirs.directories[0].broker_epoch == 17
+    assert host.dirs.directories[0].intact_epochs == IntactEpochs(15, 17)
     assert not (tmp_path / "a" / ".kafka_cleanshutdown").exists()
 
 

@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote
 
 from klamm.cluster.image import ALL_BROKERS, BrokerImage, DeletedTopic, Endpoint, PartitionImage, TopicImage
 from klamm.coordination.store import Node, StoreError
-from klamm.model.ids import TopicId, topic_id_from_text, topic_id_text
+from klamm.model.ids import NEVER_INTACT, IntactEpochs, TopicId, topic_id_from_text, topic_id_text
 
 CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
@@ -217,11 +217,10 @@ def decode_deleted_topic(path: str, node: Node) -> DeletedTopic:
 
 
 class Registration(NamedTuple):
-    """What a broker's own node says. `clean_shutdown_epoch` is the broker epoch under which it last stopped
-    cleanly, -1 if it did not."""
+    """What a broker's own node says."""
 
     broker: BrokerImage
-    clean_shutdown_epoch: int = -1
+    intact_epochs: IntactEpochs = NEVER_INTACT
 
 
 def encode_registration(registration: Registration) -> bytes:
@@ -231,7 +230,7 @@ def encode_registration(registration: Registration) -> bytes:
             "version": 1,
             "endpoints": broker.endpoints,
             "rack": broker.rack,
-            "clean_shutdown_epoch": registration.clean_shutdown_epoch,
+            "intact_epochs": registration.intact_epochs,
         }
     )
 
@@ -245,7 +244,8 @@ def decode_registration(path: str, node: Node) -> Registration:
         }
         broker_id = int(path.rpartition("/")[2])
         broker = BrokerImage(broker_id, endpoints, value["rack"], node.created_rev)
-        return Registration(broker, int(value["clean_shutdown_epoch"]))
+        first, last = value["intact_epochs"]
+        return Registration(broker, IntactEpochs(int(first), int(last)))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(f"{path} does not describe a broker: {error!r}") from None
 

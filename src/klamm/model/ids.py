@@ -1,4 +1,4 @@
-"""What identifies a topic and a partition, and how a topic's id is made and written."""
+"""What identifies topics, partitions and registrations of brokers; how a topic's id is made and written."""
 
 from __future__ import annotations
 
@@ -21,6 +21,24 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class IntactEpochs(NamedTuple):
+    """The broker epochs since which a broker has lost no records, from `first` to `last`.
+
+    A broker has a new epoch whenever it registers: after a clean stop, and when its session had ended while
+    it lived on. Several may follow each other before a controller notices any. `NEVER_INTACT` if the broker
+    may have lost records since it was last registered.
+    """
+
+    first: int
+    last: int
+
+    def with_next(self, epoch: int) -> IntactEpochs:
+        return IntactEpochs(epoch if self == NEVER_INTACT else self.first, epoch)
+
+
+NEVER_INTACT = IntactEpochs(-1, -1)
 
 
 def new_topic_id() -> TopicId:

@@ -32,7 +32,7 @@ from klamm.coordination.sqlite import SqliteStore
 from klamm.coordination.store import Store, StoreError
 from klamm.groups.coordinator import GroupCoordinator
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import TopicPartition
+from klamm.model.ids import NEVER_INTACT, IntactEpochs, TopicPartition
 from klamm.node.clock import SystemClock
 from klamm.node.housekeeping import Housekeeping
 from klamm.node.limits import open_files_limit, raise_descriptor_limit
@@ -244,7 +244,7 @@ class BrokerNode:
 
         self.cluster.subscribe(look)
         try:
-            await membership.register(own, self._clean_shutdown_epoch())
+            await membership.register(own, self._intact_epochs())
         except IdIsTaken as error:
             raise CannotStart(str(error)) from None
         except StoreError as error:
@@ -255,13 +255,13 @@ class BrokerNode:
             task.cancel()
         self.cluster.view.subscribers.remove(look)
 
-    def _clean_shutdown_epoch(self) -> int:
-        """The broker epoch in which all logs were closed cleanly; -1 if they were not."""
+    def _intact_epochs(self) -> IntactEpochs:
+        """What the logs say, if all of them were closed cleanly."""
         epochs = {
-            directory.broker_epoch if directory.had_clean_shutdown else -1
+            directory.intact_epochs if directory.had_clean_shutdown else NEVER_INTACT
             for directory in self.log_dirs.directories
         }
-        return epochs.pop() if len(epochs) == 1 else -1
+        return epochs.pop() if len(epochs) == 1 else NEVER_INTACT
 
     async def _tell_broker(self, broker_id: int, request: Message) -> Any:
         assert self.peers is not None
@@ -373,10 +373,10 @@ class BrokerNode:
         await self._hand_over_leaders()
         await self._end_services()
         await self._housekeeping.write_checkpoints()
-        epoch = -1 if self.membership is None else self.membership.last_broker_epoch
-        if epoch < 0:  # it has not registered: what the logs said of the time before still holds
-            epoch = self._clean_shutdown_epoch()
-        await self.partitions.run_in_thread(lambda: self.log_dirs.close(broker_epoch=epoch))
+        epochs = NEVER_INTACT if self.membership is None else self.membership.intact_epochs
+        if epochs == NEVER_INTACT:  # it has not registered: what the logs said of the time before still holds
+            epochs = self._intact_epochs()
+        await self.partitions.run_in_thread(lambda: self.log_dirs.close(intact_epochs=epochs))
         await self._leave_cluster()
         self.partitions.shut_down()
 

@@ -3,7 +3,7 @@
 A broker is in the cluster for as long as its node `/brokers/ids/<id>` lives, which is as long as its session
 does. If the session ends while the broker lives on, others have been elected to lead what it led: so it stops
 all its replicas, opens a new session and registers again, in a new broker epoch. It has lost no records by
-that, so it counts as one that had stopped cleanly.
+that, so it counts as one that had stopped cleanly, also if no controller has noticed its last epochs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from klamm.cluster.layout import Registration
 from klamm.cluster.service import ClusterService
 from klamm.coordination.store import Create, NodeExists, NoNode, Store, StoreError
 from klamm.coordination.watchdog import Watchdog
+from klamm.model.ids import NEVER_INTACT, IntactEpochs
 
 logger = logging.getLogger("klamm.node")
 
@@ -60,8 +61,8 @@ class Membership:
         self._task: asyncio.Task[None] | None = None
         self.broker_epoch: int | None = None
         """None while this broker is not registered."""
-        self.last_broker_epoch = -1
-        """The epoch of the last registration, also if its session has ended."""
+        self.intact_epochs = NEVER_INTACT
+        """Up to the last registration, also if its session has ended."""
 
     async def open(self) -> Store:
         """Begin a session; raises a StoreError."""
@@ -70,10 +71,11 @@ class Membership:
         self._watchdog.start()
         return self._store
 
-    async def register(self, broker: BrokerImage, clean_shutdown_epoch: int) -> None:
+    async def register(self, broker: BrokerImage, intact_epochs: IntactEpochs) -> None:
         """Raises IdIsTaken or a StoreError. From here on this broker takes part in elections."""
         self._broker = broker
-        await self._register(Registration(broker, clean_shutdown_epoch))
+        self.intact_epochs = intact_epochs
+        await self._register(broker)
         self._task = asyncio.create_task(self._run(), name="klamm-membership")
 
     async def close(self) -> None:
@@ -85,7 +87,8 @@ class Membership:
         if self._store is not None:
             await self._store.close()
 
-    async def _register(self, registration: Registration) -> None:
+    async def _register(self, broker: BrokerImage) -> None:
+        registration = Registration(broker, self.intact_epochs)
         store = self._store
         assert store is not None
         path = layout.broker_path(self._node_id)
@@ -106,7 +109,8 @@ class Membership:
             node = await store.get(path)
         finally:
             watch.cancel()
-        self.broker_epoch = self.last_broker_epoch = node.created_rev
+        self.broker_epoch = node.created_rev
+        self.intact_epochs = self.intact_epochs.with_next(node.created_rev)
         self._on_registered(node.created_rev)
         logger.info("broker %d is registered in broker epoch %d", self._node_id, node.created_rev)
 
@@ -162,7 +166,7 @@ class Membership:
                 self._store = self._new_store()
                 await self._store.open()
                 self._cluster.use_store(self._store)
-                await self._register(Registration(self._broker, self.last_broker_epoch))
+                await self._register(self._broker)
                 return
             except (StoreError, IdIsTaken) as error:
                 logger.warning("broker %d cannot register again: %s", self._node_id, error)

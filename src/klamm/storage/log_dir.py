@@ -13,7 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from klamm.model.ids import TopicId, TopicPartition, new_topic_id, topic_id_text
+from klamm.model.ids import (
+    NEVER_INTACT,
+    IntactEpochs,
+    TopicId,
+    TopicPartition,
+    new_topic_id,
+    topic_id_text,
+)
 from klamm.storage.checkpoints import CLEAN_SHUTDOWN_FILE
 from klamm.storage.directory_names import DELETE_SUFFIX, parse_directory_name, parse_future_name
 from klamm.storage.files import read_small_file, sync_directory, write_atomically
@@ -43,8 +50,8 @@ class LogDir:
         self.path = path
         self.is_offline = False
         self.had_clean_shutdown = False
-        self.broker_epoch = -1
-        """The broker epoch in the marker of a clean shutdown."""
+        self.intact_epochs = NEVER_INTACT
+        """From the marker of a clean shutdown."""
         self.logs: dict[TopicPartition, Log] = {}
         self.futures: dict[TopicPartition, Log] = {}
         """Copies of logs that are being moved here from other directories."""
@@ -110,14 +117,17 @@ class LogDir:
         if data is None:
             return
         try:
-            self.broker_epoch = int(json.loads(data or b"{}").get("brokerEpoch", -1))
-        except (ValueError, AttributeError):
-            self.broker_epoch = -1
+            marker = json.loads(data or b"{}")
+            last = int(marker.get("brokerEpoch", NEVER_INTACT.last))
+            self.intact_epochs = IntactEpochs(int(marker.get("intactSinceEpoch", last)), last)
+        except (TypeError, ValueError, AttributeError):
+            self.intact_epochs = NEVER_INTACT
         os.unlink(self.file(CLEAN_SHUTDOWN_FILE))
         sync_directory(str(self.path))  # else a power cut could bring it back
 
-    def leave_clean_shutdown_marker(self, broker_epoch: int) -> None:
-        text = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
+    def leave_clean_shutdown_marker(self, intact_epochs: IntactEpochs) -> None:
+        first, last = intact_epochs
+        text = json.dumps({"version": 0, "brokerEpoch": last, "intactSinceEpoch": first})
         write_atomically(self.file(CLEAN_SHUTDOWN_FILE), text.encode())
 
     def partition_directories(self) -> Iterator[TopicPartition]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.model.ids import TopicId, TopicPartition
+from klamm.model.ids import NEVER_INTACT, IntactEpochs, TopicId, TopicPartition
 from klamm.storage.checkpoints import (
     HIGH_WATERMARK_FILE,
     LOG_START_FILE,
@@ -233,7 +233,7 @@ class LogDirs:
             self._report(f"{error}; going on without it")
             return {}
 
-    def close(self, *, clean: bool = True, broker_epoch: int = -1) -> None:
+    def close(self, *, clean: bool = True, intact_epochs: IntactEpochs = NEVER_INTACT) -> None:
         """Flush and close every log; if all went well, the next start needs no recovery."""
         for directory in self.online:
             try:
@@ -248,7 +248,7 @@ class LogDirs:
                 if clean:
                     self._write_checkpoints(directory)
                     if not directory.damaged:  # one was not recovered: the next start must try
-                        directory.leave_clean_shutdown_marker(broker_epoch)
+                        directory.leave_clean_shutdown_marker(intact_epochs)
             except (OSError, KafkaError) as error:
                 self._report(f"{directory.path} could not be closed cleanly: {error}")
         self.unlock()

@@ -76,12 +76,18 @@ def _restarted(image: ClusterImage, registered: Mapping[int, Registration]) -> _
         for broker_id, registration in registered.items()
         if image.known_epochs.get(broker_id) != registration.broker.epoch
     }
-    clean = {
+    unclean = {
         broker_id
         for broker_id in restarted
-        if registered[broker_id].clean_shutdown_epoch == image.known_epochs.get(broker_id)
+        if not _is_intact_since(registered[broker_id], image.known_epochs.get(broker_id))
     }
-    return _Restarted(restarted, restarted - clean)
+    return _Restarted(restarted, unclean)
+
+
+def _is_intact_since(registration: Registration, known_epoch: int | None) -> bool:
+    """Not above the last epoch either: a broker with the files of an earlier time lacks what came after."""
+    first, last = registration.intact_epochs
+    return known_epoch is not None and first <= known_epoch <= last
 
 
 def _without_failed(

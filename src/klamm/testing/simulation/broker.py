@@ -23,6 +23,7 @@ from klamm.cluster.view import TopicFailures
 from klamm.config.broker_config import BrokerConfig
 from klamm.coordination.store import StoreError
 from klamm.groups.coordinator import GroupCoordinator
+from klamm.model.ids import NEVER_INTACT
 from klamm.node.controller_link import ControllerLink
 from klamm.node.membership import IdIsTaken, Membership
 from klamm.protocol.messages.k04_leader_and_isr import LeaderAndIsrRequest
@@ -107,7 +108,7 @@ class SimulatedBroker(Node):
         self._server = store
         self._replica_class = replica_class
         self._chance = chance
-        self._clean_epoch = -1
+        self._marker = NEVER_INTACT
         """On disk: the broker epoch of the clean shutdown, until the next start."""
         self._member_count = 0
 
@@ -126,7 +127,7 @@ class SimulatedBroker(Node):
             for index, file in enumerate(self.files)
         ]
         self.partitions = SimulatedPartitions(self, self.replicas)
-        self._clean_shutdown_epoch, self._clean_epoch = self._clean_epoch, -1
+        self._intact_at_start, self._marker = self._marker, NEVER_INTACT
         self.groups: GroupCoordinator | None = None
         self.membership: Membership | None = None
         self._store: SimulatedStore | None = None
@@ -171,7 +172,7 @@ class SimulatedBroker(Node):
         )
         self.groups.start()
         own = BrokerImage(self.node_id, {"brokers": Endpoint(self.name, 0)})
-        await self.membership.register(own, self._clean_shutdown_epoch)
+        await self.membership.register(own, self._intact_at_start)
 
     def _new_unique_id(self) -> str:
         self._member_count += 1
@@ -206,8 +207,8 @@ class SimulatedBroker(Node):
         self.partitions.stop_fetching()
         for file in self.files:
             file.sync()
-        last_epoch = -1 if self.membership is None else self.membership.last_broker_epoch
-        self._clean_epoch = last_epoch if last_epoch >= 0 else self._clean_shutdown_epoch
+        epochs = NEVER_INTACT if self.membership is None else self.membership.intact_epochs
+        self._marker = self._intact_at_start if epochs == NEVER_INTACT else epochs
         self.cluster.on_resigned()
         if self.membership is not None:
             await self.membership.close()
