@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 ARGS ?=
 # Test files are shared out among this many processes, each with brokers of its own, one with Spark.
-WORKERS ?= 3
+WORKERS ?= 4
 PYTEST := .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The tests start hundreds of processes: each would compile Klamm anew where bytecode is not kept.

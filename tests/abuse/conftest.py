@@ -39,8 +39,12 @@ def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
 
 
 @pytest.fixture(scope="module")
-def neighbour(broker_process: BrokerProcess) -> Neighbour:
-    return Neighbour(broker_process.bootstrap)
+def neighbour(broker_process: BrokerProcess) -> Iterator[Neighbour]:
+    """Whoever uses it has its records checked at the end, if the broker is still there then."""
+    neighbour = Neighbour(broker_process.bootstrap)
+    yield neighbour
+    if broker_process.is_running:
+        neighbour.check_all()
 
 
 @pytest.fixture

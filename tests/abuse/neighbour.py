@@ -24,6 +24,8 @@ class Neighbour:
         self._topic = topic
         self._acknowledged: list[bytes] = []
         self._offsets: list[int] = []
+        self._checked_count = 0
+        """Records that were read again already."""
         self._stop = threading.Event()
         self._is_at_work = threading.Event()
         self._failure: BaseException | None = None
@@ -75,8 +77,20 @@ class Neighbour:
         assert value in bytes(data.records)
 
     def check(self) -> None:
-        """A new connection is served, and every acknowledged record is there, in order, once."""
+        """A new connection is served, and every record that was acknowledged since the last check is there,
+        in order, once."""
+        first = self._checked_count
         with WireConnection(self._bootstrap, client_id="neighbour") as connection:
             self.produce_and_fetch(connection)
-            assert values_of(read_all(connection, self._topic)) == self._acknowledged
+            self._check_from(connection, first)
+        self._checked_count = len(self._acknowledged)
+
+    def check_all(self) -> None:
+        """Every acknowledged record is there, in order, once."""
+        with WireConnection(self._bootstrap, client_id="neighbour") as connection:
+            self._check_from(connection, 0)
         assert all(earlier < later for earlier, later in itertools.pairwise(self._offsets))
+
+    def _check_from(self, connection: WireConnection, first: int) -> None:
+        offset = self._offsets[first] if first < len(self._offsets) else 0
+        assert values_of(read_all(connection, self._topic, offset=offset)) == self._acknowledged[first:]

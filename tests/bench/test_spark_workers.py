@@ -36,6 +36,7 @@ def full(broker: Any, klamm: klamm.testing.Broker) -> dict[str, object]:
     return {"bootstrap": klamm.bootstrap, "topic": "numbers", "rows": ROWS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sink", section.SINKS)
 def test_confluent_kafka_reads_every_row(full: dict[str, object], sink: str, tmp_path: Path) -> None:
     where = {"partition_count": PARTITION_COUNT, "sink": sink, "path": str(tmp_path / "table.parquet")}

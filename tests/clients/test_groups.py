@@ -107,6 +107,7 @@ def test_two_members_share_and_hand_over(
     )
 
 
+@pytest.mark.long
 @for_clients()
 def test_more_members_than_partitions(client: Client, group: Group, new_topic: NewTopic) -> None:
     topic = new_topic(2)
@@ -228,6 +229,7 @@ def test_only_empty_groups_are_deleted(client: AdminClient, group: Group, new_to
     assert refused.value.code == GROUP_ID_NOT_FOUND
 
 
+@pytest.mark.long
 @for_clients(DELETES_GROUP_OFFSETS, admin=True)
 def test_offsets_of_a_group_are_deleted(client: AdminClient, group: Group, new_topic: NewTopic) -> None:
     topic = new_topic(2)

@@ -14,6 +14,7 @@ from tests.docs.examples import Section, run_section, sections
 EXAMPLES = sections("docs/SPARK.md")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("section", EXAMPLES, ids=lambda section: section.name)
 def test_section(
     section: Section,

@@ -136,6 +136,7 @@ def test_streams_are_joined_with_tables_and_aggregated(
     assert counts["revenue"].rules == {"some revenue": 1}
 
 
+@pytest.mark.long
 def test_functions_of_the_project_reach_the_workers(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_functions_of_the_project_reach_the_workers(
     assert sorted(row["id"] for row in rows) == sorted("abcd" * 2)
 
 
+@pytest.mark.long
 def test_state_lives_over_restarts(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     with klamm.Admin(broker.bootstrap) as admin:
         admin.create_topic("stateful")
@@ -164,6 +166,7 @@ def test_state_lives_over_restarts(spark: SparkSession, broker: Broker, tmp_path
     assert [(row["customer"], row["n"]) for row in rows] == [("ann", 3)]
 
 
+@pytest.mark.long
 def test_a_schema_is_inferred_and_then_gains_fields(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_rule_that_must_hold_stops_the_query(spark: SparkSession, broker: Brok
     )
 
 
+@pytest.mark.long
 def test_a_look_sends_nothing(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     toml = '[project]\nname = "shop"\ndead_letters = "no.letters"\n'
     project = make_project(tmp_path, ORDERS, toml=toml, bootstrap=broker.bootstrap)

@@ -27,7 +27,7 @@ from klamm.protocol.schema import Message, Struct
 from tests.protocol.catalogue import VERSIONS
 from tests.protocol.strategies import messages
 
-EXAMPLES_PER_VERSION = 4
+EXAMPLES_PER_VERSION = 2
 
 NOT_IN_KIO = {
     **{

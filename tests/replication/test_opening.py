@@ -9,6 +9,7 @@ from klamm.records.compression import Codec
 from klamm.records.reader import StoredRecord, iter_records
 from klamm.replication.opening import MAX_RECORD_ERRORS, InvalidRecords, must_open, open_and_rewrite
 from klamm.storage.log_config import LogConfig
+from tests.long import cases
 from tests.replication.partitions import NOW_MS
 
 COMPACTED = LogConfig(cleanup_compact=True, cleanup_delete=False)
@@ -154,7 +155,9 @@ def bomb(codec: int, megabytes: int) -> bytearray:
     )
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize(
+    "codec", cases([Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD], lambda codec: codec is Codec.ZSTD)
+)
 def test_a_bomb_is_not_opened(codec: int) -> None:
     batch = bomb(codec, 300)
     with pytest.raises(KafkaError) as raised:

@@ -70,6 +70,7 @@ def make_log(directory: Path) -> Log:
     return log
 
 
+@pytest.mark.long
 def test_a_crash_before_any_file_operation_leaves_old_or_new(
     tmp_path: Path, crash_before: Callable[[int | None], None]
 ) -> None:

@@ -34,11 +34,11 @@ every_face = pytest.mark.parametrize("face_name", list(FACES))
 every_fault = pytest.mark.parametrize("fault", [*PROCESS_FAULTS, *FAULTS])
 
 A_FEW = [
-    pytest.param(fault, face, marks=pytest.mark.long if (number + turn) % 2 and fault != "kill" else ())
+    pytest.param(fault, face, marks=pytest.mark.long if (number + turn) % 2 else ())
     for number, fault in enumerate([*PROCESS_FAULTS, *FAULTS])
     for turn, face in enumerate(FACES)
 ]
-"""Both faces are killed; `make test` has the other faults hit them by turns, `make test-long` both."""
+"""`make test` has the faults hit the faces by turns, `make test-long` both."""
 
 
 @contextlib.contextmanager

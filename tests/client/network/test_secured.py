@@ -148,6 +148,7 @@ async def test_logins_are_renewed_while_requests_go_on(secured_kafka: SecuredKaf
         assert network.counters.requests_failed == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("early_renewals")
 async def test_tokens_are_renewed_while_requests_go_on(secured_kafka: SecuredKafka) -> None:
     """Each token is asked for anew, because it says that it is soon over."""

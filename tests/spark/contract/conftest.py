@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             parameters = item.callspec.params if hasattr(item, "callspec") else {}
             place = parameters.get("place", "klamm-on-klamm")
             needs_others = parameters.get("broker") == "apache_kafka" or "official" in item.fixturenames
-            if place not in (ON_KLAMM[0], ALIAS) or needs_others:
+            if place != ON_KLAMM[0] or needs_others:
                 item.add_marker(pytest.mark.long)
 
 
