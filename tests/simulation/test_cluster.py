@@ -11,7 +11,7 @@ from klamm.testing.simulation.cluster import Settings, SimulationFailed, simulat
 from klamm.testing.simulation.replica import Replica
 
 FIRST_SEED = int(os.environ.get("SEED", "1"))
-SEED_COUNT = 4
+SEED_COUNT = 3
 
 
 def test_a_cluster_under_faults_keeps_what_it_acknowledged_and_recovers() -> None:

@@ -79,6 +79,7 @@ def test_errors_reach_the_user(spark: SparkSession, klamm_bootstrap: str) -> Non
         read(spark, klamm_bootstrap, subscribe=missing).count()
 
 
+@pytest.mark.long
 def test_a_query_goes_on_from_its_checkpoint(
     spark: SparkSession, klamm_bootstrap: str, admin: klamm.Admin, tmp_path: Path
 ) -> None:
