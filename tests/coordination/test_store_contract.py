@@ -362,17 +362,23 @@ async def until_gone(store, path):
             return
 
 
-def test_thousands_of_reads_sent_at_once_are_fast(run):
+def test_reads_sent_at_once_take_less_than_one_after_the_other(run):
+    """They are answered in batches. CPU time, which does not pass while other processes run; and a ratio,
+    since how fast the machine is says nothing."""
+
     async def scenario(connect):
         store = await connect()
-        paths = [f"/{number}" for number in range(4000)]
+        paths = [f"/{number}" for number in range(1000)]
         await store.txn([Create(path, b"x" * 60) for path in paths])
         started = time.process_time()
+        for path in paths:
+            await store.get(path)
+        one_by_one = time.process_time() - started
+        started = time.process_time()
         nodes = await asyncio.gather(*(store.get(path) for path in paths))
-        seconds = time.process_time() - started  # which does not pass while other processes run
-        assert len(nodes) == 4000
-        # A generous bound for a slow machine; without answering in batches it takes several times as long.
-        assert seconds < 2.0, f"4,000 reads took {seconds:.2f} s"
+        at_once = time.process_time() - started
+        assert len(nodes) == len(paths)
+        assert at_once < one_by_one, f"{at_once:.2f} s, one after the other {one_by_one:.2f} s"
 
     run(scenario)
 
