@@ -44,6 +44,7 @@ from tests.abuse.raw import frame_of, open_socket, read_frame, read_to_end, size
 
 PARTITIONS = 1_000
 REQUEST_BYTES = 100_000
+"""In `make test`: several times as many elements as are handled at once. `make test-long` takes more."""
 LONG_REQUEST_BYTES = 1_000_000
 LARGEST_REQUEST_BYTES = 40 * 1024 * 1024
 

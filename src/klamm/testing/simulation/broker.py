@@ -109,7 +109,7 @@ class SimulatedBroker(Node):
         self._replica_class = replica_class
         self._chance = chance
         self._marker = NEVER_INTACT
-        """On disk: the broker epoch of the clean shutdown, until the next start."""
+        """On disk: the broker epochs in the marker of a clean shutdown, until the next start."""
         self._member_count = 0
 
     # ---- starting and stopping
