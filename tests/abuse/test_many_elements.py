@@ -7,6 +7,7 @@ neighbour is served meanwhile.
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -220,8 +221,11 @@ def produce(count: int) -> bytes:
     return header(ApiKey.PRODUCE, 3) + head + struct.pack(">ii", 0, -1) * count
 
 
-def fetch(count: int, session_epoch: int = -1) -> bytes:
-    head = struct.pack(">iiiibiiih1si", -1, 0, 0, 1_000_000, 0, 0, session_epoch, 1, 1, b"x", count)
+ON_DISK_ONLY = "y"
+
+
+def fetch(count: int, session_epoch: int = -1, topic: str = "x") -> bytes:
+    head = struct.pack(">iiiibiiih1si", -1, 0, 0, 1_000_000, 0, 0, session_epoch, 1, 1, topic.encode(), count)
     partitions = b"".join(struct.pack(">iqqi", index, 0, 0, 100) for index in range(count))
     return header(ApiKey.FETCH, 7) + head + partitions + struct.pack(">i", 0)
 
@@ -286,6 +290,24 @@ def test_first_batches_of_many_partitions(watched: Abused) -> None:
         )
     (topic,) = answer.responses
     assert [each.base_offset for each in topic.partition_responses] == [0] * FIRST_BATCHES
+
+
+def test_many_partitions_of_which_one_is_on_disk_only(watched: Abused, broker_process: BrokerProcess) -> None:
+    """A thread reads then, and the partitions are found for it on the loop."""
+    batch = build_batch(number_records([(None, b"x" * 1_000)], now_ms()))
+    data = [PartitionProduceData(index=0, records=batch)]
+    topics = [TopicProduceData(name=ON_DISK_ONLY, partition_data=data)]
+    with watched.connect() as connection:
+        create_topic(connection, ON_DISK_ONLY, partitions=1)
+        answer = connection.call(
+            ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=topics), NAMES_PRODUCE_VERSION
+        )
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    (log_file,) = broker_process.data_dir.glob(f"{ON_DISK_ONLY}-0/*.log")
+    with log_file.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    assert ask(watched, sized(fetch(MAX_REQUEST_ELEMENTS - 1, topic=ON_DISK_ONLY))) > len(batch)
 
 
 LONG_NAMES = 100

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 from klamm.apis.broker import Broker
 from klamm.apis.registry import ConnectionHandle
-from klamm.apis.steps import Steps, lazily, pieces_of
+from klamm.apis.steps import Steps, lazily, pieces_of, with_pauses
 from klamm.model.errors import ErrorCode
 from klamm.model.reply import Reply
 from klamm.protocol.messages.k01_fetch import (
@@ -291,12 +291,14 @@ class Fetch:
         self._must_block = True
         self._stop_waiting()
         assert self._reply is not None
-        ready = self._find_partitions(self.session.to_read())
+        ready = self.session.to_read()
         reading = self._new_reading(self._reply.reserve_files(len(ready)))
         asyncio.get_running_loop().create_task(self._read_in_thread(reading, ready))
 
     async def _read_in_thread(self, reading: Reading, ready: Sequence[FetchedPartition]) -> None:
         try:
+            async for fetched in with_pauses(ready):
+                fetched.find(self._find_partition)
             await self.broker.partitions.run_in_thread(reading.read_blocking, ready)
             answer = self._answer(reading)
         except Exception as error:
