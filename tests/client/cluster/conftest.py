@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.long)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def klamm_place() -> Iterator[Place]:
     config = {
         "group.initial.rebalance.delay.ms": 0,
@@ -60,8 +60,9 @@ def klamm_place() -> Iterator[Place]:
         yield Place("klamm", cluster, addresses)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Place]]:
+    """For this folder only: three idle nodes of Apache Kafka take a tenth of a core."""
     try:
         certificates = Certificates(tmp_path_factory.mktemp("certificates"))
         kafka = ApacheKafkaCluster(
@@ -87,7 +88,7 @@ def kafka_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
         }
 
 
-@pytest.fixture(params=["klamm", "kafka", "kafka-tls"], scope="session")
+@pytest.fixture(params=["klamm", "kafka", "kafka-tls"], scope="package")
 def shared_place(request: pytest.FixtureRequest) -> Place:
     if request.param == "klamm":
         found: Place = request.getfixturevalue("klamm_place")
