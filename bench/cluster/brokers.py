@@ -285,9 +285,14 @@ def wait_until_in_sync(cluster: Cluster, name: str, partition_count: int) -> Non
 
 
 def wait_for(
-    cluster: Cluster, name: str, broker_id: int, is_so: Callable[[list[wire.PartitionState]], bool]
+    cluster: Cluster,
+    name: str,
+    broker_id: int,
+    is_so: Callable[[list[wire.PartitionState]], bool],
+    *,
+    look_seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Until what a broker says of a topic is so."""
+    """Until what a broker says of a topic is so; it is asked every `look_seconds`."""
     deadline = time.monotonic() + READY_TIMEOUT_SECONDS
     with load.connect(cluster.ports[broker_id]) as connection:
         while not is_so(wire.read_metadata(load.exchange(connection, wire.metadata_request(name)))):
@@ -295,4 +300,4 @@ def wait_for(
                 raise BrokerFailed(
                     f"{name} is not in order after {READY_TIMEOUT_SECONDS} s on {cluster.name}"
                 )
-            time.sleep(LOOK_SECONDS)
+            time.sleep(look_seconds)

@@ -22,7 +22,8 @@ from klamm.node.peers import REPLICATION, Peers
 from klamm.records.batch import parse_header
 from klamm.records.builder import build_batch, number_records
 from klamm.replication.context import ReplicationContext
-from klamm.replication.fetcher import Fetchers, FetchSettings
+from klamm.replication.fetcher import FetchSettings
+from klamm.replication.fetchers import KEEPING_UP, Fetchers
 from klamm.replication.isr import IsrChange
 from klamm.replication.partition import Partition
 from klamm.replication.partitions import Partitions, TopicSettings
@@ -114,6 +115,8 @@ class FollowerSide(Replica):
 
     def __init__(self, directory: Path, leader_port: int, *, max_wait_ms: int = 20) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.lanes: set[int] = set()
+        """Those that were used."""
         self.log_dirs = LogDirs([directory], now_ms=lambda: NOW_MS, report=lambda line: None)
         config = BrokerConfig({"log.dirs": str(directory), "listeners": "PLAINTEXT://127.0.0.1:0"})
         leader = BrokerImage(LEADER, {"PLAINTEXT": Endpoint("127.0.0.1", leader_port)})
@@ -131,9 +134,10 @@ class FollowerSide(Replica):
         )
         super().__init__(FOLLOWER, partitions)
 
-    async def connect(self, broker_id: int) -> BrokerConnection:
-        """The connection that the fetcher uses."""
-        return await self.peers.connect(broker_id, REPLICATION)
+    async def connect(self, broker_id: int, lane: int = KEEPING_UP) -> BrokerConnection:
+        """The connection that a fetcher uses."""
+        self.lanes.add(lane)
+        return await self.peers.connect(broker_id, f"{REPLICATION}-{lane}")
 
     async def stop(self) -> None:
         await self.fetchers.shut_down()

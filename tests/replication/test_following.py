@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 from klamm.cluster.image import PartitionImage, TopicImage, difference, image_of_topics
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId
+from klamm.replication.fetchers import LANES_BEHIND
 from klamm.replication.partition import Partition
+from klamm.server.connection import SO_BUF_LOCK
 from klamm.storage.replicated import check_batches
 from klamm.testing.broker import Broker
 from tests.replication.following import BOTH, FOLLOWER, LEADER, FollowerSide, LeaderSide, topic_id_of
@@ -70,6 +73,44 @@ async def test_a_follower_catches_up_and_keeps_up(leader: LeaderSide, follower: 
         leader.append("copied", chance.randbytes(1000))
     await until_same(leader, follower, "copied")
     assert leader.partition("copied").high_watermark == 105, seed
+
+
+async def test_partitions_that_are_far_behind_are_fetched_over_connections_of_their_own(
+    leader: LeaderSide, follower: FollowerSide
+) -> None:
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    names = [f"behind-{number}" for number in range(LANES_BEHIND + 2)]
+    alone = led_by(LEADER, 1, (LEADER,))
+    for name in names:
+        leader.take(name, alone)
+        for _ in range(40):
+            leader.append(name, chance.randbytes(100_000))
+    for name in names:
+        await follower.take(name, alone)
+    for name in names:
+        await until_same(leader, follower, name)
+    assert follower.lanes == set(range(1 + LANES_BEHIND)), seed
+    for name in names:
+        leader.append(name, b"and on")
+        await until_same(leader, follower, name)
+
+
+async def test_what_is_sent_to_a_follower_may_fill_a_larger_buffer(
+    leader: LeaderSide, follower: FollowerSide
+) -> None:
+    node = leader.broker.node
+    assert node is not None
+    before = set(node._server._connections)
+    leader.take("wide", led_by(LEADER, 1))
+    await follower.take("wide", led_by(LEADER, 1))
+    leader.append("wide", b"a")
+    await until_same(leader, follower, "wide")
+    with socket.create_connection(("127.0.0.1", leader.port)):
+        await until(lambda: len(node._server._connections) == len(before) + 2)
+        made = set(node._server._connections) - before
+        has_fixed_size = [each._socket.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) & 1 for each in made]
+    assert sorted(has_fixed_size) == [0, 1], "the client's has the size that is configured"
 
 
 async def test_a_follower_that_has_caught_up_asks_to_join_the_isr(

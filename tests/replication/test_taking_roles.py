@@ -22,7 +22,7 @@ from klamm.cluster.image import (
 )
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
-from klamm.replication.fetcher import FollowedPartition
+from klamm.replication.followed import FollowedPartition
 from klamm.storage.files import LogDirFailure
 from tests.replication.following import BOTH, FOLLOWER, LEADER, FollowerSide, topic_id_of
 from tests.replication.partitions import NOW_MS

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.faulty_disk import replace_below
 from tests.storage.logs import NOW_MS, Harness, all_batches, all_records, append, read, split_batches
 
 from klamm.model.errors import ErrorCode, KafkaError
-from klamm.records.batch import CorruptBatch, parse_header
+from klamm.records.batch import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, CorruptBatch, parse_header
 from klamm.storage.log import Log
-from klamm.storage.segments.segment import LOG_SUFFIX
+from klamm.storage.log_config import LogConfig
+from klamm.storage.replicated import Run, _Filling, divide
+from klamm.storage.segments.segment import LOG_SUFFIX, Segment
 from klamm.storage.verify import verify_log_directory
 
 SMALL = {"segment_bytes": 1000, "index_interval_bytes": 200, "retention_ms": -1}
@@ -181,6 +186,45 @@ class TestAppending:
         catch_up(follower, leader)
         assert all_batches(follower.log) == all_batches(leader.log)
         check_files(follower)
+
+
+def header_of(base_offset: int, size: int, max_timestamp: int) -> BatchHeader:
+    return parse_header(bytes(HEADER_SIZE))._replace(
+        base_offset=base_offset, batch_length=size - LOG_OVERHEAD, max_timestamp=max_timestamp
+    )
+
+
+@settings(max_examples=300)
+@given(
+    batches=st.lists(
+        st.tuples(st.sampled_from([201, 100]), st.sampled_from([1000, 1100, 1101])), min_size=1, max_size=4
+    ),
+    size=st.sampled_from([1, 0, 397, 398, 598, 599, 799, 800]),
+    entries=st.sampled_from([11, 10, 9, 3]),
+    since_index=st.sampled_from([201, 200]),
+    offset=st.sampled_from([10, 2**31 - 2]),
+)
+def test_one_look_at_all_batches_says_the_same_as_one_look_at_each(
+    batches: list[tuple[int, int]], size: int, entries: int, since_index: int, offset: int
+) -> None:
+    config = LogConfig(segment_bytes=1000, segment_ms=100, index_interval_bytes=200, segment_index_bytes=144)
+    active = SimpleNamespace(
+        base_offset=0,
+        size=size,
+        first_timestamp=1000,
+        bytes_since_index=since_index,
+        offset_index=[None] * entries,
+        time_index=[],
+    )
+    headers = [header_of(offset + place, *batch) for place, batch in enumerate(batches)]
+
+    def divided() -> list[Run]:
+        return divide(headers, cast(Segment, active), offset, config, 0, lambda base_offset: 0)
+
+    at_once = divided()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Filling, "has_room_for_all", lambda *args: False)
+        assert at_once == divided()
 
 
 def fail_from(harness: Harness, monkeypatch: pytest.MonkeyPatch, name: str, nth: int) -> None:

@@ -117,6 +117,8 @@ def _session_of(
         )
     sessions.remove(message.session_id)
     if message.session_epoch == INITIAL_EPOCH:
+        if options.replica_id >= 0:
+            request.connection.let_send_buffer_grow()  # a whole answer, so that it is sent at one go
         session = sessions.create(
             request.connection, positions, uses_topic_ids=uses_topic_ids, replica_id=options.replica_id
         )

@@ -37,6 +37,9 @@ class _ClientElsewhere:
     def on_close(self, callback: Callable[[], None]) -> None:
         """What is forwarded is done whole, also if the client leaves."""
 
+    def let_send_buffer_grow(self) -> None:
+        """Fetches are not forwarded."""
+
 
 class _NoReply:
     """In place of a reply: what is forwarded is answered by what its handler returns."""

@@ -82,6 +82,9 @@ class ConnectionHandle(Protocol):
     def on_close(self, callback: Callable[[], None]) -> None:
         """Have `callback` called once, when the connection is gone."""
 
+    def let_send_buffer_grow(self) -> None:
+        """Let the kernel take more than socket.send.buffer.bytes, as far as the peer keeps up."""
+
 
 _NO_FRAME = memoryview(b"")
 

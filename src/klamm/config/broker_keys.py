@@ -105,7 +105,7 @@ _NETWORK_ROWS = [
         102_400,
         "SO_SNDBUF of connections; -1 lets the operating system choose and adapt it. A small buffer is fast "
         "in a local network, because its data stays in the processor's cache. Raise it for connections with "
-        "high latency.",
+        "high latency. Those of followers may grow beyond it.",
         Importance.HIGH,
         minimum=1,
         also_allowed=(-1,),

@@ -71,14 +71,16 @@ CLUSTER_ROWS = [
         "replica.fetch.max.bytes",
         ConfigType.INT,
         1_048_576,
-        "The most bytes that a follower fetches of one partition at once; a larger batch comes whole.",
+        "The most bytes that a follower fetches of one partition at once; a larger batch comes whole. Of a "
+        "partition that is far behind, a third of replica.fetch.response.max.bytes if that is more.",
         minimum=0,
     ),
     ConfigRow(
         "replica.fetch.response.max.bytes",
         ConfigType.INT,
         10_485_760,
-        "The most bytes that a follower fetches at once.",
+        "The most bytes that a follower fetches at once. What is far behind is fetched by three requests at "
+        "a time, which share it.",
         minimum=0,
     ),
     ConfigRow(

@@ -24,7 +24,7 @@ _NO_EFFECT = {
     "queues": "the broker has no request queue: it handles a request when it has read it",
     "quorum": "the broker keeps the metadata in its own store; there is no quorum of controllers",
     "quotas": "quotas and rate limits are not built yet",
-    "replication": "a follower fetches over one connection for each leader",
+    "replication": "a follower fetches over one connection for each leader, and three for what is behind",
     "threads": "a broker has one event loop and a fixed number of threads for the disk",
     "tiered-storage": "tiered storage is not built",
     "transactions": "transactions are not built yet, and a client that asks for one is refused",

@@ -12,7 +12,8 @@ from klamm.config.loading import BrokerConfig
 from klamm.node.controller_link import ControllerLink
 from klamm.node.peers import REPLICATION, Peers
 from klamm.replication.context import ReplicationContext
-from klamm.replication.fetcher import Fetchers, FetchSettings
+from klamm.replication.fetcher import FetchSettings
+from klamm.replication.fetchers import Fetchers
 from klamm.replication.isr_requests import IsrRequests
 from klamm.replication.partitions import Partitions
 
@@ -66,8 +67,8 @@ class Replication:
             await asyncio.sleep(self._config().int_("replica.lag.time.max.ms") / 2000)
             self._partitions().check_lag()
 
-    async def _connect(self, leader_id: int) -> BrokerConnection:
-        return await self._peers.connect(leader_id, REPLICATION)
+    async def _connect(self, leader_id: int, lane: int) -> BrokerConnection:
+        return await self._peers.connect(leader_id, f"{REPLICATION}-{lane}")
 
     def _fetch_settings(self) -> FetchSettings:
         config = self._config()

@@ -1,14 +1,14 @@
-"""Followers fetch: one task and one connection for each broker that leads partitions which are followed here.
+"""A fetcher copies partitions from the broker that leads them: one task, one connection.
 
 A `LeaderFetcher` sends one Fetch request after the other. Each names what changed in its session
 (`leader_session.py`), and waits at the leader until there are records. When partitions are added meanwhile, a
 second request follows at once, upon which the leader answers the first. What an answer says is decided by the
-follower of each partition (`follower.py`); its records are written as they came. Small answers are written by
-the event loop, as produced batches are; large ones, and truncations, by a thread.
+follower of each partition (`follower.py`); its records are written as they came, by the event loop or by a
+thread (`fetched_writes.py`).
 
 Invariants:
-* A partition belongs to at most one fetcher. `Fetchers.unfollow` returns when what was fetched of it is
-  written and settled: only then may the partition get another role.
+* `remove` returns when what was fetched of a partition is written and settled: only then may the partition
+  get another role.
 * No error ends a fetcher: it pauses, and begins anew. A partition with an error is left out for a pause; the
   others go on. So is one that is throttled, until its rate allows more.
 * While there is nothing to fetch, nothing is sent.
@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from klamm.client.errors import BrokerError, ClientError
 from klamm.client.network.connection import BrokerConnection
@@ -35,15 +35,12 @@ from klamm.protocol.messages.k01_fetch import (
     PartitionData,
     ReplicaState,
 )
-from klamm.replication.follower import Action, Do, FetchPosition
+from klamm.replication.fetched_writes import FetchedWrite, FetchedWriter, RunInThread
+from klamm.replication.followed import FollowedPartition
+from klamm.replication.follower import Do
 from klamm.replication.leader_session import INITIAL_EPOCH, Key, LeaderSession, NextRequest
 
 logger = logging.getLogger("klamm.replication")
-
-WRITTEN_AT_ONCE_BYTES = 1024 * 1024
-"""Answers up to this size are written by the event loop, as produced batches are: waking a thread takes more
-time, and every acknowledgement with acks=all waits for it. Measured under load with batches of 400 KB: a
-seventh less CPU time of the brokers than with threads from 128 KB on."""
 
 RECONNECT_PAUSE_S = 0.05
 """Before the next attempt to reach a leader; the connection pool makes the pause longer by itself."""
@@ -56,35 +53,6 @@ do all writes with acks=all."""
 MOST_IN_FLIGHT = 2
 """Requests that may be under way on a connection: one that waits for records, and one that makes the leader
 answer it."""
-
-
-class FollowedPartition(Protocol):
-    """What a fetcher does to a partition."""
-
-    @property
-    def key(self) -> Key: ...
-
-    @property
-    def writes_slowly(self) -> bool:
-        """True if a thread is to write what is fetched, however little it is."""
-
-    @property
-    def is_throttled_follower(self) -> bool:
-        """True if `pause_s` is to be asked after each answer."""
-
-    def pause_s(self, data: PartitionData) -> float:
-        """How long nothing is fetched after this answer, because replication is throttled."""
-
-    def next_fetch(self) -> FetchPosition | None: ...
-
-    def on_fetched(self, asked: FetchPosition, data: PartitionData) -> Action:
-        """Decide what to do with an answer."""
-
-    def write_fetched(self, action: Action, data: PartitionData) -> None:
-        """Do it to the log; runs in a thread if it is large."""
-
-    def settle_fetched(self, action: Action, data: PartitionData) -> None:
-        """Take over the leader's high watermark and log start, once the log is written."""
 
 
 class FetchSettings(NamedTuple):
@@ -100,23 +68,26 @@ class FetchSettings(NamedTuple):
     """How long a leader may take to answer before the connection counts as dead."""
 
 
-Connect = Callable[[int], Awaitable[BrokerConnection]]
 Settings = Callable[[], FetchSettings]
-RunInThread = Callable[[Callable[[], None]], Awaitable[None]]
-
-Writes = list[tuple[FollowedPartition, Action, PartitionData]]
 
 
 class LeaderFetcher:
-    """Fetches the partitions that one broker leads."""
+    """Fetches partitions that one broker leads, over one connection."""
 
     def __init__(
-        self, leader_id: int, connect: Connect, settings: Settings, run_in_thread: RunInThread
+        self,
+        leader_id: int,
+        connect: Callable[[], Awaitable[BrokerConnection]],
+        settings: Settings,
+        run_in_thread: RunInThread,
+        on_fetched: Callable[[LeaderFetcher, FollowedPartition, PartitionData], None],
     ) -> None:
-        self._leader_id = leader_id
+        """`on_fetched` is called when an answer is written and settled, and nothing else is under way. It may
+        release the partition."""
+        self.leader_id = leader_id
         self._connect = connect
         self._settings = settings
-        self._run_in_thread = run_in_thread
+        self._on_fetched = on_fetched
         self._session = LeaderSession()
         self._partitions: dict[Key, FollowedPartition] = {}
         self._has_work = asyncio.Event()
@@ -125,9 +96,11 @@ class LeaderFetcher:
         self._last_problem = ""
         self._error_pauses: dict[Key, float] = {}
         """How long each partition that had an error is left out after the next one."""
-        self._writing: asyncio.Future[None] | None = None
-        """Pending while an answer is being written by a thread."""
+        self._writer = FetchedWriter(run_in_thread)
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"klamm-fetch-from-{leader_id}")
+
+    def __len__(self) -> int:
+        return len(self._partitions)
 
     def add(self, partitions: Iterable[FollowedPartition]) -> None:
         for partition in partitions:
@@ -150,20 +123,22 @@ class LeaderFetcher:
     async def remove(self, partitions: Iterable[FollowedPartition]) -> None:
         """Returns when what was fetched of these partitions is written and settled."""
         for partition in partitions:
-            if self._partitions.get(partition.key) is partition:
-                del self._partitions[partition.key]
-                self._error_pauses.pop(partition.key, None)
-                self._session.remove(partition.key)
-        if self._writing is not None:
-            await asyncio.shield(self._writing)
+            self.release(partition)
+        await self._writer.until_written()
+
+    def release(self, partition: FollowedPartition) -> None:
+        """Fetch nothing more of this partition. What was fetched of it may still be written."""
+        if self._partitions.get(partition.key) is partition:
+            del self._partitions[partition.key]
+            self._error_pauses.pop(partition.key, None)
+            self._session.remove(partition.key)
 
     async def stop(self) -> None:
         self._partitions.clear()  # so that no pause ends in a request
         self._connection = None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        if self._writing is not None:
-            await asyncio.shield(self._writing)
+        await self._writer.until_written()
 
     async def _run(self) -> None:
         while True:
@@ -171,15 +146,15 @@ class LeaderFetcher:
                 self._has_work.clear()
                 await self._has_work.wait()
             try:
-                self._connection = await self._connect(self._leader_id)
+                self._connection = await self._connect()
                 await self._fetch(self._connection)
             except (ClientError, KafkaError) as error:
                 if str(error) != self._last_problem:
                     self._last_problem = str(error)
-                    logger.warning("cannot fetch from broker %d: %s", self._leader_id, error)
+                    logger.warning("cannot fetch from broker %d: %s", self.leader_id, error)
                 await self._begin_anew()
             except Exception:
-                logger.exception("cannot fetch from broker %d", self._leader_id)
+                logger.exception("cannot fetch from broker %d", self.leader_id)
                 await self._begin_anew()
 
     async def _begin_anew(self) -> None:
@@ -217,9 +192,7 @@ class LeaderFetcher:
         self._in_flight.append((asked, answering))
 
     async def _take(self, asked: NextRequest, answer: FetchResponse, pause_s: float) -> None:
-        writes: Writes = []
-        needs_thread = False
-        byte_count = 0
+        writes: list[FetchedWrite] = []
         for topic in answer.responses:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
@@ -230,9 +203,7 @@ class LeaderFetcher:
                 if action.do is not Do.RETRY_LATER:
                     self._error_pauses.pop(key, None)
                 if action.do in _WRITES:
-                    writes.append((partition, action, data))
-                    needs_thread = needs_thread or action.do is not Do.APPEND or partition.writes_slowly
-                    byte_count += len(data.records) if data.records else 0
+                    writes.append(FetchedWrite(partition, action, data))
                 elif action.do is Do.RETRY_LATER:
                     self._pause(partition, self._error_pause_s(key, pause_s))
                 elif action.do is Do.WAIT_FOR_EPOCH:
@@ -241,24 +212,9 @@ class LeaderFetcher:
                     # The leader would send the same again. The next request names where the partition is
                     # now, or forgets it.
                     self._session.touch((key,))
-        if needs_thread or byte_count > WRITTEN_AT_ONCE_BYTES:
-            self._writing = asyncio.ensure_future(self._write_in_thread(writes, pause_s))
-            # It is finished even if this task is cancelled meanwhile.
-            await asyncio.shield(self._writing)
-        else:
-            self._settle(writes, _write(writes), pause_s)
+        await self._writer.write(writes, lambda piece, failed: self._settle(piece, failed, pause_s))
 
-    async def _write_in_thread(self, writes: Writes, pause_s: float) -> None:
-        failed = {partition.key for partition, _, _ in writes}
-        try:
-            await self._run_in_thread(lambda: failed.intersection_update(_write(writes)))
-        except Exception:
-            logger.exception("what was fetched from broker %d cannot be written", self._leader_id)
-        finally:
-            self._settle(writes, failed, pause_s)
-            self._writing = None
-
-    def _settle(self, writes: Writes, failed: set[Key], pause_s: float) -> None:
+    def _settle(self, writes: Sequence[FetchedWrite], failed: set[Key], pause_s: float) -> None:
         """The logs are written, also of partitions that were removed meanwhile."""
         for partition, action, data in writes:
             is_fetched = self._partitions.get(partition.key) is partition
@@ -274,6 +230,8 @@ class LeaderFetcher:
                 self._pause(partition, throttled_s)
             elif is_fetched:
                 self._session.touch((partition.key,))
+                if not self._in_flight:
+                    self._on_fetched(self, partition, data)
 
     def _error_pause_s(self, key: Key, longest_s: float) -> float:
         pause_s = min(self._error_pauses.get(key, FIRST_ERROR_PAUSE_S), longest_s)
@@ -298,21 +256,6 @@ def _look_at_error(answering: asyncio.Future[FetchResponse]) -> None:
 
 
 _WRITES = (Do.APPEND, Do.TRUNCATE, Do.START_AT)
-
-
-def _write(writes: Writes) -> set[Key]:
-    """Change the logs; returns the partitions whose log could not be changed."""
-    failed: set[Key] = set()
-    for partition, action, data in writes:
-        try:
-            partition.write_fetched(action, data)
-        except (KafkaError, OSError) as error:
-            logger.error("what was fetched cannot be written: %s", error)
-            failed.add(partition.key)
-        except Exception:
-            logger.exception("what was fetched of partition %s cannot be written", partition.key)
-            failed.add(partition.key)
-    return failed
 
 
 def _request(settings: FetchSettings, asked: NextRequest) -> FetchRequest:
@@ -344,46 +287,3 @@ def _request(settings: FetchSettings, asked: NextRequest) -> FetchRequest:
         topics=list(topics.values()),
         forgotten_topics_data=list(forgotten.values()),
     )
-
-
-class Fetchers:
-    """All fetchers of a broker, by the broker that they fetch from."""
-
-    def __init__(self, connect: Connect, settings: Settings, run_in_thread: RunInThread) -> None:
-        self._connect = connect
-        self._settings = settings
-        self._run_in_thread = run_in_thread
-        self._fetchers: dict[int, LeaderFetcher] = {}
-        self._leaders: dict[FollowedPartition, int] = {}
-
-    def __contains__(self, partition: FollowedPartition) -> bool:
-        """True if the partition is fetched."""
-        return partition in self._leaders
-
-    def follow(self, leader_id: int, partitions: Iterable[FollowedPartition]) -> None:
-        """Fetch these partitions, which nobody fetches now, from `leader_id`."""
-        fetcher = self._fetchers.get(leader_id)
-        if fetcher is None:
-            fetcher = self._fetchers[leader_id] = LeaderFetcher(
-                leader_id, self._connect, self._settings, self._run_in_thread
-            )
-        chosen = list(partitions)
-        for partition in chosen:
-            assert partition not in self._leaders, f"{partition.key} is fetched already"
-            self._leaders[partition] = leader_id
-        fetcher.add(chosen)
-
-    async def unfollow(self, partitions: Iterable[FollowedPartition]) -> None:
-        """Stop fetching these partitions; returns when nothing of them is being written any more."""
-        by_leader: dict[int, list[FollowedPartition]] = {}
-        for partition in partitions:
-            leader_id = self._leaders.pop(partition, None)
-            if leader_id is not None:
-                by_leader.setdefault(leader_id, []).append(partition)
-        for leader_id, chosen in by_leader.items():
-            await self._fetchers[leader_id].remove(chosen)
-
-    async def shut_down(self) -> None:
-        await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
-        self._fetchers.clear()
-        self._leaders.clear()

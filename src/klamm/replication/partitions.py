@@ -32,7 +32,7 @@ from klamm.storage.log_config import LogConfig
 from klamm.storage.log_dirs import LogDirs, Truncated
 
 if TYPE_CHECKING:
-    from klamm.replication.fetcher import Fetchers
+    from klamm.replication.fetchers import Fetchers
 
 logger = logging.getLogger("klamm.replication")
 

@@ -55,6 +55,9 @@ CONNECTION_TURN_LIMIT_S = 0.01
 SHORT_FRAME_BYTES = 1024
 """The clock is read after every pipelined request that is longer, else whenever answers are sent."""
 
+SO_BUF_LOCK = 72
+"""Whether the sizes of a socket's buffers are fixed because somebody has set them. Not in `socket` yet."""
+
 MAX_READS_AT_ONCE = 64
 """Reads of one connection in an iteration of the loop: enough to empty the largest buffer of a socket."""
 
@@ -146,6 +149,10 @@ class Connection:
 
     def on_close(self, callback: Callable[[], None]) -> None:
         self._close_callbacks.append(callback)
+
+    def let_send_buffer_grow(self) -> None:
+        with contextlib.suppress(OSError):  # before Linux 5.14
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, 0)
 
     @property
     def files_left(self) -> int:

@@ -1,0 +1,139 @@
+"""Writes what a follower has fetched: in pieces on the event loop, or in a thread.
+
+The event loop writes as it does for produces. To hand megabytes to a thread takes longer: the loop goes on
+receiving meanwhile, and both want the interpreter after each call of the kernel. A thread writes what the
+loop must not wait for: truncations, logs that are flushed by themselves, batches that are large by
+themselves, and everything for a while after a write that was slow, because the kernel makes writers wait for
+a disk that is behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from klamm.model.errors import KafkaError
+from klamm.protocol.messages.k01_fetch import PartitionData
+from klamm.replication.followed import FollowedPartition
+from klamm.replication.follower import Action, Do
+from klamm.replication.leader_session import Key
+
+logger = logging.getLogger("klamm.replication")
+
+WRITTEN_AT_ONCE_BYTES = 4 * 1024 * 1024
+"""The event loop writes no more without a pause: two milliseconds, if memory is there."""
+
+SLOW_WRITE_S = 0.02
+SLOW_FOR_S = 1.0
+"""After a piece that took the event loop longer than SLOW_WRITE_S, a thread writes for this long."""
+
+
+class FetchedWrite(NamedTuple):
+    """What is to be done to one partition after an answer."""
+
+    partition: FollowedPartition
+    action: Action
+    data: PartitionData
+
+    @property
+    def size(self) -> int:
+        return len(self.data.records) if self.data.records else 0
+
+    @property
+    def needs_thread(self) -> bool:
+        return (
+            self.action.do is not Do.APPEND
+            or self.partition.writes_slowly
+            or self.size > WRITTEN_AT_ONCE_BYTES
+        )
+
+
+RunInThread = Callable[[Callable[[], None]], Awaitable[None]]
+OnWritten = Callable[[Sequence[FetchedWrite], set[Key]], None]
+"""Is told what was written, and of which partitions that failed."""
+
+
+class FetchedWriter:
+    """Writes one answer at a time."""
+
+    def __init__(self, run_in_thread: RunInThread) -> None:
+        self._run_in_thread = run_in_thread
+        self._slow_until_s = 0.0
+        self._writing: asyncio.Future[None] | None = None
+        """Pending while an answer is written that takes more than one piece, or a thread."""
+
+    async def write(self, writes: Sequence[FetchedWrite], on_written: OnWritten) -> None:
+        """`on_written` is called as soon as each piece is written, also if the caller is cancelled."""
+        pieces = list(_pieces(writes))
+        if len(pieces) == 1 and not self._needs_thread(pieces[0]):
+            on_written(pieces[0], self._write_at_once(pieces[0]))
+        elif pieces:
+            self._writing = asyncio.ensure_future(self._write_pieces(pieces, on_written))
+            await asyncio.shield(self._writing)
+
+    async def until_written(self) -> None:
+        """Returns when nothing is being written."""
+        if self._writing is not None:
+            await asyncio.shield(self._writing)
+
+    async def _write_pieces(self, pieces: list[list[FetchedWrite]], on_written: OnWritten) -> None:
+        try:
+            for piece in pieces:
+                if self._needs_thread(piece):
+                    on_written(piece, await self._write_in_thread(piece))
+                else:
+                    on_written(piece, self._write_at_once(piece))
+                    await asyncio.sleep(0)
+        finally:
+            self._writing = None
+
+    def _needs_thread(self, piece: list[FetchedWrite]) -> bool:
+        return time.monotonic() < self._slow_until_s or any(write.needs_thread for write in piece)
+
+    def _write_at_once(self, piece: list[FetchedWrite]) -> set[Key]:
+        began_s = time.monotonic()
+        failed = _write(piece)
+        now_s = time.monotonic()
+        if now_s - began_s > SLOW_WRITE_S:
+            self._slow_until_s = now_s + SLOW_FOR_S
+        return failed
+
+    async def _write_in_thread(self, piece: list[FetchedWrite]) -> set[Key]:
+        failed = {write.partition.key for write in piece}
+        try:
+            await self._run_in_thread(lambda: failed.intersection_update(_write(piece)))
+        except Exception:
+            logger.exception("what was fetched cannot be written")
+        return failed
+
+
+def _pieces(writes: Sequence[FetchedWrite]) -> Iterator[list[FetchedWrite]]:
+    """In order, each of at most WRITTEN_AT_ONCE_BYTES, or of one write that is larger."""
+    piece: list[FetchedWrite] = []
+    byte_count = 0
+    for write in writes:
+        if piece and byte_count + write.size > WRITTEN_AT_ONCE_BYTES:
+            yield piece
+            piece, byte_count = [], 0
+        piece.append(write)
+        byte_count += write.size
+    if piece:
+        yield piece
+
+
+def _write(piece: list[FetchedWrite]) -> set[Key]:
+    """Change the logs; returns the partitions whose log could not be changed."""
+    failed: set[Key] = set()
+    for partition, action, data in piece:
+        try:
+            partition.write_fetched(action, data)
+        except (KafkaError, OSError) as error:
+            logger.error("what was fetched cannot be written: %s", error)
+            failed.add(partition.key)
+        except Exception:
+            logger.exception("what was fetched of partition %s cannot be written", partition.key)
+            failed.add(partition.key)
+    return failed
