@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -141,6 +142,11 @@ class Scene:
         if self.leader.closed:
             self.leaders.append(Leader())
         return cast(BrokerConnection, self.leader)
+
+
+def one_batch(size: int) -> bytes:
+    """So many bytes that are one batch, by its length."""
+    return struct.pack(">qi", 0, size - 12).ljust(size, b"x")
 
 
 def named(request: FetchRequest) -> dict[bytes, int]:

@@ -165,6 +165,24 @@ def test_a_change_between_reading_and_answering_is_not_lost(
     assert answer.error is not None
 
 
+def test_a_partition_that_is_forgotten_while_a_thread_reads_stays_forgotten(
+    sessions: FetchSessions, partitions: Partitions
+) -> None:
+    """A follower's old position would be told to the partition again, with every request of the session."""
+    session = create(sessions, A, B)
+    append(partitions.by_key[A], b"records")
+    session.continue_with(1, [], [])
+    ready = session.to_read()
+    for fetched in ready:
+        fetched.find(partitions)
+    reading = Reading(replica_id=-1, max_bytes=1000, max_files=1)
+    reading.read_blocking(ready)
+    session.continue_with(2, [], [A])
+    assert A not in keys_of(settle(session, reading.answers))
+    assert [fetched.position.key for fetched in session.ready] == []
+    assert list(session.partitions) == [B]
+
+
 def test_epochs_must_follow_each_other(sessions: FetchSessions) -> None:
     session = create(sessions, A)
     for wrong in (2, 5):

@@ -6,24 +6,32 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from klamm.protocol.messages.k01_fetch import PartitionData
 from klamm.replication import fetched_writes
-from klamm.replication.fetched_writes import WRITTEN_AT_ONCE_BYTES, FetchedWrite, FetchedWriter
+from klamm.replication.fetched_writes import (
+    MOST_BATCHES_AT_ONCE,
+    WRITTEN_AT_ONCE_BYTES,
+    FetchedWrite,
+    FetchedWriter,
+    Slowness,
+)
 from klamm.replication.follower import Action, Do
 from klamm.replication.leader_session import Key
-from tests.replication.played_leader import Followed
+from tests.replication.played_leader import Followed, one_batch
 
-HALF = bytes(WRITTEN_AT_ONCE_BYTES // 2)
+HALF = one_batch(WRITTEN_AT_ONCE_BYTES // 2)
 
 
 class Written:
     """Which threads wrote, and what was told of it."""
 
     def __init__(self) -> None:
-        self.writer = FetchedWriter(asyncio.to_thread)
+        self.slowness = Slowness()
+        self.writer = FetchedWriter(asyncio.to_thread, self.slowness)
         self.by_thread: dict[bytes, bool] = {}
         self.pieces: list[str] = []
 
@@ -72,14 +80,67 @@ async def test_a_thread_writes_what_is_large_by_itself_and_truncates() -> None:
     assert written.by_thread == {b"a": True, b"b": False, b"c": True}
 
 
-async def test_a_thread_writes_for_a_while_after_a_slow_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel makes writers wait for a disk that is behind: the event loop waits once."""
-    monkeypatch.setattr(fetched_writes, "SLOW_FOR_S", 0.3)
+async def test_a_thread_writes_very_many_batches() -> None:
+    """Each is checked and indexed: 20,000 of 170 bytes took 95 ms."""
     written = Written()
-    slow = written.append_to(b"a", b"1")
-    slow.partition.write = lambda: time.sleep(2 * fetched_writes.SLOW_WRITE_S)  # type: ignore[attr-defined]
-    await written.write(slow)
-    await written.write(written.append_to(b"b", b"1"))
-    await asyncio.sleep(0.31)
+    few = one_batch(170).ljust(158 * MOST_BATCHES_AT_ONCE)
+    await written.write(written.append_to(b"a", few), written.append_to(b"b", few + b"1"))
+    await written.write(written.append_to(b"c", few))
+    assert written.by_thread == {b"a": True, b"b": True, b"c": False}, "a and b are one piece"
+
+
+def slow_write(written: Written, name: bytes) -> FetchedWrite:
+    slow = written.append_to(name, b"1")
+    note = slow.partition.write  # type: ignore[attr-defined]
+
+    def write() -> None:
+        note()
+        time.sleep(2 * fetched_writes.SLOW_WRITE_S)
+
+    slow.partition.write = write  # type: ignore[attr-defined]
+    return slow
+
+
+async def test_a_thread_writes_while_writes_are_slow_for_all_fetchers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel makes writers wait for a disk that is behind: the event loop waits once."""
+    monkeypatch.setattr(fetched_writes, "SLOW_FOR_S", 0.5)
+    written, other = Written(), Written()
+    other.writer = FetchedWriter(asyncio.to_thread, written.slowness)
+    await written.write(slow_write(written, b"a"))
+    await other.write(slow_write(other, b"b"))
+    await asyncio.sleep(0.45)  # more than 0.5 s after the first one
     await written.write(written.append_to(b"c", b"1"))
-    assert written.by_thread == {b"b": True, b"c": False}
+    await asyncio.sleep(0.51)
+    await written.write(written.append_to(b"d", b"1"))
+    assert (written.by_thread, other.by_thread) == ({b"a": False, b"c": True, b"d": False}, {b"b": True})
+
+
+async def test_what_takes_long_by_its_nature_does_not_make_all_others_wait_for_threads() -> None:
+    written = Written()
+    flushed = slow_write(written, b"a")
+    flushed.partition.writes_slowly = True  # type: ignore[misc]
+    await written.write(flushed)
+    await written.write(written.append_to(b"b", b"1"))
+    assert written.by_thread == {b"a": True, b"b": False}
+
+
+async def test_an_error_of_what_is_written_is_not_that_of_who_waits_for_it() -> None:
+    written = Written()
+    may_go_on = threading.Event()
+    write = written.append_to(b"a", HALF + HALF + b"1")
+    write.partition.write = lambda: cast(None, may_go_on.wait(30))  # type: ignore[attr-defined]
+
+    def fail(piece: Sequence[FetchedWrite], failed: set[Key]) -> None:
+        raise RuntimeError("settling")
+
+    writing = asyncio.ensure_future(written.writer.write([write], fail))
+    await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(written.writer.until_written())
+    await asyncio.sleep(0)
+    may_go_on.set()
+    await waiting
+    with pytest.raises(RuntimeError):
+        await writing
+    await written.writer.until_written()

@@ -10,20 +10,20 @@ from typing import cast
 import pytest
 
 from klamm.replication.fetched_writes import WRITTEN_AT_ONCE_BYTES
-from klamm.replication.fetchers import LANES_BEHIND
+from klamm.replication.fetchers import LANES_BEHIND, MUCH_BYTES
 from tests.replication.played_leader import (
     LEADER,
-    PARTITION_MAX_BYTES,
     Followed,
     Scene,
     forgotten,
     named,
+    one_batch,
     turns,
 )
 from tests.waiting import until
 
-LARGE = bytes(PARTITION_MAX_BYTES)
-FAR = 100 * PARTITION_MAX_BYTES
+LARGE = one_batch(MUCH_BYTES)
+FAR = 100 * MUCH_BYTES
 
 
 @pytest.fixture
@@ -123,3 +123,41 @@ async def test_who_unfollows_waits_for_those_behind_too(scene: Scene) -> None:
     await unfollowing
     assert a not in scene.fetchers
     assert a.done == ["written", "settled"] * 2
+
+
+async def behind_in_lanes(scene: Scene, *partitions: Followed) -> None:
+    """Each has a lane of its own, and a request under way."""
+    scene.fetchers.follow(LEADER, partitions)
+    await scene.leader.until_asked(1)
+    scene.leader.answer(*((each, LARGE) for each in partitions), high_watermark=FAR)
+    for lane in range(1, 1 + len(partitions)):
+        await until(lambda lane=lane: lane in scene.behind)  # type: ignore[misc]
+        await scene.behind[lane].until_asked(1)
+
+
+async def test_one_that_is_unfollowed_does_not_move_while_others_are_waited_for(scene: Scene) -> None:
+    a, b = Followed(b"a"), Followed(b"b")
+    await behind_in_lanes(scene, a, b)
+    may_go_on = threading.Event()
+    a.write = lambda: cast(None, may_go_on.wait(30))
+    scene.behind[1].answer((a, bytes(WRITTEN_AT_ONCE_BYTES + 1)), high_watermark=FAR)
+    await turns()
+    unfollowing = asyncio.ensure_future(scene.fetchers.unfollow([a, b]))
+    await turns()
+    scene.behind[2].answer((b, b"1"), high_watermark=0)  # it has caught up
+    await turns()
+    may_go_on.set()
+    await unfollowing
+    await turns()
+    assert a not in scene.fetchers and b not in scene.fetchers
+    assert (len(scene.leader.requests), b.offset) == (1, len(LARGE)), "nothing more of it is fetched"
+
+
+async def test_no_fetcher_is_made_while_all_are_stopped(scene: Scene) -> None:
+    a = Followed(b"a")
+    scene.fetchers.follow(LEADER, [a])
+    await scene.leader.until_asked(1)
+    scene.leader.answer((a, LARGE), high_watermark=FAR)
+    await scene.fetchers.shut_down()
+    await turns()
+    assert not scene.behind

@@ -2,15 +2,15 @@
 
 The event loop writes as it does for produces. To hand megabytes to a thread takes longer: the loop goes on
 receiving meanwhile, and both want the interpreter after each call of the kernel. A thread writes what the
-loop must not wait for: truncations, logs that are flushed by themselves, batches that are large by
-themselves, and everything for a while after a write that was slow, because the kernel makes writers wait for
-a disk that is behind.
+loop must not wait for: truncations, logs that are flushed by themselves, what is large or has very many
+batches, and everything while writes are slow: the kernel makes writers wait for a disk that is behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -26,9 +26,34 @@ logger = logging.getLogger("klamm.replication")
 WRITTEN_AT_ONCE_BYTES = 4 * 1024 * 1024
 """The event loop writes no more without a pause: two milliseconds, if memory is there."""
 
-SLOW_WRITE_S = 0.02
+MOST_BATCHES_AT_ONCE = 1_000
+"""Nor more batches, by the size of the first one: each takes five microseconds to check and to index."""
+
+SLOW_WRITE_S = 0.03
+SLOW_WRITE_CPU_S = 0.02
+"""A piece that took longer, or more CPU time, was slow."""
+
 SLOW_FOR_S = 1.0
-"""After a piece that took the event loop longer than SLOW_WRITE_S, a thread writes for this long."""
+"""How long a thread writes after a slow piece, whoever wrote that."""
+
+_LENGTH_POSITION = 8
+_LENGTH = struct.Struct(">i")
+
+
+class Slowness:
+    """Whether writes are slow at the moment; all fetchers of a broker share it."""
+
+    __slots__ = ("_until_s",)
+
+    def __init__(self) -> None:
+        self._until_s = 0.0
+
+    def __bool__(self) -> bool:
+        return time.monotonic() < self._until_s
+
+    def note(self, took_s: float, took_cpu_s: float) -> None:
+        if took_s > SLOW_WRITE_S or took_cpu_s > SLOW_WRITE_CPU_S:
+            self._until_s = time.monotonic() + SLOW_FOR_S
 
 
 class FetchedWrite(NamedTuple):
@@ -43,12 +68,22 @@ class FetchedWrite(NamedTuple):
         return len(self.data.records) if self.data.records else 0
 
     @property
+    def is_plain(self) -> bool:
+        """False if it takes long by its nature."""
+        return self.action.do is Do.APPEND and not self.partition.writes_slowly
+
+    @property
     def needs_thread(self) -> bool:
-        return (
-            self.action.do is not Do.APPEND
-            or self.partition.writes_slowly
-            or self.size > WRITTEN_AT_ONCE_BYTES
-        )
+        return not self.is_plain or self.size > WRITTEN_AT_ONCE_BYTES or self._has_many_batches
+
+    @property
+    def _has_many_batches(self) -> bool:
+        """By the size of the first one."""
+        records = self.data.records
+        if not records or len(records) < _LENGTH_POSITION + _LENGTH.size:
+            return False
+        length: int = _LENGTH.unpack_from(records, _LENGTH_POSITION)[0]
+        return len(records) > MOST_BATCHES_AT_ONCE * max(length, 1)
 
 
 RunInThread = Callable[[Callable[[], None]], Awaitable[None]]
@@ -59,9 +94,9 @@ OnWritten = Callable[[Sequence[FetchedWrite], set[Key]], None]
 class FetchedWriter:
     """Writes one answer at a time."""
 
-    def __init__(self, run_in_thread: RunInThread) -> None:
+    def __init__(self, run_in_thread: RunInThread, slowness: Slowness) -> None:
         self._run_in_thread = run_in_thread
-        self._slow_until_s = 0.0
+        self._slowness = slowness
         self._writing: asyncio.Future[None] | None = None
         """Pending while an answer is written that takes more than one piece, or a thread."""
 
@@ -77,7 +112,7 @@ class FetchedWriter:
     async def until_written(self) -> None:
         """Returns when nothing is being written."""
         if self._writing is not None:
-            await asyncio.shield(self._writing)
+            await asyncio.wait((self._writing,))  # whoever writes hears of its errors
 
     async def _write_pieces(self, pieces: list[list[FetchedWrite]], on_written: OnWritten) -> None:
         try:
@@ -91,20 +126,19 @@ class FetchedWriter:
             self._writing = None
 
     def _needs_thread(self, piece: list[FetchedWrite]) -> bool:
-        return time.monotonic() < self._slow_until_s or any(write.needs_thread for write in piece)
+        return bool(self._slowness) or any(write.needs_thread for write in piece)
 
     def _write_at_once(self, piece: list[FetchedWrite]) -> set[Key]:
-        began_s = time.monotonic()
+        began_s, began_cpu_s = time.monotonic(), time.thread_time()
         failed = _write(piece)
-        now_s = time.monotonic()
-        if now_s - began_s > SLOW_WRITE_S:
-            self._slow_until_s = now_s + SLOW_FOR_S
+        if all(write.is_plain for write in piece):
+            self._slowness.note(time.monotonic() - began_s, time.thread_time() - began_cpu_s)
         return failed
 
     async def _write_in_thread(self, piece: list[FetchedWrite]) -> set[Key]:
         failed = {write.partition.key for write in piece}
         try:
-            await self._run_in_thread(lambda: failed.intersection_update(_write(piece)))
+            await self._run_in_thread(lambda: failed.intersection_update(self._write_at_once(piece)))
         except Exception:
             logger.exception("what was fetched cannot be written")
         return failed

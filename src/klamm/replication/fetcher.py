@@ -7,8 +7,8 @@ follower of each partition (`follower.py`); its records are written as they came
 thread (`fetched_writes.py`).
 
 Invariants:
-* `remove` returns when what was fetched of a partition is written and settled: only then may the partition
-  get another role.
+* `until_written` returns when what was fetched of a released partition is written and settled: only then may
+  the partition get another role.
 * No error ends a fetcher: it pauses, and begins anew. A partition with an error is left out for a pause; the
   others go on. So is one that is throttled, until its rate allows more.
 * While there is nothing to fetch, nothing is sent.
@@ -35,7 +35,7 @@ from klamm.protocol.messages.k01_fetch import (
     PartitionData,
     ReplicaState,
 )
-from klamm.replication.fetched_writes import FetchedWrite, FetchedWriter, RunInThread
+from klamm.replication.fetched_writes import FetchedWrite, FetchedWriter
 from klamm.replication.followed import FollowedPartition
 from klamm.replication.follower import Do
 from klamm.replication.leader_session import INITIAL_EPOCH, Key, LeaderSession, NextRequest
@@ -77,16 +77,19 @@ class LeaderFetcher:
     def __init__(
         self,
         leader_id: int,
+        lane: int,
         connect: Callable[[], Awaitable[BrokerConnection]],
         settings: Settings,
-        run_in_thread: RunInThread,
+        writer: FetchedWriter,
         on_fetched: Callable[[LeaderFetcher, FollowedPartition, PartitionData], None],
     ) -> None:
         """`on_fetched` is called when an answer is written and settled, and nothing else is under way. It may
         release the partition."""
         self.leader_id = leader_id
+        self.lane = lane
         self._connect = connect
         self._settings = settings
+        self._writer = writer
         self._on_fetched = on_fetched
         self._session = LeaderSession()
         self._partitions: dict[Key, FollowedPartition] = {}
@@ -96,8 +99,9 @@ class LeaderFetcher:
         self._last_problem = ""
         self._error_pauses: dict[Key, float] = {}
         """How long each partition that had an error is left out after the next one."""
-        self._writer = FetchedWriter(run_in_thread)
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"klamm-fetch-from-{leader_id}")
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"klamm-fetch-from-{leader_id}-{lane}"
+        )
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -120,18 +124,16 @@ class LeaderFetcher:
         ):
             self._send(connection)
 
-    async def remove(self, partitions: Iterable[FollowedPartition]) -> None:
-        """Returns when what was fetched of these partitions is written and settled."""
-        for partition in partitions:
-            self.release(partition)
-        await self._writer.until_written()
-
     def release(self, partition: FollowedPartition) -> None:
-        """Fetch nothing more of this partition. What was fetched of it may still be written."""
+        """Fetch nothing more of this partition. What was fetched of it may still be being written."""
         if self._partitions.get(partition.key) is partition:
             del self._partitions[partition.key]
             self._error_pauses.pop(partition.key, None)
             self._session.remove(partition.key)
+
+    async def until_written(self) -> None:
+        """Returns when what was fetched of partitions that are released is written and settled."""
+        await self._writer.until_written()
 
     async def stop(self) -> None:
         self._partitions.clear()  # so that no pause ends in a request
@@ -143,6 +145,7 @@ class LeaderFetcher:
     async def _run(self) -> None:
         while True:
             if not len(self._session):
+                self._connection = None  # it has the memory of the last answer
                 self._has_work.clear()
                 await self._has_work.wait()
             try:
@@ -223,6 +226,9 @@ class LeaderFetcher:
                     partition.settle_fetched(action, data)
                 except (KafkaError, OSError) as error:
                     logger.error("what was fetched cannot be settled: %s", error)
+                    failed.add(partition.key)
+                except Exception:
+                    logger.exception("what was fetched of partition %s cannot be settled", partition.key)
                     failed.add(partition.key)
             if is_fetched and partition.key in failed:
                 self._pause(partition, pause_s)

@@ -1,14 +1,17 @@
 """All fetchers of a broker: for each leader one for the partitions that keep up, and some for those behind.
 
-A partition that is behind the high watermark by more than an answer holds is not in the ISR, and nobody waits
-for it. It moves to a connection of its own, as far as there are some, and back when it has caught up. So:
+A partition is far behind if an answer held much of it, and committed records are still missing. It is not in
+the ISR then, and nobody waits for it. It moves to a connection of its own, as far as there are some, and back
+when it has caught up. So:
 
 * Those that keep up do not wait for megabytes of others, nor do the writes with acks=all that wait for them.
 * A follower that returns asks for the next part of one partition while it writes another. It cannot ask for
   the next part of the same one: to a leader, a fetch offset says that all before it is written.
 
-Invariant: a partition belongs to at most one fetcher, and moves only while none of its requests is under way.
-Else a leader could hear of an old position after a newer one.
+Invariants:
+* A partition belongs to at most one fetcher.
+* It moves only while no request of its fetcher is under way, and the next request of that fetcher's session
+  begins with forgetting it. Else a leader could hear of an old position after a newer one.
 """
 
 from __future__ import annotations
@@ -18,12 +21,15 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from klamm.client.network.connection import BrokerConnection
 from klamm.protocol.messages.k01_fetch import PartitionData
-from klamm.replication.fetched_writes import RunInThread
+from klamm.replication.fetched_writes import FetchedWriter, RunInThread, Slowness
 from klamm.replication.fetcher import FetchSettings, LeaderFetcher, Settings
 from klamm.replication.followed import FollowedPartition
 
 KEEPING_UP = 0
 """The lane of a leader for the partitions that keep up; the others are for those behind."""
+
+MUCH_BYTES = 256 * 1024
+"""Less of a partition in an answer does not make it move."""
 
 LANES_BEHIND = 3
 """With one, a leader waits while the follower writes. More than three were not faster."""
@@ -40,6 +46,8 @@ class Fetchers:
         self._lanes: dict[int, list[LeaderFetcher]] = {}
         """By leader."""
         self._fetcher_of: dict[FollowedPartition, LeaderFetcher] = {}
+        self._slowness = Slowness()
+        self._is_over = False
 
     def __contains__(self, partition: FollowedPartition) -> bool:
         """True if the partition is fetched."""
@@ -58,15 +66,17 @@ class Fetchers:
 
     async def unfollow(self, partitions: Iterable[FollowedPartition]) -> None:
         """Stop fetching these partitions; returns when nothing of them is being written any more."""
-        by_fetcher: dict[LeaderFetcher, list[FollowedPartition]] = {}
+        fetchers: set[LeaderFetcher] = set()
         for partition in partitions:
             fetcher = self._fetcher_of.pop(partition, None)
             if fetcher is not None:
-                by_fetcher.setdefault(fetcher, []).append(partition)
-        for fetcher, chosen in by_fetcher.items():
-            await fetcher.remove(chosen)
+                fetcher.release(partition)
+                fetchers.add(fetcher)
+        for fetcher in fetchers:
+            await fetcher.until_written()
 
     async def shut_down(self) -> None:
+        self._is_over = True
         fetchers = [fetcher for lanes in self._lanes.values() for fetcher in lanes]
         await asyncio.gather(*(fetcher.stop() for fetcher in fetchers))
         self._lanes.clear()
@@ -78,9 +88,10 @@ class Fetchers:
         lanes.append(
             LeaderFetcher(
                 leader_id,
+                number,
                 lambda: self._connect(leader_id, number),
                 self._settings if number == KEEPING_UP else self._settings_behind,
-                self._run_in_thread,
+                FetchedWriter(self._run_in_thread, self._slowness),
                 self._on_fetched,
             )
         )
@@ -97,13 +108,13 @@ class Fetchers:
 
     def _on_fetched(self, fetcher: LeaderFetcher, partition: FollowedPartition, data: PartitionData) -> None:
         """Move the partition, if it does not belong to this fetcher any longer."""
-        keeping_up = self._lanes[fetcher.leader_id][KEEPING_UP]
-        if fetcher is keeping_up:
-            is_large = len(data.records or b"") >= self._settings().partition_max_bytes // 2
-            if is_large and _is_behind(partition, data):
+        if self._is_over:
+            return
+        if fetcher.lane == KEEPING_UP:
+            if data.records and len(data.records) >= MUCH_BYTES and _is_behind(partition, data):
                 self._move(partition, fetcher, self._free_lane(fetcher.leader_id))
         elif not _is_behind(partition, data):
-            self._move(partition, fetcher, keeping_up)
+            self._move(partition, fetcher, self._lanes[fetcher.leader_id][KEEPING_UP])
 
     def _free_lane(self, leader_id: int) -> LeaderFetcher:
         """The one with the fewest partitions among those for partitions that are behind."""
@@ -114,6 +125,7 @@ class Fetchers:
         return least
 
     def _move(self, partition: FollowedPartition, fetcher: LeaderFetcher, to: LeaderFetcher) -> None:
+        assert self._fetcher_of[partition] is fetcher
         fetcher.release(partition)
         self._fetcher_of[partition] = to
         to.add((partition,))

@@ -252,6 +252,8 @@ def settle(session: FetchSession, answers: Iterable[PartitionAnswer]) -> list[Pa
     told: list[PartitionAnswer] = []
     for answer in answers:
         fetched = answer.fetched
+        if session.partitions.get(fetched.position.key) is not fetched:
+            continue  # forgotten by a later request, while a thread was reading
         session.ready.pop(fetched, None)
         has_something = answer.records is not None or not answer.is_plain
         partition = fetched.partition

@@ -32,7 +32,7 @@ class FollowedPartition(Protocol):
         """Decide what to do with an answer."""
 
     def write_fetched(self, action: Action, data: PartitionData) -> None:
-        """Do it to the log; runs in a thread if it is large."""
+        """Do it to the log; may run in a thread."""
 
     def settle_fetched(self, action: Action, data: PartitionData) -> None:
         """Take over the leader's high watermark and log start, once the log is written."""

@@ -56,7 +56,8 @@ SHORT_FRAME_BYTES = 1024
 """The clock is read after every pipelined request that is longer, else whenever answers are sent."""
 
 SO_BUF_LOCK = 72
-"""Whether the sizes of a socket's buffers are fixed because somebody has set them. Not in `socket` yet."""
+SEND_BUFFER_IS_FIXED = 1
+"""Which of a socket's buffers have a size that somebody has set. Not in `socket` yet."""
 
 MAX_READS_AT_ONCE = 64
 """Reads of one connection in an iteration of the loop: enough to empty the largest buffer of a socket."""
@@ -152,7 +153,8 @@ class Connection:
 
     def let_send_buffer_grow(self) -> None:
         with contextlib.suppress(OSError):  # before Linux 5.14
-            self._socket.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, 0)
+            fixed = self._socket.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK)
+            self._socket.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, fixed & ~SEND_BUFFER_IS_FIXED)
 
     @property
     def files_left(self) -> int:
