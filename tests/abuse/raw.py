@@ -9,7 +9,7 @@ from klamm.protocol.apis import API_VERSIONS, ApiKey
 from klamm.protocol.headers import encode_request_frame
 from klamm.protocol.schema import Message
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """A broker that neither answers nor closes the connection for so long hangs."""
 
 _SIZE = struct.Struct(">i")
