@@ -31,7 +31,7 @@ from tests.faults.checks import (
 )
 from tests.faults.ledger import FORGET
 from tests.faults.load import Committer, CompactedWriter, IdempotentProducer, Load, Partition, SimpleProducer
-from tests.faults.power import PowerSupply
+from tests.faults.power import PowerSupply, events_of
 from tests.waiting import wait_until
 
 SHORT_LOSSES = 3
@@ -164,3 +164,10 @@ def test_a_missing_fsync_would_be_found(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("seed", [int(os.environ.get("SEED", "2"))])
 def test_what_was_promised_survives_many_losses_of_power(tmp_path: Path, seed: int) -> None:
     run(tmp_path, LONG_LOSSES, seed)
+
+
+def test_a_line_that_the_kill_has_cut_is_left_out() -> None:
+    whole = '{"event": "process", "pid": 1}\n'
+    cut = '{"event": "rename", "source": "/'
+    assert events_of(whole + cut) == events_of(whole)
+    assert events_of(whole + cut + whole) == events_of(whole) * 2
