@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
@@ -27,13 +26,6 @@ from tests.replication.played_leader import (
     turns,
 )
 from tests.waiting import until
-
-
-@pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
-    scene = Scene()
-    yield scene
-    await scene.fetchers.shut_down()
 
 
 async def test_each_request_asks_for_what_follows(scene: Scene) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
@@ -24,13 +23,6 @@ from tests.waiting import until
 
 LARGE = one_batch(MUCH_BYTES)
 FAR = 100 * MUCH_BYTES
-
-
-@pytest.fixture
-async def scene() -> AsyncIterator[Scene]:
-    scene = Scene()
-    yield scene
-    await scene.fetchers.shut_down()
 
 
 async def test_a_partition_that_is_behind_gets_a_connection_of_its_own(scene: Scene) -> None:

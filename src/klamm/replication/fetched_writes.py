@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from klamm.model.errors import KafkaError
 from klamm.protocol.messages.k01_fetch import PartitionData
+from klamm.records.batch import HEADER_SIZE, parse_header
 from klamm.replication.followed import FollowedPartition
 from klamm.replication.follower import Action, Do
 from klamm.replication.leader_session import Key
@@ -35,9 +35,6 @@ SLOW_WRITE_CPU_S = 0.02
 
 SLOW_FOR_S = 1.0
 """How long a thread writes after a slow piece, whoever wrote that."""
-
-_LENGTH_POSITION = 8
-_LENGTH = struct.Struct(">i")
 
 
 class Slowness:
@@ -80,10 +77,9 @@ class FetchedWrite(NamedTuple):
     def _has_many_batches(self) -> bool:
         """By the size of the first one."""
         records = self.data.records
-        if not records or len(records) < _LENGTH_POSITION + _LENGTH.size:
+        if not records or len(records) < HEADER_SIZE:
             return False
-        length: int = _LENGTH.unpack_from(records, _LENGTH_POSITION)[0]
-        return len(records) > MOST_BATCHES_AT_ONCE * max(length, 1)
+        return len(records) > MOST_BATCHES_AT_ONCE * max(parse_header(records).batch_length, 1)
 
 
 RunInThread = Callable[[Callable[[], None]], Awaitable[None]]
@@ -160,14 +156,21 @@ def _pieces(writes: Sequence[FetchedWrite]) -> Iterator[list[FetchedWrite]]:
 
 def _write(piece: list[FetchedWrite]) -> set[Key]:
     """Change the logs; returns the partitions whose log could not be changed."""
-    failed: set[Key] = set()
-    for partition, action, data in piece:
-        try:
-            partition.write_fetched(action, data)
-        except (KafkaError, OSError) as error:
-            logger.error("what was fetched cannot be written: %s", error)
-            failed.add(partition.key)
-        except Exception:
-            logger.exception("what was fetched of partition %s cannot be written", partition.key)
-            failed.add(partition.key)
-    return failed
+    return {
+        write.partition.key
+        for write in piece
+        if not succeeds(write.partition.write_fetched, write, "written")
+    }
+
+
+def succeeds(do: Callable[[Action, PartitionData], None], write: FetchedWrite, done: str) -> bool:
+    """Do one step of what is to be done to a partition. An error is logged, with `done` as the name of it."""
+    try:
+        do(write.action, write.data)
+    except (KafkaError, OSError) as error:
+        logger.error("what was fetched cannot be %s: %s", done, error)
+        return False
+    except Exception:
+        logger.exception("what was fetched of partition %s cannot be %s", write.partition.key, done)
+        return False
+    return True

@@ -35,7 +35,7 @@ from klamm.protocol.messages.k01_fetch import (
     PartitionData,
     ReplicaState,
 )
-from klamm.replication.fetched_writes import FetchedWrite, FetchedWriter
+from klamm.replication.fetched_writes import FetchedWrite, FetchedWriter, succeeds
 from klamm.replication.followed import FollowedPartition
 from klamm.replication.follower import Do
 from klamm.replication.leader_session import INITIAL_EPOCH, Key, LeaderSession, NextRequest
@@ -219,17 +219,11 @@ class LeaderFetcher:
 
     def _settle(self, writes: Sequence[FetchedWrite], failed: set[Key], pause_s: float) -> None:
         """The logs are written, also of partitions that were removed meanwhile."""
-        for partition, action, data in writes:
+        for write in writes:
+            partition, data = write.partition, write.data
             is_fetched = self._partitions.get(partition.key) is partition
-            if partition.key not in failed:
-                try:
-                    partition.settle_fetched(action, data)
-                except (KafkaError, OSError) as error:
-                    logger.error("what was fetched cannot be settled: %s", error)
-                    failed.add(partition.key)
-                except Exception:
-                    logger.exception("what was fetched of partition %s cannot be settled", partition.key)
-                    failed.add(partition.key)
+            if partition.key not in failed and not succeeds(partition.settle_fetched, write, "settled"):
+                failed.add(partition.key)
             if is_fetched and partition.key in failed:
                 self._pause(partition, pause_s)
             elif is_fetched and partition.is_throttled_follower and (throttled_s := partition.pause_s(data)):

@@ -32,7 +32,7 @@ MUCH_BYTES = 256 * 1024
 """Less of a partition in an answer does not make it move."""
 
 LANES_BEHIND = 3
-"""With one, a leader waits while the follower writes. More than three were not faster."""
+"""With one, a leader waits while the follower writes. Other numbers than three were not measured."""
 
 Connect = Callable[[int, int], Awaitable[BrokerConnection]]
 """Opens a connection to a leader, for one of its lanes."""
