@@ -173,6 +173,15 @@ async def test_a_group_is_deleted_in_pieces_and_its_own_tombstone_is_the_last() 
 
 
 @run_async
+async def test_an_unknown_group_is_answered_without_a_wait() -> None:
+    it = await started()
+    deletion = it.coordinator.delete_group("nobody")
+    with pytest.raises(StopIteration) as answer:
+        deletion.send(None)
+    assert answer.value.value == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+@run_async
 async def test_no_commit_slips_in_between_the_pieces_of_a_deletion() -> None:
     it = await started()
     await commit(it, "t", 7)
