@@ -114,6 +114,25 @@ def test_a_move_gets_another_target_or_is_called_off(disks, monkeypatch):
     assert disks.values() == [*range(5)]
 
 
+def test_a_replica_that_is_named_again_and_again_moves_once(disks, monkeypatch):
+    disks.produce(5)
+    made = []
+    create_future = LogDirs.create_future
+
+    def count_and_create(log_dirs: LogDirs, *arguments: object) -> None:
+        made.append(arguments)
+        create_future(log_dirs, *arguments)
+
+    monkeypatch.setattr(LogDirs, "create_future", count_and_create)
+    topics = [AlterReplicaLogDirTopic(name="events", partitions=[0, 0])]
+    dirs = [AlterReplicaLogDir(path=path, topics=topics) for path in (disks.b, disks.a, disks.b)]
+    with WireConnection(disks.broker.bootstrap) as wire:
+        answer = wire.call(AlterReplicaLogDirsRequest(dirs=dirs))
+    assert [len(topic.partitions) for topic in answer.results] == [1]
+    assert len(made) == 1
+    wait_until(lambda: disks.place() == disks.b, "the replica is where it was named last")
+
+
 def test_refusals_and_a_replica_that_comes_later(disks):
     assert disks.move("/no/such") == ErrorCode.LOG_DIR_NOT_FOUND
     assert disks.move(disks.b, "nobody") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
