@@ -22,8 +22,8 @@ _INTRODUCTION = """\
 
 `scripts/config_reference.py` writes this file from the rows in `src/klamm/config/`.
 
-Names, types and defaults are Kafka's. A broker reads its configuration from three sources; a later source
-overrides an earlier one:
+Names and types are Kafka's; the text of a key says so if its default differs. A broker reads its
+configuration from three sources; a later source overrides an earlier one:
 
 1. a file (`klamm up --config FILE`): Java properties, as for Kafka, or TOML (`FILE.toml`), in which
    `[log.retention]` with `hours = 24` is the key `log.retention.hours`;
@@ -32,8 +32,9 @@ overrides an earlier one:
 
 A broker does not start with an unknown key or a value out of bounds. It prints one line that says where the
 key was written, which values are allowed, and which known key is nearest. Any Kafka admin client can change a
-*cluster-wide* key while the broker runs, for one broker or for all (IncrementalAlterConfigs). Such a change
-survives a restart and overrides files, environment and flags.
+*cluster-wide* key while the broker runs, for one broker or for all (IncrementalAlterConfigs);
+`min.insync.replicas` only for all. Such a change survives a restart and overrides files, environment and
+flags.
 
 Klamm accepts every key of Kafka 4.3. The [keys without effect](#keys-without-effect) are at the end.
 """
@@ -133,8 +134,6 @@ def _section(
     heads += ["changes"] if changeable else []
     lines = [f"## {title}", "", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in sorted(rows, key=lambda row: row.name):
-        if row.internal:
-            continue
         cells = [f"`{row.name}`<br>{row.doc}{_fallback(row)}"]
         if arguments:
             cells.append(f"`{row.name.replace('.', '_')}`")

@@ -72,7 +72,8 @@ _NETWORK_ROWS = [
         ConfigType.LIST,
         ("PLAINTEXT://127.0.0.1:9092",),
         "The addresses to listen on, as NAME://host:port. Port 0 picks a free port. An empty host, 0.0.0.0 "
-        "and [::] listen on every interface; then advertised.listeners must be set too.",
+        "and [::] listen on every interface; then advertised.listeners must be set too. Kafka listens "
+        "on every interface if this is unset.",
         Importance.HIGH,
     ),
     ConfigRow(

@@ -71,16 +71,16 @@ CLUSTER_ROWS = [
         "replica.fetch.max.bytes",
         ConfigType.INT,
         1_048_576,
-        "The most bytes that a follower fetches of one partition at once; a larger batch comes whole. Of a "
-        "partition that is far behind, a third of replica.fetch.response.max.bytes if that is more.",
+        "The most bytes that a follower fetches of one partition at once; a larger batch comes whole. For a "
+        "partition that is far behind the limit is at least a third of replica.fetch.response.max.bytes.",
         minimum=0,
     ),
     ConfigRow(
         "replica.fetch.response.max.bytes",
         ConfigType.INT,
         10_485_760,
-        "The most bytes that a follower fetches at once. What is far behind is fetched by three requests at "
-        "a time, which share it.",
+        "The most bytes of records in the answer to a follower's fetch. Partitions that are far behind are "
+        "fetched by three requests at a time; each of them may bring a third of it.",
         minimum=0,
     ),
     ConfigRow(

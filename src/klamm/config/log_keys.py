@@ -21,7 +21,7 @@ LOG_ROWS = [
         ConfigType.LIST,
         ("klamm-data",),
         "The directory that holds the logs if log.dirs is unset. The default is relative to the working "
-        "directory.",
+        "directory; Kafka's is /tmp/kafka-logs.",
         Importance.HIGH,
     ),
     ConfigRow(
@@ -165,7 +165,7 @@ LOG_ROWS = [
         "log.cleaner.dedupe.buffer.size",
         ConfigType.LONG,
         134_217_728,
-        "The memory for the keys of the logs that are being compacted, for all compaction threads together.",
+        "The memory for the keys of the log that is being compacted; one log is at a time.",
         update_mode=UpdateMode.CLUSTER_WIDE,
         minimum=1_048_576,
     ),

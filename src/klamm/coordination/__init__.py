@@ -1,1 +1,1 @@
-"""The store interface and its SQLite engine."""
+"""The coordination store: its interface, sessions and watches, the SQLite engine and the ZooKeeper engine."""
