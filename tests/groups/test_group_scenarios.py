@@ -293,7 +293,7 @@ SCENARIOS = {
         b leaves static=B as=b1      => b1: FENCED_INSTANCE_ID
         b beats static=B             => b2: ok
     """,
-    "a static leader comes back with an old client: shown its former self as leader": TWO_STATIC_STABLE
+    "a static leader comes back with an old client: it is told its old member id as leader": TWO_STATIC_STABLE
     + """
         a joins static=A as=         => a2: gen 1, follows a1
         a syncs static=A             => a2: assigned x

@@ -18,7 +18,7 @@ from klamm.coordination.store import (
     StoreError,
     Unavailable,
 )
-from klamm.testing.simulation.disk import Record, SimulatedFile, SimulatedLog
+from klamm.testing.simulation.disk import SimulatedBatch, SimulatedFile, SimulatedLog
 from klamm.testing.simulation.loop import NothingLeftToHappen, VirtualLoop
 from klamm.testing.simulation.network import Answer, Network, Node
 from klamm.testing.simulation.store import SESSION_TIMEOUT_S, STORE, SimulatedStore, StoreServer
@@ -129,8 +129,8 @@ def test_a_paused_node_handles_its_messages_and_timers_late(loop: VirtualLoop, n
 # ---- the disk
 
 
-def records(count: int, leader_epoch: int = 1) -> list[Record]:
-    return [Record(leader_epoch, 0, sequence) for sequence in range(count)]
+def records(count: int, leader_epoch: int = 1) -> list[SimulatedBatch]:
+    return [SimulatedBatch(leader_epoch, 0, sequence) for sequence in range(count)]
 
 
 def test_a_loss_of_power_keeps_what_was_fsynced_and_no_torn_record() -> None:

@@ -1,7 +1,7 @@
 """ListGroups (key 16), versions 0 to 5.
 
 The groups this broker coordinates. Version 4 filters by state, 5 by type; all groups here are "classic".
-Filters are compared without regard to case, and one that matches nothing is no error.
+Filters are compared without regard to case, and one that matches nothing is not an error.
 """
 
 from __future__ import annotations

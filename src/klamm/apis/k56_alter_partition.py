@@ -2,7 +2,7 @@
 
 A leader asks the controller for another ISR. A broker that is not the controller passes the request on: the
 leader may have lost its way to the controller. Version 3 has the broker epoch of each member, so that a
-broker that was restarted since does not join by what its former self had.
+broker that was restarted since does not join by what it had fetched before the restart.
 """
 
 from __future__ import annotations

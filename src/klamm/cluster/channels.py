@@ -98,7 +98,7 @@ class Channel:
                         await self._deliver(request)
             except Exception:
                 # A bug of ours must not leave a broker that is told nothing more, or less than all.
-                logger.exception("broker %d could not be told; it will be told everything", self.broker.id)
+                logger.exception("a request to broker %d failed; sending it all metadata", self.broker.id)
                 self._wait_for_full(told)
                 told = []
                 await asyncio.sleep(LONGEST_PAUSE_S)
@@ -112,7 +112,7 @@ class Channel:
             if problem is None:
                 return
             if pause_s == FIRST_PAUSE_S:
-                logger.info("broker %d will be told again: %s", self.broker.id, problem)
+                logger.info("a request to broker %d failed and is sent again: %s", self.broker.id, problem)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

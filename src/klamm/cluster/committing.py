@@ -9,8 +9,8 @@ can be used when its creation is answered; the next change does not wait for the
 of the changes, and has to keep that order where it matters to it.
 
 A staged change is made even when whoever asked for it goes away. If a transaction fails, or its outcome is
-not known, every change that is staged fails with it, because it was worked out on an image that may never
-be; then the store is read again before another change is worked out.
+not known, every staged change fails too: it was worked out on an image that includes the failed change. Then
+the store is read again before another change is worked out.
 
 A committer lives for one term of this broker as the controller.
 """

@@ -128,8 +128,8 @@ def _alter_broker(
             # The controller reckons with its own value whether others have all that a leader commits.
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
-                f"{row.name} is changed for all brokers or for a topic, not for one broker: a leader that "
-                "needs fewer replicas than the controller knows of would lose what it acknowledges",
+                f"{row.name} cannot be set for one broker: its leaders could acknowledge records that the "
+                "next leader lacks. Set it for all brokers or for a topic",
             )
     before = image.broker_configs.get(name, {})
     altered = alter(find_broker_row, before, alterations, config.text_of)

@@ -137,7 +137,7 @@ class Control:
                 try:
                     await self._take_registrations()
                 except (StoreError, KafkaError) as error:
-                    logger.warning("the controller cannot follow the brokers now: %s", error)
+                    logger.warning("the controller cannot read the registered brokers; it retries: %s", error)
                     await asyncio.sleep(RETRY_S)
                     continue
                 except Exception:
@@ -291,7 +291,7 @@ class Control:
             except KafkaError as error:
                 if error.code is not ErrorCode.REQUEST_TIMED_OUT:
                     return  # the broker has registered anew, or another controller asks it
-                logger.warning("replicas of broker %d are not noted as offline: %s", broker.id, error)
+                logger.warning("cannot store offline replicas of broker %d; retrying: %s", broker.id, error)
                 await asyncio.sleep(RETRY_S)
 
     async def change_replicas(

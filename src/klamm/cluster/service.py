@@ -511,7 +511,7 @@ async def _nobody_to_tell(broker_id: int, request: Message) -> Any:
 
 
 async def _nobody_to_ask(request: CreateTopicsRequest) -> CreateTopicsResponse:
-    raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker knows no controller")
+    raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker does not know the controller yet: try again")
 
 
 async def _error_of(begun: KafkaError | asyncio.Future[TopicFailures]) -> KafkaError | None:

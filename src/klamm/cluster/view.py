@@ -1,7 +1,7 @@
-"""The cluster as one broker sees it: the current image, the configuration under it, and who follows it.
+"""The cluster as one broker sees it: the current image, the effective configuration, and the subscribers.
 
-Both lives of a broker share its view. While the broker is the controller, every change that is stored is
-published here; otherwise what the controller tells by UpdateMetadata is.
+A broker keeps its view when it becomes the controller or stops being it. The controller publishes every
+stored change here; any other broker publishes what the controller's UpdateMetadata requests say.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The coordination store: a small tree of nodes with versions, behind which engines can be changed.
+"""The coordination store: the interface that every engine implements, a small tree of nodes with versions.
 
-It is shaped like ZooKeeper, because that is the one meaning all engines can share:
+It behaves as ZooKeeper does, because all engines can do that:
 
 * A path is `/`-separated; `/` itself always exists. A node is created under a parent that exists and deleted
   when it has no children.

@@ -69,6 +69,6 @@ class ProducerIdBlocks:
 
 
 def _look_at(task: asyncio.Task[None]) -> None:
-    """Whoever needs an id asks again: a block that was not given in advance is no error yet."""
+    """Whoever needs an id asks again: a block that was not given in advance is not an error yet."""
     if not task.cancelled():
         task.exception()

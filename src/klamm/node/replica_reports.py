@@ -87,6 +87,6 @@ class ReplicaReports:
                 try:
                     await self._link.change_replicas(epoch, offline=offline, online=online)
                 except (ClientError, KafkaError) as error:
-                    logger.warning("the controller is not told of replicas that are offline: %s", error)
+                    logger.warning("cannot report replicas to the controller; retrying: %s", error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -1,6 +1,6 @@
-"""What all partitions of a broker share: who the broker is, its clock, and whom partitions ask for things.
+"""What all partitions of a broker share: its id and epoch, its clocks, and the calls that they make.
 
-A broker that is alone needs nothing of it but its id: nobody fetches from it, and no ISR changes.
+A broker that is alone sets only its id and its clock: it has no followers, and its ISRs never change.
 """
 
 from __future__ import annotations

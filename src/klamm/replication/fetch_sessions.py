@@ -30,7 +30,7 @@ INITIAL_EPOCH = 0
 _MAX_EPOCH = 2**31 - 1
 
 CONSUMER = -1
-"""The replica id of a client that is no replica."""
+"""The replica id of a client that is not a replica."""
 
 HIGH_WATERMARK_NOT_GIVEN = 2**63 - 1
 
@@ -362,7 +362,8 @@ class FetchSessions:
         session = self._sessions.get(session_id)
         if session is None or session.replica_id != replica_id:
             raise KafkaError(
-                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"no fetch session {session_id} of replica {replica_id}"
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+                f"fetch session {session_id} of replica {replica_id} does not exist: start a new session",
             )
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(

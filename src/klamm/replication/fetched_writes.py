@@ -136,7 +136,7 @@ class FetchedWriter:
         try:
             await self._run_in_thread(lambda: failed.intersection_update(self._write_at_once(piece)))
         except Exception:
-            logger.exception("what was fetched cannot be written")
+            logger.exception("records fetched from the leader cannot be written")
         return failed
 
 
@@ -168,9 +168,9 @@ def succeeds(do: Callable[[Action, PartitionData], None], write: FetchedWrite, d
     try:
         do(write.action, write.data)
     except (KafkaError, OSError) as error:
-        logger.error("what was fetched cannot be %s: %s", done, error)
+        logger.error("records fetched from the leader cannot be %s: %s", done, error)
         return False
     except Exception:
-        logger.exception("what was fetched of partition %s cannot be %s", write.partition.key, done)
+        logger.exception("records fetched of partition %s cannot be %s", write.partition.key, done)
         return False
     return True

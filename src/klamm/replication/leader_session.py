@@ -4,8 +4,8 @@ The leader remembers the session's partitions and their positions, so a request 
 since the last one: partitions that are new, that made progress, or that are forgotten. Nothing here goes over
 all partitions, except for the first request of a session. A core.
 
-Several requests may be under way, whose answers come in order. The answer to a request says nothing of a
-partition that a later request has named: it would be judged by the wrong position.
+Several requests may be under way, whose answers come in order. What the answer to a request says of a
+partition is ignored if a later request has named that partition: its position is another by now.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def _descriptors_for_clients() -> int:
 def why_cannot_listen(host: str, port: int, error: OSError) -> str:
     """One line that says why a port could not be bound, and what to do."""
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is taken by another process: choose another with --port"
+        return f"port {port} on {host} is taken by another process: choose another (--port or --listeners)"
     if error.errno == errno.EACCES:
-        return f"port {port} on {host} needs more rights: choose one above 1023 with --port"
+        return f"port {port} on {host} needs more rights: choose one above 1023 (--port or --listeners)"
     return f"cannot listen on {host}:{port}: {error.strerror}"

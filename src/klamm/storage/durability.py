@@ -1,8 +1,8 @@
-"""What of a log is on the disk, and bringing the rest there.
+"""Knows which part of a log is on the disk, and flushes the rest.
 
-Everything below `recovery_point` is: batches, index entries, leader epochs and producer snapshots. Only an
-unclean stop makes the difference visible, when recovery begins there. All of this blocks and runs in threads;
-`lock` lets one at a time.
+Everything below `recovery_point` is on the disk: batches, index entries, leader epochs, producer snapshots.
+After an unclean stop, recovery checks the log from that point on. All of this blocks and runs in threads;
+`lock` lets one thread in at a time.
 """
 
 from __future__ import annotations

@@ -357,9 +357,9 @@ class Log(LogEnd):
         """Go on in the files of `copy`, which has this log's records; returns where the old directory is put
         away for deletion. None, and nothing has changed, if the copy lacks more than TAIL_BYTES.
 
-        The caller sees to it that neither log is cut meanwhile, nor appends to `copy`, notes the new place
-        when `on_moved` is called, and renames the directory afterwards. Whatever was on the disk before is
-        there at any moment, in one or the other.
+        Meanwhile the caller must truncate neither log and append nothing to `copy`. It notes the new place
+        when `on_moved` is called, and renames the directory afterwards. At every moment one of the two
+        directories has all that was on the disk before.
         """
         with self._disk.lock:  # nothing is acknowledged as flushed until the old name is gone from the disk
             with self._lock:

@@ -6,8 +6,9 @@ others go on.
 
 A log moves to another directory in three steps: `create_future` begins a copy there, `copy_some` fills the
 copy while the log is read and written, and `replace_by_future` has the log go on in the copy's files. The old
-directory gets its `-delete` name first, and only then, when that is on the disk, the copy loses its `-future`
-name. So after a crash a copy beside its log is a copy, and a copy without a log is the log.
+directory gets its `-delete` name first; once that rename is on the disk, the copy loses its `-future` name.
+So after a crash, a `-future` directory whose log still exists is an unfinished copy, and one whose log does
+not exist has replaced it.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ class _BrokerInProcess:
         self._reader.start()
         if not serves.wait(START_TIMEOUT_S) or process.poll() is not None:
             self.kill()
-            raise RuntimeError(f"broker {self._id} does not serve; it said:\n" + "\n".join(self._lines))
+            raise RuntimeError(f"broker {self._id} did not start; its output:\n" + "\n".join(self._lines))
 
     def _read(self, process: subprocess.Popen[str], serves: threading.Event) -> None:
         assert process.stdout is not None

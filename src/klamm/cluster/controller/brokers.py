@@ -6,9 +6,9 @@ restart that nobody saw.
 
 A broker that fails leaves the ISRs that have other members. When all members of an ISR have failed, the ISR
 stays as it is and waits for them. A broker that returns without having stopped cleanly may have lost records
-that it had acknowledged, so it leaves also such an ISR: the others in it, though dead, are trusted more. So
-are eligible replicas outside the ISR (eligible.py): one that is alive leads if no member of the ISR can, and
-if none is alive, the ISR waits for them. If nobody is trusted, the last member leads again: nobody has more.
+that it had acknowledged. So it leaves even such an ISR, if another member, or an eligible replica outside the
+ISR (eligible.py), has not restarted like that. An eligible replica that is alive leads if no member can; if
+none is alive, the partition waits. If all have restarted like that, the last member of the ISR leads again.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ def _check_members(
     members = [member for member, _ in proposal.isr]
     if len(set(members)) != len(members) or not set(members) <= set(partition.replicas):
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"{members} is no ISR of the replicas {list(partition.replicas)}"
+            ErrorCode.INVALID_REQUEST,
+            f"{members} is not a valid ISR: expected each broker once, out of {list(partition.replicas)}",
         )
     if partition.leader not in members:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the ISR {members} lacks the leader {partition.leader}")

@@ -1,4 +1,4 @@
-"""Changes of partitions: what every event about leaders, in-sync replicas and replicas comes to."""
+"""Collects the new states of partitions after an event, and turns them into one change."""
 
 from __future__ import annotations
 

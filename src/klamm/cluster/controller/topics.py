@@ -119,7 +119,8 @@ def create_partitions(
     if new.partition_count <= before:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"the topic {topic.name} has {before} partitions; {new.partition_count} would not be more",
+            f"the topic {topic.name} has {before} partitions already: give a count above {before}, "
+            f"not {new.partition_count}",
         )
     added = new.partition_count - before
     if new.assignment is None:
@@ -127,8 +128,8 @@ def create_partitions(
         if factor > len(image.brokers):
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"each partition of {topic.name} has {factor} replicas: "
-                f"the cluster has {len(image.brokers)} brokers",
+                f"a partition of {topic.name} needs {factor} replicas, but only {len(image.brokers)} brokers "
+                "are alive: start more brokers",
             )
         placed = place_replicas(_racks(image, factor), added, factor, start=start, first_partition=before)
     else:
@@ -235,7 +236,7 @@ def _checked_replicas(
 ) -> tuple[int, ...]:
     unknown = [broker_id for broker_id in replicas if broker_id not in image.brokers]
     if not replicas:
-        problem = "has none"
+        problem = "is empty: name at least one broker"
     elif len(set(replicas)) != len(replicas):
         problem = f"names a broker twice: {list(replicas)}"
     elif unknown:

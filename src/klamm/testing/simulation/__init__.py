@@ -1,1 +1,1 @@
-"""A cluster in virtual time: the replication cores under faults that a seed chooses (docs/SIMULATION.md)."""
+"""A cluster in virtual time: controller, replication, groups under faults by a seed (docs/SIMULATION.md)."""

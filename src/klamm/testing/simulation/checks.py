@@ -12,7 +12,7 @@ from collections import Counter, deque
 from typing import NoReturn
 
 from klamm.replication.leader import Leader
-from klamm.testing.simulation.disk import Record, SimulatedLog
+from klamm.testing.simulation.disk import SimulatedBatch, SimulatedLog
 from klamm.testing.simulation.group_checks import GroupLedger
 from klamm.testing.simulation.loop import VirtualLoop
 
@@ -26,7 +26,7 @@ class Violation(AssertionError):
 class Ledger:
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self.committed: dict[int, list[Record]] = {}
+        self.committed: dict[int, list[SimulatedBatch]] = {}
         self._commit_epochs: dict[int, list[int]] = {}
         """Partition → for each committed record, the epoch of the leader that committed it."""
         self.acknowledged_count = 0
@@ -137,7 +137,7 @@ class Ledger:
                 f"{offset}; committed there is {found}"
             )
 
-    def on_read(self, index: int, offset: int, records: list[Record]) -> None:
+    def on_read(self, index: int, offset: int, records: list[SimulatedBatch]) -> None:
         """A consumer was given records."""
         self.check_count += 1
         self.read_count += len(records)

@@ -11,7 +11,7 @@ import random
 from typing import NamedTuple
 
 
-class Record(NamedTuple):
+class SimulatedBatch(NamedTuple):
     """A batch of one record, or of what a group coordinator writes at once."""
 
     leader_epoch: int
@@ -21,14 +21,14 @@ class Record(NamedTuple):
     """What a group coordinator wrote: keys and values."""
 
 
-TORN = Record(-1, -1, -1)
+TORN = SimulatedBatch(-1, -1, -1)
 
 
 class SimulatedFile:
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[SimulatedBatch] = []
         self.synced_count = 0
-        self._cut_since_sync: tuple[int, list[Record]] | None = None
+        self._cut_since_sync: tuple[int, list[SimulatedBatch]] | None = None
 
     def truncate(self, count: int) -> None:
         if count < self.synced_count:
@@ -107,7 +107,7 @@ class SimulatedLog:
             self._epochs.pop()
         self._epochs.append((epoch, end_offset))
 
-    def append(self, record: Record) -> int:
+    def append(self, record: SimulatedBatch) -> int:
         offset = len(self.records)
         if record.leader_epoch > self.latest_epoch:
             self.assign_epoch(record.leader_epoch)

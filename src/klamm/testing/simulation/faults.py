@@ -1,9 +1,11 @@
 """Faults that a seed chooses, each with its end: kills, losses of power, pauses, cuts, loss of the store.
 
-Several may be under way at once. Two things are held back, as no rule survives them: a broker loses power
-only while every ISR is full and all brokers run, or all replicas that have a record could lose it before it
-was fsynced anywhere; and nobody else has died before, or dies after it, without the controller's notice, or
-that could not know that of the brokers that return without a clean shutdown this one has lost records.
+Several may be under way at once. Two combinations are never injected, because no rule survives them:
+
+* A loss of power while an ISR is not full or a broker is down: all replicas that have a record could lose it
+  before any of them has fsynced it.
+* A loss of power shortly before or after the death of another broker, unnoticed by the controller, which
+  could not tell which of the brokers that return without a clean shutdown has lost records.
 """
 
 from __future__ import annotations

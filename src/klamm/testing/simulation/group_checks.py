@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from klamm.groups.offsets import CommittedOffset
 from klamm.groups.records import GroupChange, OffsetChange, parse_record
 from klamm.model.ids import TopicPartition
-from klamm.testing.simulation.disk import Record
+from klamm.testing.simulation.disk import SimulatedBatch
 
 _SEPARATOR = "|"
 
@@ -54,7 +54,7 @@ class GroupLedger:
 
     # ---- the log
 
-    def on_committed(self, record: Record) -> None:
+    def on_committed(self, record: SimulatedBatch) -> None:
         for key, value in record.group_records:
             match parse_record(key, value):
                 case GroupChange(group_id, snapshot) if snapshot is not None:

@@ -18,7 +18,7 @@ from klamm.replication.isr import IsrChange, Outcome
 from klamm.replication.leader import Leader, diverging_epoch
 from klamm.replication.progress import LagWatch
 from klamm.testing.simulation.checks import Ledger
-from klamm.testing.simulation.disk import Record, SimulatedFile, SimulatedLog
+from klamm.testing.simulation.disk import SimulatedBatch, SimulatedFile, SimulatedLog
 from klamm.testing.simulation.topics import MIN_INSYNC_REPLICAS, PLACES, TOPIC_IDS
 
 LAG_TIME_MAX_MS = 10_000
@@ -28,7 +28,7 @@ _MAX_FETCHED = 4
 
 class FetchAnswer(NamedTuple):
     error: ErrorCode
-    records: tuple[Record, ...] = ()
+    records: tuple[SimulatedBatch, ...] = ()
     high_watermark: int = -1
     diverging: tuple[int, int] = (-1, -1)
 
@@ -207,7 +207,7 @@ class Replica:
             if is_idempotent and sequence != last_sequence + 1:
                 answer((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, -1))
                 return False
-            offset = self.log.append(Record(leader.leader_epoch, producer_id, sequence))
+            offset = self.log.append(SimulatedBatch(leader.leader_epoch, producer_id, sequence))
             leader.on_append(offset + 1)
         if acks_all:
             self._parked.append(ParkedProduce(offset + 1, answer))
@@ -224,7 +224,9 @@ class Replica:
         if not leader.has_enough_replicas:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{self.place} has too few replicas in sync")
         sequence = self.log.log_end_offset
-        end_offset = self.log.append(Record(leader.leader_epoch, self.broker_id, sequence, records)) + 1
+        end_offset = (
+            self.log.append(SimulatedBatch(leader.leader_epoch, self.broker_id, sequence, records)) + 1
+        )
         leader.on_append(end_offset)
         self._on_progress()
         return end_offset
@@ -263,7 +265,9 @@ class Replica:
         records = tuple(self.log.records[start : start + _MAX_FETCHED])
         return FetchAnswer(ErrorCode.NONE, records, self.leader.high_watermark)
 
-    def read_committed(self, offset: int, leader_epoch: int) -> tuple[ErrorCode, list[Record], int, int]:
+    def read_committed(
+        self, offset: int, leader_epoch: int
+    ) -> tuple[ErrorCode, list[SimulatedBatch], int, int]:
         """(error, records, latest offset or -1, leader epoch) for a consumer that knows `leader_epoch`."""
         leader = self.leader
         if leader is None:

@@ -264,7 +264,7 @@ class Membership:
         if not error.retriable:
             self._fail(error)
         else:
-            # Other requests may wait for the group, and that is no fault of the coordinator.
+            # Other requests may wait for the group, and that is not the coordinator's fault.
             is_search = isinstance(self._under_way, FindCoordinator)
             self._was_not_served(self._asked_at if is_search else now, now, error)
         self._has_coordinator = False
