@@ -202,7 +202,7 @@ class TopicAnswers:
     def _forget_what_changed(self, broker: Broker) -> None:
         """Drop what no longer holds, above all the answers about topics that were deleted."""
         image, before = broker.cluster.image, self._image
-        offline_version = broker.partitions.offline_version
+        offline_version = broker.partitions.offline.version
         if image is before and offline_version == self._offline_version:
             return
         if before is None or image.brokers is not before.brokers or offline_version != self._offline_version:

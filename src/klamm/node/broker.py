@@ -314,7 +314,7 @@ class BrokerNode:
             lambda: self.cluster.image,
             lambda: self.broker_epoch,
         )
-        self.partitions.on_offline_changed = self.replica_reports.look
+        self.partitions.offline.on_changed = self.replica_reports.look
 
     def _recovered_partitions(self, image: ClusterImage) -> list[TopicPartition]:
         """Those that were not closed cleanly: a new leader epoch lets clients notice a log that was cut."""

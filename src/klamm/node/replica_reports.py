@@ -52,7 +52,9 @@ class ReplicaReports:
 
     def look_if_offline(self) -> None:
         """The controller, which is this broker, has told the roles of partitions here."""
-        if self._partitions.missing or len(self._log_dirs.online) < len(self._log_dirs.directories):
+        if self._partitions.offline.without_log or len(self._log_dirs.online) < len(
+            self._log_dirs.directories
+        ):
             self.look()
 
     def _changes(self) -> tuple[list[ReplicaKey], list[ReplicaKey]]:
@@ -61,7 +63,7 @@ class ReplicaReports:
         places = [partition.topic_partition for partition in self._partitions]
         offline: list[ReplicaKey] = []
         online: list[ReplicaKey] = []
-        for name, index in (*places, *self._partitions.missing):
+        for name, index in (*places, *self._partitions.offline.without_log):
             topic = topics.get(name)
             if topic is not None and index < len(topic.partitions):
                 told = topic.partitions[index]

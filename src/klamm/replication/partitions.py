@@ -14,7 +14,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from klamm.cluster.image import ClusterImage, ImageDelta, PartitionImage, TopicImage
 from klamm.model.errors import ErrorCode, KafkaError
@@ -22,6 +22,7 @@ from klamm.model.ids import TopicId, TopicPartition
 from klamm.replication.context import ReplicationContext
 from klamm.replication.flusher import Flusher
 from klamm.replication.log_removal import LogRemoval
+from klamm.replication.offline_replicas import OfflineReplicas, Place
 from klamm.replication.opening import open_and_rewrite
 from klamm.replication.partition import Partition
 from klamm.replication.throttling import NOT_THROTTLED, ThrottledReplicas
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("klamm.replication")
 
-Place: TypeAlias = tuple[str, int]
-"""(topic, partition), the key of a partition."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -82,17 +81,9 @@ class Partitions:
         self._topic_names: dict[bytes, str] = {}
         self._topics: Mapping[str, TopicImage] = {}
         """The topics of the image that was followed last."""
-        self._lost: dict[Place, str] = {}
-        """Partitions whose log is damaged or lies in a directory that is offline, each with the reason. They
-        stay offline until the next start: to make a new log would be to lose the old one."""
-        self._unmade: dict[Place, str] = {}
-        """Partitions whose log could not be made, each with the reason; `make_unmade` tries again."""
+        self.offline = OfflineReplicas()
         self._takes_roles = False
         """False while only an image tells of roles that is older than this broker's registration."""
-        self.offline_version = 0
-        """Rises whenever a partition goes offline or comes back: then cached metadata answers are stale."""
-        self.on_offline_changed: Callable[[], None] = lambda: None
-        """Called then."""
         self._turn = asyncio.Lock()
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
@@ -117,7 +108,7 @@ class Partitions:
         return partition
 
     def _why_missing(self, topic: str, index: int) -> KafkaError:
-        reason = self._lost.get((topic, index)) or self._unmade.get((topic, index))
+        reason = self.offline.reason((topic, index))
         if (topic, index) in self._partitions:
             reason = "its log directory failed"
         if reason is not None:
@@ -144,7 +135,7 @@ class Partitions:
         partition = self._partitions.get((topic, index))
         if partition is not None:
             return partition.is_offline
-        return (topic, index) in self._lost or (topic, index) in self._unmade
+        return (topic, index) in self.offline
 
     def offline_replicas(self, image: ClusterImage, topic: str, index: int) -> list[int]:
         """Replicas on brokers that are not alive, or cannot use the replica's log."""
@@ -156,11 +147,6 @@ class Partitions:
         if self._node_id in replicas and self._node_id not in offline and self.is_offline(topic, index):
             offline.append(self._node_id)
         return offline
-
-    @property
-    def missing(self) -> list[Place]:
-        """Partitions that belong here and have no log that can be used, not counting failed directories."""
-        return [*self._lost, *self._unmade]
 
     def topic_of(self, topic_id: bytes) -> str:
         """The name of a topic; raises UNKNOWN_TOPIC_ID."""
@@ -224,7 +210,7 @@ class Partitions:
         if len(self._log_dirs.online) < len(self._log_dirs.directories):
             for topic in image.topics.values():
                 for index in self._missing(topic.name, dict(enumerate(topic.partitions))):
-                    self._lost[topic.name, index] = "its log is in a directory that is offline"
+                    self.offline.lost[topic.name, index] = "its log is in a directory that is offline"
         for topic in image.topics.values():
             self._topic_names[topic.topic_id] = topic.name
             states = dict(enumerate(topic.partitions))
@@ -249,7 +235,7 @@ class Partitions:
             )
             is_ours = topic is not None and damaged.topic_id in (None, topic.topic_id)
             if is_ours and topic is not None and index < len(topic.partitions):
-                self._lost[name, index] = damaged.reason
+                self.offline.lost[name, index] = damaged.reason
 
     async def _put_away(self, log: Log, topic: TopicImage | None, *, may_delete: bool) -> None:
         """A log on disk that belongs to no partition. Its records are deleted only if somebody deleted the
@@ -388,20 +374,21 @@ class Partitions:
             await self._fetchers.unfollow(partitions)
 
     def _drop(self, place: Place, code: ErrorCode) -> None:
-        self._lost.pop(place, None)
-        self._unmade.pop(place, None)
+        self.offline.drop(place)
         partition = self._partitions.pop(place, None)
         if partition is not None:
             partition.take_offline(code)
 
     async def make_unmade(self) -> None:
         """Try again to make the logs of partitions that were created while there was no room for them."""
-        for name in dict.fromkeys(name for name, _ in self._unmade):
+        for name in dict.fromkeys(name for name, _ in self.offline.unmade):
             async with self._turn:
                 topic = self._topics.get(name)
                 if topic is None:
                     continue
-                states = {at: each for at, each in enumerate(topic.partitions) if (name, at) in self._unmade}
+                states = {
+                    at: each for at, each in enumerate(topic.partitions) if (name, at) in self.offline.unmade
+                }
                 failure = await self._follow(topic, states, retry=True)
                 if failure is None:
                     logger.info("the logs of topic %s could be made: all its partitions are online", name)
@@ -455,27 +442,27 @@ class Partitions:
         missing = [
             index
             for index in self._missing(topic.name, states)
-            if retry or (topic.name, index) not in self._unmade
+            if retry or (topic.name, index) not in self.offline.unmade
         ]
         reason = ""
-        were_unmade = len(self._unmade)
+        were_unmade = len(self.offline.unmade)
         if missing:
             names = [TopicPartition(topic.name, index) for index in missing]
             made = await self.run_in_thread(self._log_dirs.create_logs, names, topic.topic_id, settings.log)
             for index, log in zip(missing, made, strict=True):
                 if isinstance(log, Log):
-                    self._unmade.pop((topic.name, index), None)
+                    self.offline.unmade.pop((topic.name, index), None)
                     self._add(topic, index, log)
                 else:
-                    reason = self._unmade[topic.name, index] = str(log)
-            if len(self._unmade) != were_unmade:
-                self._offline_changed()
+                    reason = self.offline.unmade[topic.name, index] = str(log)
+            if len(self.offline.unmade) != were_unmade:
+                self.offline.changed()
         self._take_settings(topic, settings)
         if self._takes_roles:
             await self._take_roles(topic.name, states)
         if not reason:
             return None
-        offline = sum((topic.name, index) in self._unmade for index in range(len(topic.partitions)))
+        offline = sum((topic.name, index) in self.offline.unmade for index in range(len(topic.partitions)))
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"the topic {topic.name} exists, but {offline} of its {len(topic.partitions)} partitions are "
@@ -523,7 +510,7 @@ class Partitions:
             for index, state in states.items()
             if self._node_id in state.replicas
             and (place := (name, index)) not in self._partitions
-            and place not in self._lost
+            and place not in self.offline.lost
         ]
 
     def _add(self, topic: TopicImage, index: int, log: Log) -> None:
@@ -577,11 +564,7 @@ class Partitions:
         for partition in self._partitions.values():
             if os.path.dirname(partition.log.directory) == log_dir and not partition.is_offline:
                 partition.take_offline()
-        self._offline_changed()
-
-    def _offline_changed(self) -> None:
-        self.offline_version += 1
-        self.on_offline_changed()
+        self.offline.changed()
 
     def shut_down(self) -> None:
         self.log_removal.stop()
