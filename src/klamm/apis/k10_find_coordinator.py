@@ -103,9 +103,10 @@ def _leader(broker: Broker, partition: int) -> int:
     # The topic may have been deleted, and made again with fewer partitions, since the partition was computed.
     if topic is None or partition >= len(topic.partitions):
         return NO_LEADER
-    if broker.partitions.is_offline(OFFSETS_TOPIC, partition):
+    leader = topic.partitions[partition].leader
+    if leader == broker.node_id and broker.partitions.is_offline(OFFSETS_TOPIC, partition):
         return NO_LEADER
-    return topic.partitions[partition].leader
+    return leader
 
 
 def _locate(broker: Broker, listener_name: str, group_id: str, partition: int) -> Coordinator:

@@ -24,6 +24,7 @@ logger = logging.getLogger("klamm.node")
 
 DELETED_FILES_INTERVAL_MS = 5_000
 UNMADE_LOGS_INTERVAL_MS = 5_000
+ROOM_INTERVAL_MS = 5_000
 LONGEST_SLEEP_S = 3600.0
 """Settings allow intervals of centuries, timers of the event loop do not."""
 
@@ -55,6 +56,7 @@ class Housekeeping:
             self._repeat(lambda key=key: self._config().int_(key), task)  # type: ignore[misc]
         self._repeat(lambda: DELETED_FILES_INTERVAL_MS, self._remove_deleted_files)
         self._repeat(lambda: UNMADE_LOGS_INTERVAL_MS, self._partitions.make_unmade)
+        self._repeat(lambda: ROOM_INTERVAL_MS, self._partitions.full_disks.look_for_room)
 
     async def stop(self) -> None:
         for task in self._tasks:

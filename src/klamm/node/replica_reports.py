@@ -52,9 +52,9 @@ class ReplicaReports:
 
     def look_if_offline(self) -> None:
         """The controller, which is this broker, has told the roles of partitions here."""
-        if self._partitions.offline.without_log or len(self._log_dirs.online) < len(
-            self._log_dirs.directories
-        ):
+        offline = self._partitions.offline
+        has_failed = len(self._log_dirs.online) < len(self._log_dirs.directories)
+        if offline.without_log or offline.unwritable or has_failed:
             self.look()
 
     def _changes(self) -> tuple[list[ReplicaKey], list[ReplicaKey]]:

@@ -19,16 +19,18 @@ class OfflineReplicas:
         start: to make a new log would be to lose the old one."""
         self.unmade: dict[Place, str] = {}
         """Their log could not be made; `Partitions.make_unmade` tries again."""
+        self.unwritable: dict[Place, str] = {}
+        """Their disk is full (`full_disks.py`). They have a `Partition` and a role all the same."""
         self.version = 0
         """Rises whenever a replica goes offline or comes back: then cached metadata answers are stale."""
         self.on_changed: Callable[[], None] = lambda: None
         """Called then."""
 
     def __contains__(self, place: Place) -> bool:
-        return place in self.lost or place in self.unmade
+        return place in self.lost or place in self.unmade or place in self.unwritable
 
     def reason(self, place: Place) -> str | None:
-        return self.lost.get(place) or self.unmade.get(place)
+        return self.lost.get(place) or self.unmade.get(place) or self.unwritable.get(place)
 
     @property
     def without_log(self) -> list[Place]:
@@ -38,6 +40,7 @@ class OfflineReplicas:
         """The replica does not belong to this broker any longer."""
         self.lost.pop(place, None)
         self.unmade.pop(place, None)
+        self.unwritable.pop(place, None)
 
     def changed(self) -> None:
         self.version += 1

@@ -21,6 +21,7 @@ from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
 from klamm.replication.context import ReplicationContext
 from klamm.replication.flusher import Flusher
+from klamm.replication.full_disks import FullDisks, find_room
 from klamm.replication.log_removal import LogRemoval
 from klamm.replication.offline_replicas import OfflineReplicas, Place
 from klamm.replication.opening import open_and_rewrite
@@ -89,6 +90,9 @@ class Partitions:
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
         self._flush_executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
         self.log_removal = LogRemoval(log_dirs, self.run_in_thread)
+        self.full_disks = FullDisks(
+            context, self.offline, self.find, lambda directories: self.run_in_thread(find_room, directories)
+        )
         self.flusher = Flusher(self._flush_executor, self._on_flush_failure)
         self.waiting_produces = WaitingProduces(self._loop.time, self._loop.call_later)
 
@@ -109,7 +113,7 @@ class Partitions:
 
     def _why_missing(self, topic: str, index: int) -> KafkaError:
         reason = self.offline.reason((topic, index))
-        if (topic, index) in self._partitions:
+        if reason is None and (topic, index) in self._partitions:
             reason = "its log directory failed"
         if reason is not None:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{index} is offline: {reason}")
@@ -133,9 +137,7 @@ class Partitions:
     def is_offline(self, topic: str, index: int) -> bool:
         """True if the partition belongs to this broker and cannot be served."""
         partition = self._partitions.get((topic, index))
-        if partition is not None:
-            return partition.is_offline
-        return (topic, index) in self.offline
+        return (topic, index) in self.offline or (partition is not None and partition.is_offline)
 
     def offline_replicas(self, image: ClusterImage, topic: str, index: int) -> list[int]:
         """Replicas on brokers that are not alive, or cannot use the replica's log."""
@@ -515,6 +517,8 @@ class Partitions:
 
     def _add(self, topic: TopicImage, index: int, log: Log) -> None:
         log.on_roll = self._flush_rolled_soon
+        if self._fetchers is not None:
+            log.on_failed_write = self.full_disks.on_failed_write
         self._partitions[log.topic_partition] = Partition(
             topic.name,
             index,

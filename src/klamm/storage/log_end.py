@@ -56,6 +56,7 @@ class LogEnd:
         "failure",
         "log_end_offset",
         "log_start_offset",
+        "on_failed_write",
         "on_roll",
         "open_files",
         "producers",
@@ -80,6 +81,8 @@ class LogEnd:
         self.epochs = loaded.epochs
         self.on_roll: Callable[[Any], None] | None = None
         """Called with this log, inside `append`, when a segment is full, so that it is flushed soon."""
+        self.on_failed_write: Callable[[TopicPartition], None] | None = None
+        """Called when a write fails, in the thread that writes."""
         self.failure: str | None = None
         """Why nothing can be written any more: the log directory has failed."""
         self._segments = SegmentList(directory, loaded.segments)
@@ -145,7 +148,7 @@ class LogEnd:
                     segment = self._roll(now_ms)
                 segment.append(batch, last_offset, max_timestamp, config.index_interval_bytes)
             except OSError as error:
-                raise self._storage_error(str(error.strerror)) from error
+                raise self._failed_write(error) from error
             if leader_epoch > self.epochs.latest:
                 self.epochs.assign(leader_epoch, base_offset)
             if header.producer_id >= 0:
@@ -179,7 +182,7 @@ class LogEnd:
             try:
                 written = self._write_ahead(data, headers, now_ms)
             except OSError as error:
-                raise self._storage_error(str(error.strerror)) from error
+                raise self._failed_write(error) from error
             for run, segment in written:
                 self._take_in(run, segment, now_ms)
             self._last_append_ms = now_ms
@@ -241,6 +244,11 @@ class LogEnd:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is being truncated, as a follower"
             )
+
+    def _failed_write(self, error: OSError) -> KafkaError:
+        if self.on_failed_write is not None:
+            self.on_failed_write(self.topic_partition)
+        return self._storage_error(str(error.strerror))
 
     def _storage_error(self, reason: str) -> KafkaError:
         log_dir = os.path.dirname(self._segments.directory)

@@ -1,0 +1,96 @@
+"""Replicas of a cluster whose log cannot be written, because their disk is full, and their return.
+
+Such a replica keeps its `Partition`, its role and its records. The controller is told that it is offline: so
+another replica leads, and a follower leaves the ISR at once, instead of after replica.lag.time.max.ms. A
+follower goes on trying. When the disk has room again, the controller is told that the replica is back.
+
+The last living member of an ISR leads on: nobody else has all that is committed. So does a broker that is
+alone. It refuses writes and serves reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+from klamm.model.ids import TopicPartition
+from klamm.replication.context import ReplicationContext
+from klamm.replication.offline_replicas import OfflineReplicas, Place
+
+if TYPE_CHECKING:
+    from klamm.replication.partition import Partition
+
+logger = logging.getLogger("klamm.replication")
+
+ROOM_BYTES = 64 * 1024 * 1024
+ROOM_SHARE = 0.02
+"""How much must be free, the lesser of the two, before replicas of a disk that was full are used again: else
+they would come back for a few records, and go offline again."""
+
+FindRoom = Callable[[Iterable[str]], Awaitable[set[str]]]
+"""Those of the log directories that have room; does not block."""
+
+
+class FullDisks:
+    def __init__(
+        self,
+        context: ReplicationContext,
+        offline: OfflineReplicas,
+        find: Callable[[str, int], Partition | None],
+        find_room: FindRoom,
+    ) -> None:
+        self._context = context
+        self._offline = offline
+        self._find = find
+        self._find_room = find_room
+        self._loop = asyncio.get_running_loop()
+
+    def on_failed_write(self, place: TopicPartition) -> None:
+        """A write to the log of this replica has failed; called in the thread that writes."""
+        self._loop.call_soon_threadsafe(self._note, place)
+
+    def _note(self, place: TopicPartition) -> None:
+        partition = self._find(*place)
+        if partition is None or partition.is_offline or place in self._offline.unwritable:
+            return
+        if partition.leader is not None:
+            living = self._context.living_brokers()
+            if not any(each in living for each in partition.isr if each != self._context.node_id):
+                return
+        logger.warning("the disk of %s is full: the replica is offline until it has room", place)
+        self._offline.unwritable[place] = "its disk is full"
+        self._offline.changed()
+
+    async def look_for_room(self) -> None:
+        """Have the replicas used again whose disk has room."""
+        directories: dict[Place, str] = {}
+        for place in self._offline.unwritable:
+            partition = self._find(*place)
+            assert partition is not None, "a partition that is dropped is not offline any longer"
+            directories[place] = os.path.dirname(partition.log.directory)
+        if not directories:
+            return
+        with_room = await self._find_room(set(directories.values()))
+        back = [place for place, directory in directories.items() if directory in with_room]
+        for place in back:
+            self._offline.unwritable.pop(place, None)
+        if back:
+            logger.info("%s: there is room again for %d replicas", ", ".join(sorted(with_room)), len(back))
+            self._offline.changed()
+
+
+def find_room(directories: Iterable[str]) -> set[str]:
+    """Those of the log directories that have room. Blocks."""
+    return {directory for directory in directories if _has_room(directory)}
+
+
+def _has_room(directory: str) -> bool:
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return False
+    size_bytes, free_bytes = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    return free_bytes >= min(ROOM_BYTES, ROOM_SHARE * size_bytes)
