@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from klamm.apis import k02_list_offsets
 from klamm.apis.broker import Broker
+from klamm.apis.registry import ConnectionHandle, Request
 from klamm.cluster.image import (
     DeletedTopic,
     ImageDelta,
@@ -22,10 +23,14 @@ from klamm.cluster.image import (
 )
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicId, TopicPartition
+from klamm.protocol.apis import API_VERSIONS, ApiKey
+from klamm.protocol.messages import k02_list_offsets as m02
 from klamm.replication.followed import FollowedPartition
 from klamm.storage.files import LogDirFailure
+from tests.apis.outcomes import answer_of
 from tests.replication.following import BOTH, FOLLOWER, LEADER, FollowerSide, topic_id_of
 from tests.replication.partitions import NOW_MS
+from tests.replies import FakeReply
 from tests.waiting import until
 
 NOBODY_LISTENS = 1
@@ -179,6 +184,38 @@ async def test_a_look_up_by_time_waits_for_the_high_watermark_of_a_new_leader(si
     assert raised.value.code is ErrorCode.OFFSET_NOT_AVAILABLE
     partition.on_follower_fetch(LEADER, 7, 1, 0)
     assert (await k02_list_offsets._find(broker, partition, NOW_MS, False))[0] == 0
+
+
+async def latest_of(side: FollowerSide, version: int, isolation_level: int) -> tuple[int, int]:
+    """(error code, offset) as ListOffsets answers."""
+    asked = m02.ListOffsetsPartition(partition_index=0, timestamp=k02_list_offsets.LATEST)
+    message = m02.ListOffsetsRequest(
+        isolation_level=isolation_level, topics=[m02.ListOffsetsTopic(name="orders", partitions=[asked])]
+    )
+    reply = FakeReply()
+    connection = cast(ConnectionHandle, None)
+    broker = cast(Broker, SimpleNamespace(partitions=side.partitions))
+    request = Request(message, version, "test", connection, cast(Any, reply))
+    answer = await answer_of(k02_list_offsets.handle(broker, request), reply, version)
+    (partition,) = answer.topics[0].partitions
+    return partition.error_code, partition.offset
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_the_latest_offset_is_not_told_before_a_new_leader_knows_its_high_watermark(
+    side: FollowerSide, isolation_level: int
+) -> None:
+    """Else the offset goes backwards for clients that the leader before has told a higher one (KIP-207)."""
+    await side.take("orders", led_by(FOLLOWER, 1))
+    side.append("orders", b"a")
+    await side.take("orders", led_by(FOLLOWER, 2))
+    spec = API_VERSIONS[ApiKey.LIST_OFFSETS]
+    for version in range(spec.min_version, spec.max_version + 1):
+        # Clients know OFFSET_NOT_AVAILABLE since version 5.
+        code = ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+        assert await latest_of(side, version, isolation_level) == (code, -1), version
+    side.partition("orders").on_follower_fetch(LEADER, 7, 1, 0)
+    assert await latest_of(side, spec.max_version, isolation_level) == (ErrorCode.NONE, 1)
 
 
 async def test_a_replica_that_the_image_does_not_have_yet_is_made(side: FollowerSide) -> None:

@@ -4,7 +4,9 @@ Special timestamps: -1 latest, -2 earliest, -3 the record with the largest times
 local (8), -5 latest tiered (9), -6 earliest pending upload (11). There is no tiered storage, so earliest
 local is earliest, and the last two answer -1. A real timestamp finds the first record that is not older; the
 look-up runs in a thread, because it reads indexes and opens one batch. A partition that the request names
-more than once is refused with INVALID_REQUEST, as Kafka does.
+more than once is refused with INVALID_REQUEST, as Kafka does. A new leader that does not know its high
+watermark yet answers OFFSET_NOT_AVAILABLE, and before version 5, whose clients do not know this error,
+LEADER_NOT_AVAILABLE, as Kafka does.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ _FIRST_VERSION_OF = {
 }
 _READ_COMMITTED = 1
 _FIRST_VERSION_WITH_LEADER_EPOCH = 4
+_FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE = 5
 _NOT_FOUND = (-1, -1, -1)
 
 
@@ -90,6 +93,9 @@ async def _look_up(
             response.leader_epoch = leader_epoch
     except KafkaError as error:
         response.error_code = error.code
+        is_old = version < _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE
+        if error.code is ErrorCode.OFFSET_NOT_AVAILABLE and is_old:
+            response.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     return response
 
 
