@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -361,3 +362,35 @@ def test_any_placement_is_valid_balanced_and_spread_over_racks(racks, partition_
             distinct = len(set(racks.values()))
             assert len({racks[each] for each in replicas}) == min(factor, distinct)
     assert max(led.values()) - min(led.values()) <= 1
+
+
+@given(
+    st.sampled_from([(None,), ("a", "b"), ("a", "b", "c")]),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.tuples(st.integers(0, 1 << 20), st.integers(0, 1 << 20)),
+    st.data(),
+)
+def test_replicas_and_leaders_are_even_over_brokers_also_those_added_later(
+    racks, brokers_of_rack, rounds, starts, data
+):
+    """With racks of equal size, and whole rounds of partitions: as many as there are brokers, or twice, …"""
+    brokers = [broker(number, rack) for number, rack in enumerate(racks * brokers_of_rack)]
+    factor = data.draw(st.integers(1, len(brokers)))
+    count = rounds * len(brokers)
+    new = NewTopic("t", count, factor)
+    change = controller.create_topic(
+        image_of(*brokers), CONFIG, new, controller_epoch=EPOCH, topic_id=new_topic_id(), start=starts[0]
+    )
+    assert_even(change.image, count * factor)
+    more = NewPartitions("t", 2 * count)
+    change = controller.create_partitions(change.image, more, controller_epoch=EPOCH, start=starts[1])
+    assert_even(change.image, 2 * count * factor)
+
+
+def assert_even(image, replica_count):
+    partitions = image.topics["t"].partitions
+    led = Counter(partition.leader for partition in partitions)
+    held = Counter(broker_id for partition in partitions for broker_id in partition.replicas)
+    assert led == dict.fromkeys(image.brokers, len(partitions) // len(image.brokers))
+    assert held == dict.fromkeys(image.brokers, replica_count // len(image.brokers))

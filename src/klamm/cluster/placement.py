@@ -2,7 +2,9 @@
 
 Leaders go round the brokers, so that each leads about as many; the other replicas follow at a distance that
 grows with every round, so that the load of a broker that fails spreads over all the others; and no rack
-gets a second replica before every rack has one.
+gets a second replica before every rack has one. A round begins with the first new partition, whichever broker
+leads it, and has one distance. So after every round all brokers hold equally many of the new replicas, if all
+racks have equally many brokers.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ def place_replicas(
     assert 0 < replication_factor <= len(racks), "checked by the caller"
     order = _alternate_racks(racks)
     placed: list[tuple[int, ...]] = []
-    for partition in range(first_partition, first_partition + partition_count):
-        position = (start + partition) % len(order)
-        distance = (start + partition) // len(order)
+    for index in range(partition_count):
+        position = (start + first_partition + index) % len(order)
+        distance = start // len(order) + index // len(order)
         others = order[position + 1 :] + order[:position]
         turn = distance % len(others) if others else 0
         followers = others[turn:] + others[:turn]
