@@ -9,8 +9,12 @@ from pathlib import Path
 
 from tests.cli.commands import KLAMM, Command
 from tests.clients.confluent import ConfluentClient
+from tests.waiting import wait_until
 
 from klamm.cli.local_processes import listening_process
+from klamm.client.admin.types import NewTopic
+from klamm.client.plain.admin import Admin
+from klamm.testing import Cluster
 
 
 def status(directory: Path, *arguments: str) -> Command:
@@ -32,6 +36,45 @@ def test_it_shows_the_broker_its_process_and_no_complaint(tmp_path: Path, klamm_
     assert seen["controller"] == 1
     assert seen["partitions"] >= 2
     assert seen["offline"] == seen["under_replicated"] == []
+
+
+def test_it_names_the_partitions_without_a_leader_and_those_that_lack_replicas(tmp_path: Path) -> None:
+    with Cluster(brokers=2) as cluster:
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics(
+                [
+                    NewTopic("alone", assignments={0: [1], 1: [2]}),
+                    NewTopic("both", assignments={0: [1, 2], 1: [2, 1]}),
+                ]
+            )
+        cluster.kill(2)
+        left = cluster.broker(1).node.cluster
+
+        def is_known() -> bool:
+            both = left.image.topics["both"].partitions
+            return list(left.image.brokers) == [1] and all(each.isr == (1,) for each in both)
+
+        wait_until(is_known, "broker 1 knows that broker 2 is gone")
+        with status(tmp_path, "--bootstrap", cluster.address(1)) as command:
+            assert command.wait() == 0, command
+        shown = [line.rstrip() for line in command.printed]
+        assert shown[-6:] == [
+            "offline (no leader): 1",
+            "  alone-1",
+            "",
+            "under-replicated: 2",
+            "  both-0 (in sync: [1] of [1, 2])",
+            "  both-1 (in sync: [1] of [2, 1])",
+        ]
+        with status(tmp_path, "--bootstrap", cluster.address(1), "-o", "json") as command:
+            assert command.wait() == 0, command
+    seen = json.loads("\n".join(command.printed))
+    assert [broker["id"] for broker in seen["brokers"]] == [1]
+    assert seen["offline"] == [{"topic": "alone", "partition": 1, "replicas": [2]}]
+    assert seen["under_replicated"] == [
+        {"topic": "both", "partition": 0, "replicas": [1, 2], "in_sync": [1]},
+        {"topic": "both", "partition": 1, "replicas": [2, 1], "in_sync": [1]},
+    ]
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from tests.cli.commands import Command, complaint, run_klamm, run_up
 from tests.waiting import wait_until
 
 import klamm
+from klamm.protocol.messages.k03_metadata import MetadataRequest
+from klamm.testing.wire import WireConnection
 
 READY = "brokers listen on "
 PATIENCE_S = 60.0
@@ -184,6 +186,20 @@ def test_a_broker_joins_a_cluster_that_runs(tmp_path: Path) -> None:
             assert in_sync_counts(addresses) == [3, 3, 3], "the first of that id is undisturbed"
             assert fourth.stop(signal.SIGTERM) == 0, fourth
         wait_until(lambda: in_sync_counts(addresses[:2]) == [2, 2, 2], "broker 4 has left", PATIENCE_S)
+        assert command.stop(signal.SIGTERM) == 0, command
+
+
+def test_clients_are_told_the_advertised_address(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path / 'metadata.sqlite'}"
+    where = ("--listeners", "PLAINTEXT://127.0.0.1:0", "--advertised-listeners", "PLAINTEXT://told.invalid:0")
+    starting = ("broker", "--id", "7", "--coordination", store, "--data-dir", "data", *where)
+    with run_klamm(tmp_path, *starting) as command:
+        # The port that was free is the one that is advertised.
+        host, _, port = command.wait_for_line("broker 7 listens on").split()[-1].rpartition(":")
+        with WireConnection(f"127.0.0.1:{port}") as wire:
+            (told,) = wire.call(MetadataRequest(topics=None), 12).brokers
+        assert (told.node_id, told.host, told.port) == (7, "told.invalid", int(port))
+        assert host == "told.invalid"
         assert command.stop(signal.SIGTERM) == 0, command
 
 

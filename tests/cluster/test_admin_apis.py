@@ -16,6 +16,7 @@ from klamm.apis import (
     k75_describe_topic_partitions,
 )
 from klamm.apis.config_resources import MOST_CONFIGS
+from klamm.cluster.controller import partitions
 from klamm.cluster.controller.topics import NewTopic
 from klamm.model.errors import ErrorCode
 from klamm.model.ids import new_topic_id
@@ -190,6 +191,32 @@ def test_adding_partitions(tmp_path, version):
             "a": 3,
             "b": 2,
             "c": 1,
+        }
+
+    scenario_with_broker(tmp_path, work)
+
+
+def test_a_topic_that_the_store_does_not_take_is_refused_and_the_others_are_made(tmp_path, monkeypatch):
+    """The real limit is far above the most partitions of one request on this one broker."""
+    monkeypatch.setattr(partitions, "MAX_VALUE_BYTES", 300)
+
+    async def work(broker):
+        request = m19.CreateTopicsRequest(topics=[creatable("large", 100, 1), creatable("small", 1, 1)])
+        large, small = (await broker.ask(k19_create_topics, request, 7)).topics
+        assert (large.error_code, small.error_code) == (ErrorCode.INVALID_PARTITIONS, ErrorCode.NONE)
+        assert "the topic large is refused with 100 partitions" in large.error_message
+        await broker.cluster.create_topics([NewTopic("grown")])
+        wanted = [
+            m37.CreatePartitionsTopic(name=name, count=count, assignments=None)
+            for name, count in (("grown", 100), ("small", 2))
+        ]
+        answer = await broker.ask(k37_create_partitions, m37.CreatePartitionsRequest(topics=wanted), 3)
+        grown, small = answer.results
+        assert (grown.error_code, small.error_code) == (ErrorCode.INVALID_PARTITIONS, ErrorCode.NONE)
+        assert "the topic grown is refused with 100 partitions" in grown.error_message
+        assert {name: len(topic.partitions) for name, topic in broker.cluster.image.topics.items()} == {
+            "grown": 1,
+            "small": 2,
         }
 
     scenario_with_broker(tmp_path, work)

@@ -30,6 +30,7 @@ from klamm.protocol.messages.k45_alter_partition_reassignments import (
     ReassignableTopic,
 )
 from klamm.protocol.messages.k46_list_partition_reassignments import ListPartitionReassignmentsRequest
+from klamm.protocol.messages.k60_describe_cluster import DescribeClusterRequest
 from klamm.protocol.messages.k64_unregister_broker import UnregisterBrokerRequest
 from klamm.testing.broker import Broker
 from klamm.testing.cluster import Cluster
@@ -314,6 +315,31 @@ def test_reassignments_and_elections_are_asked_of_any_broker(cluster):
     assert ask(cluster, other, UnregisterBrokerRequest(broker_id=9), 0).error_code == (
         ErrorCode.BROKER_ID_NOT_REGISTERED
     )
+
+
+def test_a_broker_that_is_gone_is_forgotten_by_all(cluster):
+    _, controller, _ = agrees_on(cluster, [1, 2, 3])
+    gone, asked = others(cluster, controller)
+    create(cluster, controller, "t", partitions=1)
+    cluster.kill(gone)
+    images = [cluster.broker(broker_id).node.cluster for broker_id in (controller, asked)]
+    wait_until(lambda: all(gone not in each.image.brokers for each in images), "all know that it is gone")
+    delete = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
+    assert ask(cluster, controller, delete, 6).responses[0].error_code == ErrorCode.NONE
+    wait_until(
+        lambda: [each.brokers for each in images[0].image.deleted_topics.values()] == [(gone,)],
+        "only the broker that is gone may still have files of the deleted topic",
+    )
+    answer = ask(cluster, asked, UnregisterBrokerRequest(broker_id=gone), 0)
+    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+    assert not images[0].image.deleted_topics, "nobody waits for it any longer"
+    for broker_id in (controller, asked):
+        described = ask(cluster, broker_id, DescribeClusterRequest(), 2)
+        assert [each.broker_id for each in described.brokers] == sorted((controller, asked))
+        again = ask(cluster, broker_id, UnregisterBrokerRequest(broker_id=gone), 0)
+        assert again.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    cluster.start_broker(gone)
+    agrees_on(cluster, [1, 2, 3])
 
 
 def test_an_id_that_a_living_broker_has_is_refused(cluster, tmp_path, monkeypatch):

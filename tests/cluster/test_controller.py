@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from klamm.cluster.config_changes import alter_config
 from klamm.cluster.controller import topics as controller
 from klamm.cluster.controller.partitions import raise_leader_epochs
+from klamm.cluster.controller.reassignment import reassign_partition
 from klamm.cluster.controller.topics import NewPartitions, NewTopic
 from klamm.cluster.image import ALL_BROKERS, ClusterImage, PartitionImage
 from klamm.cluster.persistent_map import PersistentMap
@@ -20,7 +21,7 @@ from klamm.cluster.topic_names import check_topic_name, colliding_name, renamed,
 from klamm.config.alterations import Alteration, AlterOperation
 from klamm.config.loading import BrokerConfig
 from klamm.config.rows import ResourceType
-from klamm.coordination.store import Create, Delete, Set
+from klamm.coordination.store import MAX_VALUE_BYTES, Create, Delete, Set
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
 
@@ -135,6 +136,32 @@ def test_partitions_that_cannot_be_added_are_refused(wanted, code):
     with pytest.raises(KafkaError) as caught:
         controller.create_partitions(image, wanted, controller_epoch=EPOCH, start=0)
     assert caught.value.code is code
+
+
+def test_a_topic_whose_description_the_store_does_not_take_is_refused_by_name():
+    """ZooKeeper takes a megabyte. Only a topic with very many replicas needs more."""
+    ids = range(1_000_000_000, 1_000_000_200)
+    image, half = image_of(*map(broker, ids)), list(ids[:100])
+
+    def with_partitions(name, count):
+        return create(image, name, assignment=[(index, half) for index in range(count)])
+
+    created = with_partitions("large", 902)
+    assert MAX_VALUE_BYTES - 2_000 < len(created.operations[0].value) <= MAX_VALUE_BYTES
+    for refused in (
+        lambda: with_partitions("large", 903),
+        lambda: controller.create_partitions(
+            created.image, NewPartitions("large", 903, [half]), controller_epoch=EPOCH, start=0
+        ),
+        lambda: reassign_partition(
+            created.image, CONFIG, TopicPartition("large", 0), list(ids[100:]), controller_epoch=EPOCH
+        ),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            refused()
+        assert caught.value.code is ErrorCode.INVALID_PARTITIONS
+        assert "the topic large is refused" in caught.value.message
+        assert str(MAX_VALUE_BYTES) in caught.value.message
 
 
 def test_deleting_undoes_creating_and_leaves_a_mark():

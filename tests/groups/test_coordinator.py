@@ -461,6 +461,32 @@ async def test_offsets_of_a_group_expire_after_its_last_member_left() -> None:
 
 
 @run_async
+async def test_no_offset_expires_while_the_group_rebalances() -> None:
+    it = await started(group_max_session_timeout_ms=str(20 * DAY_MS))
+    patient: dict[str, object] = {"session_timeout_ms": 20 * DAY_MS, "rebalance_timeout_ms": 20 * DAY_MS}
+
+    def state() -> GroupState:
+        (listed,) = it.coordinator.list_groups()
+        return listed.state
+
+    leader = await it.joined(**patient)
+    await it.coordinator.commit("g", leader.member_id, None, 1, {U0: it.committed(1)})
+    newcomer = it.join(**patient)
+    await it.time.advance(8 * DAY_MS)
+    assert state() is GroupState.PREPARING_REBALANCE
+    assert it.coordinator.offsets_of("g").topics == ["u"]
+    leader = await it.join(member_id=leader.member_id, **patient)
+    await it.time.advance(8 * DAY_MS)
+    assert state() is GroupState.COMPLETING_REBALANCE
+    assert it.coordinator.offsets_of("g").topics == ["u"]
+    members = [leader.member_id, (await newcomer).member_id]
+    await it.sync("g", leader, dict.fromkeys(members, b"x"))
+    await it.time.advance(600_000)
+    assert state() is GroupState.STABLE
+    assert not it.coordinator.offsets_of("g"), "nobody subscribes to u"
+
+
+@run_async
 async def test_a_commit_may_choose_its_own_retention() -> None:
     it = await started()
     await commit(it, T0, 1, expire_timestamp_ms=it.time.time_ms + 60_000)
