@@ -92,6 +92,30 @@ def test_another_broker_follows_a_killed_leader_that_was_the_controller(zookeepe
 
 
 @pytest.mark.long
+def test_another_broker_follows_a_paused_leader_of_this_process(zookeeper: ZooKeeper) -> None:
+    with ExitStack() as stack:
+        seen = scene(stack, f"zookeeper://{zookeeper.hosts}/paused", as_processes=False)
+        seen.until(lambda: seen.in_sync() == [[1, 2, 3]] * 3, "all replicas are in sync")
+        assert seen.produce(b"before") == 0
+        paused = seen.leaders()[0]
+        assert paused is not None
+        others = [broker_id for broker_id in seen.cluster.ids if broker_id != paused]
+        seen.cluster.pause(paused)
+        # Clients that have not met the paused broker: others wait for it until their requests time out.
+        bootstrap = seen.cluster.address(others[0])
+        with klamm.Admin(bootstrap) as admin:
+            seen.until(
+                lambda: admin.describe_topic(TOPIC, timeout=PATIENCE_S).partitions[0].leader in others,
+                "another broker leads",
+            )
+        with klamm.Producer(bootstrap, acks="all") as producer:
+            assert producer.send(TOPIC, b"meanwhile", partition=0).result(PATIENCE_S).offset == 1
+        seen.cluster.resume(paused)
+        seen.until(lambda: seen.in_sync() == [[1, 2, 3]] * 3, "the broker is back in the ISR")
+        assert seen.read(2) == [b"before", b"meanwhile"]
+
+
+@pytest.mark.long
 def test_reads_and_writes_go_on_while_zookeeper_is_away(zookeeper: ZooKeeper) -> None:
     with ExitStack() as stack:
         seen = scene(stack, f"zookeeper://{zookeeper.hosts}/away", as_processes=False)

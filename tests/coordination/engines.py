@@ -88,8 +88,8 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def new_store(self) -> Store:
-        return store_at(self._address, self.session_timeout_s)
+    def new_store(self, session_timeout_s: float | None = None) -> Store:
+        return store_at(self._address, session_timeout_s or self.session_timeout_s)
 
     def holder(self, path: str, session_timeout_s: float) -> SessionHolder:
         return SessionHolder(self._address, path, session_timeout_s)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from klamm.coordination.engines import pause_thread
 from klamm.coordination.store import (
     MAX_TXN_BYTES,
     MAX_VALUE_BYTES,
@@ -21,6 +23,7 @@ from klamm.coordination.store import (
     NodeExists,
     NoNode,
     NotEmpty,
+    SessionExpired,
     Set,
     State,
     TooLarge,
@@ -350,6 +353,32 @@ def test_the_session_of_a_paused_process_ends_and_it_is_fenced_when_it_goes_on(e
             # What it says is the outcome of a transaction, of a read and of its state, in this order.
             assert await holder.tries_to_write() == ["SessionExpired", "SessionExpired", "EXPIRED"]
         assert (await store.get("/brokers/1"))[:3] == (b"", 0, again)
+
+    run_on(engine, scenario)
+
+
+def test_the_session_of_a_paused_thread_ends_and_its_store_is_fenced_when_it_goes_on(engine):
+    """`klamm.testing` pauses brokers of its own process so."""
+
+    async def scenario(connect):
+        store = await connect()
+        await store.txn([Create("/brokers")])
+        paused = engine.new_store(engine.paused_session_timeout_s)
+        resumed = threading.Event()
+        await paused.open()
+        try:
+            await paused.txn([Create("/brokers/1", b"", ephemeral=True)])
+            pause_thread(paused, resumed.wait)
+            await until_gone(store, "/brokers/1")
+            assert paused.state is State.CONNECTED
+            resumed.set()
+            await until(lambda: paused.state is State.EXPIRED)
+            with pytest.raises(SessionExpired):
+                await paused.txn([Create("/brokers/1", b"", ephemeral=True)])
+        finally:
+            resumed.set()
+            await paused.close()
+        assert store.state is State.CONNECTED
 
     run_on(engine, scenario)
 

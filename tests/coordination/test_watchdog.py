@@ -69,6 +69,20 @@ def test_a_process_that_was_paused_goes_on() -> None:
     assert (out, process.returncode) == ("after\n", 0)
 
 
+def test_a_loop_that_is_paused_does_not_hang_and_one_that_hangs_afterwards_does() -> None:
+    stuck = threading.Event()
+
+    async def main() -> None:
+        watchdog = LoopWatchdog(0.06, stuck.set)
+        watchdog.start()
+        watchdog.pause(lambda: stuck.wait(1.0))  # the pause itself
+        assert not stuck.is_set()
+        assert stuck.wait(30)
+        watchdog.stop()
+
+    asyncio.run(main())
+
+
 def test_a_watchdog_that_was_stopped_says_nothing() -> None:
     stuck = threading.Event()
 

@@ -7,6 +7,7 @@ zookeeper://host:2181,host:2181/klamm         a ZooKeeper ensemble, below the pa
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from klamm.coordination.callers import DEFAULT_TIMEOUT_S
@@ -41,6 +42,12 @@ def new_store(
         f"{address!r} is not the address of a coordination store: expected sqlite://PATH or "
         "zookeeper://HOST:PORT,HOST:PORT/CHROOT"
     )
+
+
+def pause_thread(store: Store, until: Callable[[], object]) -> None:
+    """For tests: the thread that keeps the session of an open store alive calls `until`, which blocks it."""
+    assert isinstance(store, SqliteStore | ZooKeeperStore), f"{store} has no thread"
+    store.pause_thread(until)
 
 
 def _parse_zookeeper(address: str) -> tuple[str, str]:

@@ -151,6 +151,10 @@ class SqliteStore:
         # Every read of the file sees what was committed before, so an empty call in turn is enough.
         return self._submit(lambda connection: None)
 
+    def pause_thread(self, until: Callable[[], object]) -> None:
+        """For tests: the thread calls `until` between two calls, when it holds no lock."""
+        self._submit(lambda connection: until()).add_done_callback(ignore_failure)
+
     def _submit(
         self, work: Callable[[sqlite3.Connection], ResultT], changed_paths: Sequence[str] = ()
     ) -> asyncio.Future[ResultT]:

@@ -115,6 +115,19 @@ class _Answer:
             self._store._post(self._store._on_answer, call, response, self._store._client.last_zxid, error)
 
 
+class _Pause:
+    """Blocks kazoo's thread when it passes on an answer, or the loss of the connection."""
+
+    def __init__(self, until: Callable[[], object]) -> None:
+        self._until = until
+
+    def set(self, _response: Any) -> None:
+        self._until()
+
+    def set_exception(self, _error: BaseException) -> None:
+        self._until()
+
+
 class ZooKeeperStore:
     """One session with the ensemble at `hosts` ("host:port,host:port")."""
 
@@ -221,6 +234,13 @@ class ZooKeeperStore:
 
     def sync(self) -> asyncio.Future[None]:
         return self._submit(_requests().Sync(self._full("/")), lambda _answer, _revision: None, "/")
+
+    def pause_thread(self, until: Callable[[], object]) -> None:
+        """For tests: kazoo's thread calls `until` when it has the answer to a request that changes nothing.
+
+        The request does not wait with the calls of the loop, because a loop that is paused takes no answers.
+        """
+        self._client._call(_requests().Sync(self._full("/")), _Pause(until))
 
     # ---- requests, on the loop
 

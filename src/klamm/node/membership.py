@@ -17,6 +17,7 @@ from klamm.cluster.election import ControllerElection
 from klamm.cluster.image import BrokerImage
 from klamm.cluster.layout import Registration
 from klamm.cluster.service import ClusterService
+from klamm.coordination.engines import pause_thread
 from klamm.coordination.store import Create, NodeExists, NoNode, Store, StoreError
 from klamm.coordination.watchdog import Watchdog
 from klamm.model.ids import NEVER_INTACT, IntactEpochs
@@ -86,6 +87,19 @@ class Membership:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._store is not None:
             await self._store.close()
+
+    def pause(self, until: Callable[[], object]) -> None:
+        """For tests in the process of this broker: stop the broker where it is, as SIGSTOP stops a process.
+
+        The event loop and the thread that keeps the session alive both call `until`, which blocks them.
+        """
+
+        def pause_both() -> None:
+            if self._store is not None:
+                pause_thread(self._store, until)
+            until()
+
+        self._watchdog.pause(pause_both)
 
     async def _register(self, broker: BrokerImage) -> None:
         registration = Registration(broker, self.intact_epochs)

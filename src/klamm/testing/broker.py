@@ -65,6 +65,8 @@ class Broker:
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._is_killed = False
+        self._resumed: threading.Event | None = None
+        """What the threads of a paused broker wait for."""
         self.node: BrokerNode | None = None
 
     @property
@@ -93,10 +95,11 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Shut down cleanly. The data stays, so a later `start` serves it again."""
+        """Shut down cleanly. The data stays, so a later `start` serves it again. If paused, resume first."""
         if self._thread is None:
             return
         assert self._loop is not None and self.node is not None
+        self.resume()
         self._loop.call_soon_threadsafe(self.node.request_stop)
         self._thread.join(STOP_TIMEOUT_S)
         assert not self._thread.is_alive(), f"the broker did not stop within {STOP_TIMEOUT_S:.0f} s"
@@ -118,6 +121,27 @@ class Broker:
         self._settings["listeners"] = f"PLAINTEXT://127.0.0.1:{self.port}"
         self.stop()
         self.start()
+
+    def pause(self) -> None:
+        """Stop the broker where it is, until `resume`, as SIGSTOP stops a process.
+
+        The broker answers nothing and appends nothing, its timers do not run, and nothing keeps its session
+        alive. Only its worker threads finish what they have begun, such as a flush.
+        """
+        assert self._loop is not None and self._thread is not None, "the broker is not running"
+        if self._resumed is not None:
+            return
+        is_paused, self._resumed = threading.Event(), threading.Event()
+        self._loop.call_soon_threadsafe(self._hold, is_paused, self._resumed)
+        if not is_paused.wait(STOP_TIMEOUT_S):
+            self.resume()
+            raise TimeoutError(f"the broker's event loop did nothing for {STOP_TIMEOUT_S:.0f} s")
+
+    def resume(self) -> None:
+        """Let a paused broker go on."""
+        if self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the broker's event loop, for tests of the broker's internals."""
@@ -141,6 +165,19 @@ class Broker:
             self._failure = error
         finally:
             self._started.set()
+
+    def _hold(self, is_paused: threading.Event, resumed: threading.Event) -> None:
+        """Block the broker's threads until it is resumed. Runs on the loop."""
+
+        def until_resumed() -> None:
+            is_paused.set()
+            resumed.wait()
+
+        assert self.node is not None
+        if self.node.membership is None:
+            until_resumed()
+        else:
+            self.node.membership.pause(until_resumed)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()

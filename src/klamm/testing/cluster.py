@@ -5,6 +5,7 @@
         cluster.kill(1)          # as kill -9 does
         ...
         cluster.restart(1)
+        cluster.pause(2)         # as SIGSTOP does, until cluster.resume(2)
         cluster.partition(2, 3)  # these two cannot hear each other, until cluster.heal()
 
 Brokers have the ids 1, 2, 3, … and keep their ports and their data when they are restarted. They find one
@@ -196,13 +197,14 @@ class Cluster:
         self.start_broker(broker_id)
 
     def pause(self, broker_id: int) -> None:
-        """Stop a broker's process where it is (SIGSTOP), until `resume`."""
-        self._member(broker_id).signal(signal.SIGSTOP)
+        """Stop a broker where it is, as SIGSTOP does, until `resume`: the others take it for dead."""
+        self._member(broker_id).pause()
         self._paused.add(broker_id)
 
     def resume(self, broker_id: int) -> None:
+        """Let a paused broker go on, as SIGCONT does: it finds out that others lead, and follows them."""
         self._paused.discard(broker_id)
-        self._member(broker_id).signal(signal.SIGCONT)
+        self._member(broker_id).resume()
 
     def partition(self, first: int, second: int) -> None:
         """Let nothing pass between two brokers, in either direction."""
@@ -275,7 +277,9 @@ class _Member(Protocol):
 
     def kill(self) -> None: ...
 
-    def signal(self, number: signal.Signals) -> None: ...
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
 
 
 def _client_address(settings: Mapping[str, str]) -> str:
@@ -296,10 +300,11 @@ class _BrokerInThread:
     def kill(self) -> None:
         self.broker.kill()
 
-    def signal(self, number: signal.Signals) -> None:
-        raise RuntimeError(
-            f"{number.name} would stop the test itself: use Cluster(as_processes=True) to pause brokers"
-        )
+    def pause(self) -> None:
+        self.broker.pause()
+
+    def resume(self) -> None:
+        self.broker.resume()
 
 
 class _BrokerInProcess:
@@ -367,6 +372,12 @@ class _BrokerInProcess:
         self._reader.join(STOP_TIMEOUT_S)
         self._process = None
 
-    def signal(self, number: signal.Signals) -> None:
+    def pause(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None, "the broker is not running"
         self._process.send_signal(number)

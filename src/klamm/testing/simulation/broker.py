@@ -78,6 +78,9 @@ class _NoWatchdog:
     def stop(self) -> None:
         pass
 
+    def pause(self, until: Callable[[], object]) -> None:
+        until()
+
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
