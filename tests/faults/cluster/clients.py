@@ -49,6 +49,15 @@ class Wait(NamedTuple):
     seconds: float
 
 
+class Newest(NamedTuple):
+    """The last record of a partition that was acknowledged."""
+
+    sent_s: float
+    acknowledged_s: float
+    """When it was sent and acknowledged, on the monotonic clock."""
+    offset: int
+
+
 class WritingClient(ABC):
     """An idempotent producer that sends unique values to all partitions of a topic."""
 
@@ -65,8 +74,13 @@ class WritingClient(ABC):
         self._sent_s: list[float] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self.pace_s = PACE_S
         self.acknowledged_count = 0
         self.waits: list[Wait] = []
+        self.newest: dict[int, Newest] = {}
+        """Of each partition."""
+        self.longest_gap_s = 0.0
+        """The longest time without an acknowledgement from some partition."""
 
     def start(self) -> None:
         self._thread.start()
@@ -107,7 +121,7 @@ class WritingClient(ABC):
             self._pause()
 
     def _pause(self) -> None:
-        self._stopping.wait(PACE_S)
+        self._stopping.wait(self.pace_s)
 
     def _settle(self, at: int, offset: int) -> None:
         """The record was acknowledged."""
@@ -115,6 +129,10 @@ class WritingClient(ABC):
             self._sent[at] = self._sent[at]._replace(outcome=Outcome.ACKNOWLEDGED, offset=offset)
             self.acknowledged_count += 1
             now = time.monotonic()
+            _, partition = self._sent[at].place
+            if (before := self.newest.get(partition)) is not None:
+                self.longest_gap_s = max(self.longest_gap_s, now - before.acknowledged_s)
+            self.newest[partition] = Newest(self._sent_s[at], now, offset)
             if now - self._sent_s[at] > LONG_WAIT_S:
                 self.waits.append(Wait(now, now - self._sent_s[at]))
 
@@ -157,7 +175,7 @@ class LibrdkafkaWriter(WritingClient):
         return True
 
     def _pause(self) -> None:
-        self._producer.poll(PACE_S)
+        self._producer.poll(self.pace_s)
 
     def _delivered(
         self, at: int, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
