@@ -30,6 +30,10 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For every JVM that Spark starts, also in the processes of tests: tests are over before the better compiler
 and the collector of garbage in threads of its own have earned what they cost."""
 
+LONG_TIMEOUT_S = 600
+"""Of a test marked `long` that has no time limit of its own. Some take a minute on an idle machine, and more
+than the usual 180 s beside other loads."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -61,6 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     is_shared_out = hasattr(config, "workerinput")
     items.sort(key=lambda item: (turn if is_shared_out else turn_in_one_process)(item.nodeid))
+    for item in items:
+        if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))
 
 
 @pytest.hookimpl(optionalhook=True)

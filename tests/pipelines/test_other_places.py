@@ -24,7 +24,7 @@ from pyspark_klamm.java import find_java
 from tests.pipelines.running import Shop
 
 STARTED_S = 60.0
-RUN_S = 300.0  # three JVMs and their workers start for it
+RUN_S = 600.0  # three JVMs and their workers start for it
 
 TABLES = """
 from pyspark.sql import functions as F
@@ -69,7 +69,7 @@ def started(log: Path, ready: str, *arguments: str) -> Iterator[str]:
         process.wait(30)
 
 
-@pytest.mark.timeout(450)
+@pytest.mark.timeout(850)
 @pytest.mark.long
 def test_a_cluster_of_two_workers_runs_the_same_project(klamm_bootstrap: str, tmp_path: Path) -> None:
     settings = 'spark.executor.memory = "512m"\nspark.executor.cores = 1\nspark.driver.host = "127.0.0.1"'
