@@ -10,8 +10,9 @@ from random import Random
 from klamm.model.ids import TopicPartition
 from klamm.storage.checkpoints import RECOVERY_POINT_FILE, read_offsets
 from tests.faults.cluster.replicas import batches_of
-from tests.faults.cluster.scene import PARTITIONS, SMALL_DISK_BROKER, TOPIC, Scene, fill
+from tests.faults.cluster.scene import PARTITIONS, TOPIC, Scene, fill
 
+FULL_DISK = "full disk"
 SHORT_S = (0.5, 3.0)
 LONG_S = (1.0, 9.0)
 """May be longer than a session, and longer than a follower may lag."""
@@ -77,6 +78,17 @@ def damage_the_tail(scene: Scene, broker_id: int) -> None:
     scene.cluster.start_broker(broker_id)
 
 
+def fill_the_disk(scene: Scene, broker_id: int) -> None:
+    """The others lead meanwhile, and the broker comes back by itself."""
+    filler = fill(scene.data_of(broker_id))
+    try:
+        scene.wait_for_progress()
+        _last(scene, SHORT_S)
+        assert broker_id in scene.cluster.running
+    finally:
+        filler.unlink()
+
+
 def _others(scene: Scene, broker_id: int) -> list[int]:
     return [each for each in scene.cluster.ids if each != broker_id]
 
@@ -100,16 +112,6 @@ def lose_the_store(scene: Scene) -> None:
         scene.cluster.start_broker(victim)
 
 
-def fill_the_disk(scene: Scene) -> None:
-    filler = fill(scene.data_of(SMALL_DISK_BROKER))
-    try:
-        _last(scene, LONG_S)
-        assert SMALL_DISK_BROKER in scene.cluster.running
-    finally:
-        filler.unlink()
-    scene.cluster.restart(SMALL_DISK_BROKER)
-
-
 FAULTS: dict[str, Callable[[Scene, int], None]] = {
     "kill -9": kill,
     "kill -9 and start at once": kill_and_start_at_once,
@@ -120,6 +122,7 @@ FAULTS: dict[str, Callable[[Scene, int], None]] = {
     "cut off, connections reset": reset,
     "cut one way, silent": cut_one_way,
     "kill -9, damaged log tail": damage_the_tail,
+    FULL_DISK: fill_the_disk,
 }
 VICTIMS: dict[str, Callable[[Scene], int]] = {
     "leader": Scene.leader,
@@ -130,18 +133,20 @@ VICTIMS: dict[str, Callable[[Scene], int]] = {
 FAULTS_OF_ALL: dict[str, tuple[str, Callable[[Scene], None]]] = {
     "SIGTERM and start, one after the other": ("all brokers", restart_all),
     "coordination store away": ("store", lose_the_store),
-    "full disk": (f"broker {SMALL_DISK_BROKER}", fill_the_disk),
 }
 
 
 def kinds_for(scene: Scene) -> list[str]:
-    return [kind for kind in (*FAULTS, *FAULTS_OF_ALL) if kind != "full disk" or scene.has_small_disk]
+    return [kind for kind in (*FAULTS, *FAULTS_OF_ALL) if kind != FULL_DISK or scene.small_disks]
 
 
 def do(scene: Scene, kind: str, victim: str) -> None:
     """`victim` matters only to faults that hit one broker."""
     if kind in FAULTS:
         broker_id = VICTIMS[victim](scene)
+        if kind == FULL_DISK and broker_id not in scene.small_disks:
+            broker_id = scene.random.choice(scene.small_disks)
+            victim = f"broker {broker_id}"
         scene.do(kind, victim, lambda: FAULTS[kind](scene, broker_id))
     else:
         name, work = FAULTS_OF_ALL[kind]

@@ -30,19 +30,20 @@ from tests.faults.cluster.report import Fault, Report
 from tests.faults.cluster.stores import SqliteFile, StoreControl
 from tests.waiting import wait_until
 
+BROKERS = 3
+ALL_BROKERS = range(1, BROKERS + 1)
 TOPIC = "faults"
 PARTITIONS = 6
 HEAL_S = 120.0
-SMALL_DISK_BROKER = 3
 SMALL_DISK_BYTES = 192 * 1024 * 1024
 
 
 class Scene:
-    """`store` is where the brokers find one another."""
+    """`store` is where the brokers find one another. The disks of the brokers `small_disks` can be filled."""
 
-    def __init__(self, cluster: Cluster, seed: int, store: StoreControl, *, has_small_disk: bool) -> None:
+    def __init__(self, cluster: Cluster, seed: int, store: StoreControl, small_disks: Sequence[int]) -> None:
         self.cluster = cluster
-        self.has_small_disk = has_small_disk
+        self.small_disks = small_disks
         self.store = store
         self.seed = seed
         self.random = Random(seed)
@@ -234,18 +235,25 @@ def fill(directory: Path) -> Path:
 
 
 def run(
-    directory: Path, seed: int, faults: Callable[[Scene], None], store: StoreControl | None = None
+    directory: Path,
+    seed: int,
+    faults: Callable[[Scene], None],
+    store: StoreControl | None = None,
+    small_disks: Sequence[int] = (BROKERS,),
 ) -> Report:
     """Do `faults` to a cluster under load, heal it, and check what the clients did and saw.
+
+    The brokers `small_disks` have their data on small file systems in memory, which can be filled.
 
     A failure names the seed and what was done, and keeps the data and the output of the brokers.
     """
     data = directory / "cluster"
     store = store or SqliteFile(data / "klamm-metadata.sqlite")
-    disk = SmallDisk(data / f"broker-{SMALL_DISK_BROKER}")
+    disks = {broker_id: SmallDisk(data / f"broker-{broker_id}") for broker_id in small_disks}
+    mounted = [broker_id for broker_id, disk in disks.items() if disk.is_mounted]
     try:
-        with Cluster(3, as_processes=True, data_dir=data, coordination=store.url) as cluster:
-            scene = Scene(cluster, seed, store, has_small_disk=disk.is_mounted)
+        with Cluster(BROKERS, as_processes=True, data_dir=data, coordination=store.url) as cluster:
+            scene = Scene(cluster, seed, store, mounted)
             try:
                 faults(scene)
                 scene.under_way = "the end"
@@ -259,6 +267,7 @@ def run(
             finally:
                 scene.close()
     finally:
-        disk.unmount()
+        for disk in disks.values():
+            disk.unmount()
     shutil.rmtree(data)
     return report

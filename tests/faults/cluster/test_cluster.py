@@ -16,7 +16,7 @@ import pytest
 from tests.coordination.engines import start_zookeeper
 from tests.faults.cluster.kinds import FAULTS, VICTIMS, do, do_any, kinds_for
 from tests.faults.cluster.report import Report
-from tests.faults.cluster.scene import Scene, run
+from tests.faults.cluster.scene import ALL_BROKERS, Scene, run
 from tests.faults.cluster.stores import ZooKeeperServer
 
 SEED = int(os.environ.get("SEED", "1"))
@@ -72,4 +72,4 @@ def test_each_kind_to_each_victim(tmp_path: Path) -> None:
             for victim in VICTIMS if kind in FAULTS else [""]:
                 do(scene, kind, victim)
 
-    publish(run(tmp_path, SEED, faults))
+    publish(run(tmp_path, SEED, faults, small_disks=ALL_BROKERS))
