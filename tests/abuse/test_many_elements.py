@@ -28,6 +28,8 @@ from klamm.protocol.messages.k08_offset_commit import (
 from klamm.protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from klamm.protocol.messages.k10_find_coordinator import FindCoordinatorRequest
 from klamm.protocol.messages.k15_describe_groups import DescribeGroupsRequest
+from klamm.protocol.messages.k19_create_topics import CreatableTopic, CreateTopicsRequest
+from klamm.protocol.messages.k20_delete_topics import DeleteTopicsRequest, DeleteTopicState
 from klamm.protocol.messages.k32_describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from klamm.protocol.messages.k42_delete_groups import DeleteGroupsRequest
 from klamm.protocol.primitives import MAX_TAGGED_FIELDS
@@ -382,3 +384,18 @@ def test_tags_without_end_are_refused_at_once(watched: Abused) -> None:
         with open_socket(watched.bootstrap) as sock:
             sock.sendall(sized(request))
             assert read_to_end(sock) == b""
+
+
+MANY_TOPICS = 2_000
+
+
+def test_topics_that_are_made_and_deleted_by_the_thousand(watched: Abused) -> None:
+    names = [f"one-of-many-{number}" for number in range(MANY_TOPICS)]
+    created = CreateTopicsRequest(
+        topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in names],
+        timeout_ms=60_000,
+    )
+    deleted = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names], timeout_ms=60_000)
+    with watched.connect(timeout_s=120.0) as connection:
+        assert {each.error_code for each in connection.call(created).topics} == {0}
+        assert {each.error_code for each in connection.call(deleted).responses} == {0}
