@@ -1,11 +1,12 @@
-"""The command: `python -m bench [--only SECTION ...] [--quick] [--peer none|kafka] [--output FILE]`.
+"""The command: `python -m bench [--only SECTION ...] [--quick] [--peer none|kafka] [--beside DIR]`.
 
 Most sections share one Klamm broker and one Apache Kafka, which both run all the time and are loaded in turn.
 The sections about starting, many partitions, clusters and Spark start brokers of their own.
 
 At its end a run publishes its figures: docs/benchmarks/figures.json gets the sections that were measured, and
 the pages and the picture of docs/ are made from it. A run that is quick or has no Apache Kafka beside it
-publishes nothing.
+publishes nothing, nor does one with another version of Klamm in it (--beside), which tells whether a change
+made the broker slower: both versions run and are loaded in turns.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from bench import (
 )
 from bench.cluster import section as cluster
 from bench.layouts import CLIENT_SECTIONS
-from bench.peers import KafkaBroker, KlammBroker, running
+from bench.peers import KafkaBroker, KlammBroker, klamm_of, running
 from bench.runner import Bench, BrokerKind, Comparison
 from bench.spark import section as spark
 
@@ -96,6 +97,9 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--peer", choices=("kafka", "none"), default="kafka", help="whom to measure beside Klamm"
     )
+    parser.add_argument("--beside", type=Path, metavar="DIR",
+                        help="a checkout of another version of Klamm, measured in turns with this one where "
+                        "sections share their brokers")  # fmt: skip
     parser.add_argument("--output", type=Path, default=Path("build/bench.json"), metavar="FILE",
                         help="where the JSON goes (default: %(default)s)")  # fmt: skip
     parser.add_argument(
@@ -114,8 +118,10 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def available_kinds(console: Console, peer: str) -> list[BrokerKind]:
+def available_kinds(console: Console, peer: str, beside: Path | None) -> list[BrokerKind]:
     kinds: list[BrokerKind] = [KlammBroker]
+    if beside is not None:
+        kinds.append(klamm_of(beside))
     if peer == "kafka":
         try:
             find_java()
@@ -189,7 +195,7 @@ def is_published(arguments: argparse.Namespace, bench: Bench) -> bool:
     """Whether the figures of this run go into docs/: as the command says, else if they are comparable."""
     if arguments.publish is not None:
         return bool(arguments.publish)
-    return not bench.is_quick and KafkaBroker in bench.kinds
+    return not bench.is_quick and KafkaBroker in bench.kinds and arguments.beside is None
 
 
 def main() -> int:
@@ -201,7 +207,8 @@ def main() -> int:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="klamm-bench-", dir=arguments.work_dir) as work_dir:
         rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
-        bench = Bench(Path(work_dir), arguments.quick, rounds, available_kinds(console, arguments.peer))
+        kinds = available_kinds(console, arguments.peer, arguments.beside)
+        bench = Bench(Path(work_dir), arguments.quick, rounds, kinds)
         with show_progress(console, bench, arguments.only):
             try:
                 run_sections(bench, arguments.only)

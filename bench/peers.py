@@ -72,6 +72,7 @@ class KlammBroker:
     """`klamm up` on a free port, placed as --placement says."""
 
     name = KLAMM
+    source: Path | None = None  # where its code is, if not the code that is installed
 
     def __init__(self, work_dir: Path) -> None:
         command = Path(sys.executable).with_name("klamm")
@@ -99,7 +100,7 @@ class KlammBroker:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=broker_environment(),
+                env=broker_environment() | ({"PYTHONPATH": str(self.source)} if self.source else {}),
             )
         self.pid = self._process.pid
         processes.place_server(self.pid)
@@ -126,6 +127,14 @@ class KlammBroker:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def klamm_of(tree: Path) -> type[KlammBroker]:
+    """A broker of another version, checked out at `tree`, as a contestant of its own."""
+    source = (tree / "src").resolve()
+    if not (source / "klamm").is_dir():
+        raise BrokerFailed(f"{tree} is not a checkout of Klamm: there is no {source / 'klamm'}")
+    return type("OtherKlammBroker", (KlammBroker,), {"name": f"{KLAMM} of {tree.name}", "source": source})
 
 
 class KafkaBroker:
