@@ -496,7 +496,7 @@ def test_the_broker_is_seen_under_its_advertised_addresses():
             "broker.rack": "east",
         }
     )
-    assert broker_image(config, {"A": 5}) == BrokerImage(7, {"A": Endpoint("h", 5)}, "east")
+    assert broker_image(config, config.listeners, {"A": 5}) == BrokerImage(7, {"A": Endpoint("h", 5)}, "east")
 
 
 def test_a_damaged_node_is_named(tmp_path):

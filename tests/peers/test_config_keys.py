@@ -28,7 +28,6 @@ from tests.conftest import cannot_run
 from tests.peers.kafka_jars import PeerMissing
 from tests.waiting import wait_until
 
-_BOUND_AT_START = "listeners are bound once, when the broker starts"
 _CHECKED_ELSEWHERE = (
     "Kafka's table has no bounds; its code refuses these values, or nothing good comes of them"
 )
@@ -38,8 +37,6 @@ DEVIATIONS = {
     ("broker", "node.id", "default"): "Kafka demands a number; one broker alone needs none",
     ("broker", "broker.id", "bounds"): _CHECKED_ELSEWHERE,
     ("broker", "listeners", "default"): "a broker that nobody configured serves its own machine only",
-    ("broker", "listeners", "changes"): _BOUND_AT_START,
-    ("broker", "listener.security.protocol.map", "changes"): _BOUND_AT_START,
     ("broker", "log.dir", "default"): "data belongs into the working directory, not into /tmp",
     ("broker", "socket.receive.buffer.bytes", "default"): "the system adapts the buffer better than a number",
     ("broker", "num.partitions", "bounds"): _MOST_PARTITIONS,
@@ -348,6 +345,10 @@ ALTERATIONS = [
     (4, "1", "broker.rack", 1, None),
     (4, "1", "no.such.key", 1, None),
     (4, "", "listeners", 0, "PLAINTEXT://127.0.0.1:1"),
+    (4, "1", "listeners", 0, "x"),
+    (4, "1", "listeners", 0, "UNKNOWN://127.0.0.1:1"),
+    (4, "", "listener.security.protocol.map", 0, "PLAINTEXT:PLAINTEXT"),
+    (4, "1", "listener.security.protocol.map", 0, "PLAINTEXT:x"),
     (4, "1", "transaction.max.timeout.ms", 0, "5"),
     (4, "", "ssl.keystore.location", 0, "/x"),
     (4, "1", "ssl.keystore.location", 0, "/x"),

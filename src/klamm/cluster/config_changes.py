@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -13,11 +14,14 @@ from klamm.cluster.image import ALL_BROKERS, NO_LEADER, ClusterImage, ImageDelta
 from klamm.config.alterations import Alteration, AlterOperation, NotAList, alter
 from klamm.config.broker_keys import BROKER_KEYS, find_broker_row
 from klamm.config.group_keys import find_group_row, validate_group_config
+from klamm.config.listeners import CHANGEABLE_KEYS, check_listener_of_brokers_stays, parse_listeners
 from klamm.config.loading import BrokerConfig, ConfigError
 from klamm.config.rows import ResourceType, UpdateMode
 from klamm.config.topic_keys import find_topic_row, topic_config, validate_topic_config
 from klamm.coordination.store import Create, Delete, Set
 from klamm.model.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger("klamm.cluster")
 
 
 def alter_config(
@@ -135,9 +139,32 @@ def _alter_broker(
     altered = alter(find_broker_row, before, alterations, config.text_of)
     stored = _stored(layout.broker_config_path(name), before, altered)
     change = Change.of(image, [stored], ImageDelta(broker_configs={name: altered or None}))
-    # Raises if the values do not go together. What other brokers were started with is not known here.
-    config.with_dynamic(change.image.broker_configs.get(ALL_BROKERS, {}), altered if name else {})
+    _check_together(config, change.image.broker_configs.get(ALL_BROKERS, {}), name, altered)
     return change
+
+
+def _check_together(
+    config: BrokerConfig, for_all: Mapping[str, str], name: str, altered: Mapping[str, str]
+) -> None:
+    """Raise ConfigError if the values do not go together. What other brokers were started with is not known
+    here, so their listeners are only parsed: such a broker logs an error if it cannot follow."""
+    if name == ALL_BROKERS:
+        config.with_dynamic(for_all, {})
+    elif name == str(config["node.id"]):
+        after = config.with_dynamic(for_all, altered)
+        for_brokers = config.optional_str("inter.broker.listener.name")
+        if for_brokers is not None and config.inter_broker_listener_name is not None:
+            check_listener_of_brokers_stays(config.listeners, after.listeners, for_brokers.upper())
+    else:
+        config.with_dynamic(for_all, _without_listeners(altered))
+        if "listeners" in altered:
+            addresses = find_broker_row("listeners").parse(altered["listeners"])
+            assert isinstance(addresses, tuple)
+            parse_listeners("listeners", addresses)
+
+
+def _without_listeners(settings: Mapping[str, str]) -> dict[str, str]:
+    return {key: text for key, text in settings.items() if key not in CHANGEABLE_KEYS}
 
 
 def _with_eligible_replicas(
@@ -195,6 +222,13 @@ def _stored(path: str, before: Mapping[str, str], after: Mapping[str, str]) -> U
 
 def effective_config(config: BrokerConfig, image: ClusterImage) -> BrokerConfig:
     """This broker's configuration with what the image sets at run time."""
-    return config.with_dynamic(
-        image.broker_configs.get(ALL_BROKERS, {}), image.broker_configs.get(str(config["node.id"]), {})
-    )
+    for_all = image.broker_configs.get(ALL_BROKERS, {})
+    own = image.broker_configs.get(str(config["node.id"]), {})
+    try:
+        return config.with_dynamic(for_all, own)
+    except ConfigError as error:
+        if CHANGEABLE_KEYS.isdisjoint(own):
+            raise
+        # They were checked by a broker that was started with other listeners than this one.
+        logger.error("the listeners that were set for this broker at run time do not count: %s", error)
+        return config.with_dynamic(for_all, _without_listeners(own))

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 from klamm.cluster.persistent_map import PersistentMap
 from klamm.cluster.topic_names import SimilarNames, renamed, similar_names
-from klamm.config.listeners import advertised_addresses
+from klamm.config.listeners import Listener, advertised_addresses
 from klamm.config.loading import BrokerConfig
 from klamm.model.ids import TopicId
 
@@ -354,9 +354,11 @@ def _joined_topic(first: TopicDelta, second: TopicDelta) -> TopicDelta:
     return TopicDelta(first.before, second.after, partitions)
 
 
-def broker_image(config: BrokerConfig, bound_ports: Mapping[str, int]) -> BrokerImage:
+def broker_image(
+    config: BrokerConfig, listeners: tuple[Listener, ...], bound_ports: Mapping[str, int]
+) -> BrokerImage:
     """This broker as the cluster shall see it; `bound_ports` by listener name resolve port 0."""
-    told = advertised_addresses(config.listeners, config.advertised_listeners, bound_ports)
+    told = advertised_addresses(listeners, config.advertised_listeners, bound_ports)
     return BrokerImage(
         id=config.int_("node.id"),
         endpoints={name: Endpoint(address.host, address.port) for name, address in told.items()},

@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -32,7 +33,16 @@ from klamm.cluster.controlling import Control
 from klamm.cluster.election import Controller
 from klamm.cluster.fencing import check_controller_epoch
 from klamm.cluster.forwarded_topics import request_to_create, results_of_creation
-from klamm.cluster.image import NO_LEADER, OFFSETS_TOPIC, BrokerImage, ClusterImage, TopicImage
+from klamm.cluster.image import (
+    NO_LEADER,
+    OFFSETS_TOPIC,
+    BrokerDelta,
+    BrokerImage,
+    ClusterImage,
+    Endpoint,
+    ImageDelta,
+    TopicImage,
+)
 from klamm.cluster.loading import ControllerTerm, claim_controller, prepare_store, read_image
 from klamm.cluster.view import ClusterView, Subscriber, TopicFailures
 from klamm.config.alterations import Alteration
@@ -130,6 +140,16 @@ class ClusterService:
             )
         )
         return loaded
+
+    async def change_own_endpoints(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Have clients told other addresses of this broker, which is alone."""
+
+        def change(image: ClusterImage) -> Change:
+            before = image.brokers[self._node_id]
+            after = replace(before, endpoints=endpoints)
+            return Change.of(image, (), ImageDelta(brokers={before.id: BrokerDelta(before, after)}))
+
+        await self._committer.commit(change)
 
     def use_store(self, store: Store) -> None:
         """After the session of the store before has ended. This broker is not the controller now."""

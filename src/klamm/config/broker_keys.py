@@ -73,8 +73,10 @@ _NETWORK_ROWS = [
         ("PLAINTEXT://127.0.0.1:9092",),
         "The addresses to listen on, as NAME://host:port. Port 0 picks a free port. An empty host, 0.0.0.0 "
         "and [::] listen on every interface; then advertised.listeners must be set too. Kafka listens "
-        "on every interface if this is unset.",
+        "on every interface if this is unset. A listener that is added at run time is advertised with its "
+        "own address; one that is taken away is closed with its connections.",
         Importance.HIGH,
+        UpdateMode.PER_BROKER,
     ),
     ConfigRow(
         "advertised.listeners",
@@ -91,6 +93,7 @@ _NETWORK_ROWS = [
         "The security protocol of each listener name, as NAME:PROTOCOL,NAME:PROTOCOL. Only PLAINTEXT is "
         "served so far.",
         Importance.LOW,
+        UpdateMode.PER_BROKER,
     ),
     ConfigRow(
         "socket.request.max.bytes",

@@ -17,6 +17,8 @@ _ADDRESS = re.compile(r"([^:/]+)://(\[[0-9a-fA-F:.%]*\]|[^:\[\]/]*):(-?\d+)")
 _WILDCARD_HOSTS = frozenset({"", "0.0.0.0", "::"})
 BROKERS = "BROKERS"
 """The name of the listener for brokers that a broker of a cluster opens by itself."""
+CHANGEABLE_KEYS = frozenset({"listeners", "listener.security.protocol.map"})
+"""The keys of this file that can be changed for a broker that runs."""
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -59,6 +61,19 @@ def parse_listeners(key: str, addresses: tuple[str, ...]) -> tuple[Listener, ...
             )
         listeners.append(listener)
     return tuple(listeners)
+
+
+def check_listener_of_brokers_stays(
+    before: tuple[Listener, ...], after: tuple[Listener, ...], name: str
+) -> None:
+    """Raise ConfigError if a change at run time moves the listener `name`, which other brokers use."""
+    kept = [each for each in before if each.name == name]
+    if kept != [each for each in after if each.name == name]:
+        raise ConfigError(
+            f"listeners is refused: {kept[0]} is for brokers, and its address cannot be changed while the "
+            "broker runs; leave it as it is, or set it where the broker is started, and restart the broker",
+            key="listeners",
+        )
 
 
 def add_listener_for_brokers(
@@ -152,7 +167,7 @@ def advertised_addresses(
 ) -> dict[str, Listener]:
     """The address that clients of each listener are told, by listener name. Port 0 becomes the bound port."""
     addresses: dict[str, Listener] = {each.name: each for each in listeners}
-    addresses.update((each.name, each) for each in advertised or ())
+    addresses.update((each.name, each) for each in advertised or () if each.name in addresses)
     return {
         name: each._replace(port=each.port or bound_ports.get(name, 0)) for name, each in addresses.items()
     }

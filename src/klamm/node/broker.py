@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from klamm.apis.registry import load_handlers
 from klamm.cluster.image import (
     BrokerImage,
     ClusterImage,
+    Endpoint,
     ImageDelta,
     TopicImage,
     broker_image,
@@ -36,6 +38,7 @@ from klamm.model.ids import NEVER_INTACT, IntactEpochs, TopicPartition
 from klamm.node.clock import SystemClock
 from klamm.node.housekeeping import Housekeeping
 from klamm.node.limits import open_files_limit, raise_descriptor_limit
+from klamm.node.listeners import Listeners
 from klamm.node.offsets_log import TOPIC as OFFSETS_TOPIC
 from klamm.node.offsets_log import OffsetsLog
 from klamm.node.producer_ids import ProducerIdBlocks
@@ -109,6 +112,8 @@ class BrokerNode:
             lambda: self.config,
             lambda work: self.partitions.run_in_thread(work),
         )
+        self._listeners = Listeners(self._server, config.inter_broker_listener_name)
+        self._telling_endpoints: asyncio.Task[None] | None = None
         self._stop_requested = asyncio.Event()
         self._has_services = False
 
@@ -195,12 +200,11 @@ class BrokerNode:
         gc.set_threshold(GC_THRESHOLD)
 
     async def _start_parts(self) -> None:
-        config = self._static_config
-        sockets = {
-            listener.name: self._server.bind(listener.host, listener.port) for listener in config.listeners
-        }
-        own = broker_image(config, {name: sock.getsockname()[1] for name, sock in sockets.items()})
-        image = await self._load_cluster(own)
+        self._listeners.bind(self._static_config.listeners)
+        image = await self._load_cluster(self._own_image())
+        if self._listeners.follow(self.config.listeners) and self.membership is None:
+            await self.cluster.change_own_endpoints(self._own_image().endpoints)
+            image = self.cluster.image
         if ignored := self.config.without_effect():
             logger.warning(
                 "these settings have no effect (docs/CONFIGURATION.md says why): %s", ", ".join(ignored)
@@ -208,15 +212,27 @@ class BrokerNode:
         self.log_dirs.identify(self.node_id, image.cluster_id)
         await self._load_logs(image)
         self._start_services()
-        first = own.endpoints[config.listeners[0].name]
+        own = self._own_image()
+        first = own.endpoints[self._listeners.listeners[0].name]
         self.bootstrap = f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
         if self.membership is not None:
-            assert config.inter_broker_listener_name is not None
-            for_brokers = sockets.pop(config.inter_broker_listener_name)
-            self._server.start_accepting(for_brokers, config.inter_broker_listener_name)
+            self._listeners.accept_brokers()
             await self._join(self.membership, own)
-        for name, sock in sockets.items():
-            self._server.start_accepting(sock, name)
+        self._listeners.accept_clients()
+
+    def _own_image(self) -> BrokerImage:
+        return broker_image(self.config, self._listeners.listeners, self._listeners.ports)
+
+    def _follow_listeners(self) -> None:
+        if self._listeners.follow(self.config.listeners):
+            self._telling_endpoints = asyncio.create_task(self._tell_endpoints(self._own_image().endpoints))
+
+    async def _tell_endpoints(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Clients are told the addresses that this broker listens on now."""
+        if self.membership is not None:
+            await self.membership.change_endpoints(endpoints)
+        else:
+            await self.cluster.change_own_endpoints(endpoints)
 
     async def _load_cluster(self, own: BrokerImage) -> ClusterImage:
         """What the store says of the cluster."""
@@ -390,6 +406,8 @@ class BrokerNode:
     async def _end_services(self) -> None:
         self._server.stop_accepting()
         self._server.close_connections()
+        if self._telling_endpoints is not None:
+            self._telling_endpoints.cancel()
         self.groups.stop()
         await self._producer_ids.shut_down()
         self._cleaner.cancel()
@@ -449,6 +467,7 @@ class BrokerNode:
         failures: TopicFailures = {}
         if delta.broker_configs:
             self._set_rates()
+            self._follow_listeners()
         if delta.brokers and self.peers is not None:
             self.peers.on_brokers_changed()
         if self.cluster.is_controller:

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 
 from klamm.cluster import layout
 from klamm.cluster.election import ControllerElection
-from klamm.cluster.image import BrokerImage
+from klamm.cluster.image import BrokerImage, Endpoint
 from klamm.cluster.layout import Registration
 from klamm.cluster.service import ClusterService
 from klamm.coordination.engines import pause_thread
-from klamm.coordination.store import Create, NodeExists, NoNode, Store, StoreError
+from klamm.coordination.store import Create, NodeExists, NoNode, Set, Store, StoreError
 from klamm.coordination.watchdog import Watchdog
 from klamm.model.ids import NEVER_INTACT, IntactEpochs
 
@@ -78,6 +80,29 @@ class Membership:
         self.intact_epochs = intact_epochs
         await self._register(broker)
         self._task = asyncio.create_task(self._run(), name="klamm-membership")
+
+    async def change_endpoints(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Tell the cluster other addresses of this broker, in the same broker epoch."""
+        assert self._broker is not None, "the broker has not registered"
+        self._broker = replace(self._broker, endpoints=endpoints)
+        while self.broker_epoch is not None:
+            try:
+                await self._change_registration(self._broker)
+                return
+            except StoreError as error:
+                logger.warning(
+                    "the addresses of broker %d cannot be stored; retrying: %s", self._node_id, error
+                )
+                await asyncio.sleep(RETRY_S)
+
+    async def _change_registration(self, broker: BrokerImage) -> None:
+        store, path = self._store, layout.broker_path(self._node_id)
+        assert store is not None
+        with suppress(NoNode):  # the session has ended: the broker registers again, with these addresses
+            node = await store.get(path)
+            if node.owner == store.session_id:
+                registration = layout.decode_registration(path, node)._replace(broker=broker)
+                await store.txn([Set(path, layout.encode_registration(registration), node.version)])
 
     async def close(self) -> None:
         """Leave the cluster."""

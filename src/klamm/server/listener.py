@@ -106,12 +106,20 @@ class Server:
         if not self._connections_per_host[connection.client_host]:
             del self._connections_per_host[connection.client_host]
 
+    def stop_listening(self, sock: socket.socket) -> None:
+        """Close one listening socket. The connections that it accepted stay."""
+        asyncio.get_running_loop().remove_reader(sock.fileno())
+        sock.close()
+        self._listening.remove(sock)
+
+    def close_connections_of(self, listener_name: str) -> None:
+        for connection in tuple(self._connections):
+            if connection.listener_name == listener_name:
+                connection.close()
+
     def stop_accepting(self) -> None:
-        loop = asyncio.get_running_loop()
-        for sock in self._listening:
-            loop.remove_reader(sock.fileno())
-            sock.close()
-        self._listening.clear()
+        for sock in tuple(self._listening):
+            self.stop_listening(sock)
         if self._sweep is not None:
             self._sweep.cancel()
 

@@ -49,8 +49,12 @@ def brokers_changed(
     brokers: dict[int, BrokerImage] = {}
     for broker_id, registration in sorted(registered.items()):
         known = image.brokers.get(broker_id)
-        is_same = known is not None and known.epoch == registration.broker.epoch
-        brokers[broker_id] = known if known is not None and is_same else registration.broker
+        if known is None or known.epoch != registration.broker.epoch:
+            brokers[broker_id] = registration.broker
+        elif known.endpoints != registration.broker.endpoints:
+            brokers[broker_id] = replace(known, endpoints=registration.broker.endpoints)
+        else:
+            brokers[broker_id] = known
     changes = PartitionChanges(image, config, controller_epoch)
     for name in sorted(image.topics):
         topic = image.topics[name]

@@ -1,0 +1,101 @@
+"""The addresses that this broker listens on: bound at the start, and changed while the broker runs.
+
+`listeners` can be changed for one broker at run time. Addresses that are gone are closed before new ones are
+opened, since a listener may move to another host on the same port. An address that cannot be opened is
+logged, and the listener keeps its old address if it had one. The listener for brokers stays as it is until a
+restart: the other brokers are connected to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterable
+
+from klamm.config.listeners import Listener
+from klamm.server.listener import CannotListen, Server
+
+logger = logging.getLogger("klamm.node")
+
+CLOSING_AFTER_S = 1.0
+"""How long the connections of a closed listener go on: the request that closed it is answered on one."""
+
+
+class Listeners:
+    def __init__(self, server: Server, for_brokers: str | None) -> None:
+        """`for_brokers` is the name of the listener for brokers; None if the broker is alone."""
+        self._server = server
+        self._for_brokers = for_brokers
+        self._open: dict[str, tuple[Listener, socket.socket]] = {}
+        self._is_accepting = False
+        """False until the broker serves clients: what is opened before that is only bound."""
+
+    @property
+    def listeners(self) -> tuple[Listener, ...]:
+        return tuple(listener for listener, _ in self._open.values())
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The bound port of each listener, by name."""
+        return {name: sock.getsockname()[1] for name, (_, sock) in self._open.items()}
+
+    def bind(self, listeners: Iterable[Listener]) -> None:
+        """Bind all; raises CannotListen."""
+        for listener in listeners:
+            self._bind(listener)
+
+    def accept_brokers(self) -> None:
+        """From here on other brokers can connect."""
+        assert self._for_brokers is not None, "a broker that is alone has no listener for brokers"
+        self._server.start_accepting(self._open[self._for_brokers][1], self._for_brokers)
+
+    def accept_clients(self) -> None:
+        self._is_accepting = True
+        for name, (_, sock) in self._open.items():
+            if name != self._for_brokers:
+                self._server.start_accepting(sock, name)
+
+    def follow(self, wanted: Iterable[Listener]) -> bool:
+        """Listen on these addresses from here on. True if an address was opened or closed."""
+        by_name = {each.name: each for each in wanted if each.name != self._for_brokers}
+        closed = {
+            name: listener
+            for name, (listener, _) in self._open.items()
+            if name != self._for_brokers and by_name.get(name) != listener
+        }
+        for name, listener in closed.items():
+            self._close(name)
+            logger.info("%s is closed: the broker no longer listens there", listener)
+        opened = [each for each in by_name.values() if each.name not in self._open]
+        for each in opened:
+            self._try_open(each, closed.get(each.name))
+        gone = closed.keys() - self._open.keys()
+        if gone:
+            loop = asyncio.get_running_loop()
+            loop.call_later(CLOSING_AFTER_S, self._close_connections_of, gone)
+        return bool(closed or opened)
+
+    def _try_open(self, listener: Listener, before: Listener | None) -> None:
+        try:
+            self._bind(listener)
+        except CannotListen as error:
+            logger.error("listeners was changed, but %s is not served: %s", listener, error)
+            if before is not None:
+                self._try_open(before, None)
+            return
+        if self._is_accepting:
+            self._server.start_accepting(self._open[listener.name][1], listener.name)
+        logger.info("the broker listens on %s", listener)
+
+    def _bind(self, listener: Listener) -> None:
+        self._open[listener.name] = (listener, self._server.bind(listener.host, listener.port))
+
+    def _close(self, name: str) -> None:
+        _, sock = self._open.pop(name)
+        self._server.stop_listening(sock)
+
+    def _close_connections_of(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._open:  # it may have been opened again meanwhile
+                self._server.close_connections_of(name)
