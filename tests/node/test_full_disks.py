@@ -44,11 +44,12 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *directories: Path) -> None:
         self.is_full = False
+        self.error = errno.ENOSPC
         pwrite, statvfs = os.pwrite, os.statvfs
 
         def write(file: int, *arguments: Any) -> int:
             if self.is_full and os.readlink(f"/proc/self/fd/{file}").endswith(".log"):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise OSError(self.error, os.strerror(self.error))
             return pwrite(file, *arguments)
 
         def look(path: str) -> os.statvfs_result:
@@ -115,6 +116,32 @@ def test_the_last_member_of_an_isr_leads_on_and_is_read(
         disk.is_full = False
         assert sent.result(60).offset == 1
     wait_until(lambda: is_whole(partition_of(admin, topic)), "all replicas are in sync again")
+
+
+def test_a_disk_that_is_broken_is_not_used_again(
+    admin: klamm.Admin, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk with an error of its own may have room: then its replicas came back again and again."""
+    topics = ["written", "not-written"]
+    broken, *others = cluster.ids
+    for topic in topics:
+        admin.create_topic(topic, assignments={0: [broken, *others]})
+    disk = disk_of(cluster, monkeypatch, broken)
+    with klamm.Producer(cluster.bootstrap, acks="all") as producer:
+        assert producer.send("written", b"before").result(30).offset == 0
+        disk.is_full, disk.error = True, errno.EIO
+        assert producer.send("written", b"meanwhile").result(30).offset == 1
+        disk.is_full = False
+        for topic in topics:
+            wait_until(
+                lambda topic=topic: tuple(partition_of(admin, topic).offline_replicas) == (broken,),
+                "all replicas of the disk are offline",
+            )
+        node = cluster.broker(broken).node
+        assert node is not None
+        assert all(partition.is_offline for partition in node.partitions)
+        cluster.restart(broken)
+        wait_until(lambda: is_whole(partition_of(admin, "written")), "a restart takes the disk again")
 
 
 def test_the_coordinator_of_a_group_is_named_by_a_broker_whose_own_replica_is_offline(

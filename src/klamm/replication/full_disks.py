@@ -1,4 +1,4 @@
-"""Replicas of a cluster whose log cannot be written, because their disk is full, and their return.
+"""Replicas of a cluster whose log cannot be written, mostly because their disk is full, and their return.
 
 Such a replica keeps its `Partition`, its role and its records. The controller is told that it is offline: so
 another replica leads, and a follower leaves the ISR at once, instead of after replica.lag.time.max.ms. A
@@ -6,11 +6,14 @@ follower goes on trying. When the disk has room again, the controller is told th
 
 The last living member of an ISR leads on: nobody else has all that is committed. So does a broker that is
 alone. It refuses writes and serves reads.
+
+A disk that is broken will not be written again by itself: its log directory goes offline.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
@@ -30,6 +33,9 @@ ROOM_SHARE = 0.02
 """How much must be free, the lesser of the two, before replicas of a disk that was full are used again: else
 they would come back for a few records, and go offline again."""
 
+BROKEN_DISK = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO})
+"""Errors of a disk that has failed, or was made read-only because it has."""
+
 FindRoom = Callable[[Iterable[str]], Awaitable[set[str]]]
 """Those of the log directories that have room; does not block."""
 
@@ -41,27 +47,37 @@ class FullDisks:
         offline: OfflineReplicas,
         find: Callable[[str, int], Partition | None],
         find_room: FindRoom,
+        on_broken_disk: Callable[[str, OSError], None],
     ) -> None:
+        """`on_broken_disk` gets the log directory of a disk that has failed, and the error."""
         self._context = context
         self._offline = offline
         self._find = find
         self._find_room = find_room
+        self._on_broken_disk = on_broken_disk
         self._loop = asyncio.get_running_loop()
 
-    def on_failed_write(self, place: TopicPartition) -> None:
+    def on_failed_write(self, place: TopicPartition, error: OSError) -> None:
         """A write to the log of this replica has failed; called in the thread that writes."""
-        self._loop.call_soon_threadsafe(self._note, place)
+        self._loop.call_soon_threadsafe(self._note, place, error)
 
-    def _note(self, place: TopicPartition) -> None:
+    def _note(self, place: TopicPartition, error: OSError) -> None:
         partition = self._find(*place)
         if partition is None or partition.is_offline or place in self._offline.unwritable:
+            return
+        if error.errno in BROKEN_DISK:
+            self._on_broken_disk(os.path.dirname(partition.log.directory), error)
             return
         if partition.leader is not None:
             living = self._context.living_brokers()
             if not any(each in living for each in partition.isr if each != self._context.node_id):
                 return
-        logger.warning("the disk of %s is full: the replica is offline until it has room", place)
-        self._offline.unwritable[place] = "its disk is full"
+        logger.warning(
+            "%s-%d cannot be written (%s): the replica is offline until its disk has room",
+            *place,
+            error.strerror,
+        )
+        self._offline.unwritable[place] = f"its log cannot be written: {error.strerror}"
         self._offline.changed()
 
     async def look_for_room(self) -> None:

@@ -20,7 +20,7 @@ class OfflineReplicas:
         self.unmade: dict[Place, str] = {}
         """Their log could not be made; `Partitions.make_unmade` tries again."""
         self.unwritable: dict[Place, str] = {}
-        """Their disk is full (`full_disks.py`). They have a `Partition` and a role all the same."""
+        """Their log cannot be written (`full_disks.py`). They have a `Partition` and a role all the same."""
         self.version = 0
         """Rises whenever a replica goes offline or comes back: then cached metadata answers are stale."""
         self.on_changed: Callable[[], None] = lambda: None

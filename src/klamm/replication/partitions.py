@@ -91,7 +91,11 @@ class Partitions:
         self._flush_executor = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="klamm-flush")
         self.log_removal = LogRemoval(log_dirs, self.run_in_thread)
         self.full_disks = FullDisks(
-            context, self.offline, self.find, lambda directories: self.run_in_thread(find_room, directories)
+            context,
+            self.offline,
+            self.find,
+            lambda directories: self.run_in_thread(find_room, directories),
+            self.take_directory_offline,
         )
         self.flusher = Flusher(self._flush_executor, self._on_flush_failure)
         self.waiting_produces = WaitingProduces(self._loop.time, self._loop.call_later)

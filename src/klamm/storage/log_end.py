@@ -81,7 +81,7 @@ class LogEnd:
         self.epochs = loaded.epochs
         self.on_roll: Callable[[Any], None] | None = None
         """Called with this log, inside `append`, when a segment is full, so that it is flushed soon."""
-        self.on_failed_write: Callable[[TopicPartition], None] | None = None
+        self.on_failed_write: Callable[[TopicPartition, OSError], None] | None = None
         """Called when a write fails, in the thread that writes."""
         self.failure: str | None = None
         """Why nothing can be written any more: the log directory has failed."""
@@ -247,7 +247,7 @@ class LogEnd:
 
     def _failed_write(self, error: OSError) -> KafkaError:
         if self.on_failed_write is not None:
-            self.on_failed_write(self.topic_partition)
+            self.on_failed_write(self.topic_partition, error)
         return self._storage_error(str(error.strerror))
 
     def _storage_error(self, reason: str) -> KafkaError:
