@@ -146,9 +146,15 @@ def test_configurations_of_brokers(tools: JavaTools) -> None:
         tools.run("configs", *SERVER, "--alter", *every_broker, "--delete-config", "log.retention.ms")
     assert "log.retention.ms" not in described(tools, *every_broker)
     refused = tools.try_run(
-        "configs", *SERVER, "--alter", *this_broker, "--add-config", "listeners=PLAINTEXT://elsewhere:1"
+        "configs",
+        *SERVER,
+        "--alter",
+        *this_broker,
+        "--add-config",
+        "listeners=PLAINTEXT://elsewhere.invalid:1",
     )
     assert refused.status == 1
+    assert "cannot listen on elsewhere.invalid:1" in refused.complained
 
 
 def test_performance_tools_and_offsets(tools: JavaTools, new_topic: NewTopic) -> None:

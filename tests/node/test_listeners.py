@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -83,17 +84,49 @@ def test_a_listener_moves_to_another_port() -> None:
         assert refuses_connections(old)
 
 
-def test_a_listener_whose_address_is_taken_keeps_the_old_one(caplog: pytest.LogCaptureFixture) -> None:
-    with Broker() as broker, socket.socket() as taken:
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
-        port = free_port()
-        set_listeners(broker.bootstrap, f"PLAINTEXT://{HOST}:{port}")
-        wait_until(lambda: brokers_at(f"{HOST}:{port}") == {1: (HOST, port)}, "the new address is told")
+        yield int(taken.getsockname()[1])
+
+
+def test_a_change_to_an_address_that_cannot_be_opened_is_refused(taken_port: int) -> None:
+    with Broker() as broker:
+        with pytest.raises(ClientError, match="is taken by another process"):
+            set_listeners(broker.bootstrap, f"PLAINTEXT://{HOST}:{taken_port}")
+        with pytest.raises(ClientError, match=r"cannot listen on elsewhere\.invalid:1: "):
+            set_listeners(broker.bootstrap, "PLAINTEXT://elsewhere.invalid:1")
+        assert brokers_at(broker.bootstrap) == {1: (HOST, broker.port)}
+        broker.restart()
+        assert brokers_at(broker.bootstrap) == {1: (HOST, broker.port)}, "nothing was stored"
+
+
+def test_a_listener_moves_to_another_host_on_its_port() -> None:
+    with Broker() as broker:
+        set_listeners(broker.bootstrap, f"PLAINTEXT://127.0.0.2:{broker.port}")
+        moved = f"127.0.0.2:{broker.port}"
+        wait_until(lambda: brokers_at(moved) == {1: ("127.0.0.2", broker.port)}, "the new host is told")
+        assert refuses_connections(broker.port)
+
+
+def test_a_listener_that_cannot_be_opened_after_all_keeps_its_port(
+    taken_port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Cluster(brokers=2) as cluster:
+        other = next(each for each in cluster.ids if not is_controller(cluster, each))
+        before = brokers_at(cluster.address(other))
+        node = cluster.broker(other).node
+        assert node is not None
+        moved = [
+            f"{each.name}://{HOST}:{taken_port}" if each.name == "PLAINTEXT" else str(each)
+            for each in node.config.listeners
+        ]
         with caplog.at_level(logging.ERROR, "klamm.node"):
-            set_listeners(f"{HOST}:{port}", f"PLAINTEXT://{HOST}:{taken.getsockname()[1]}")
-        assert "is taken by another process" in caplog.text
-        assert brokers_at(f"{HOST}:{port}") == {1: (HOST, port)}
+            set_listeners(cluster.address(other), ",".join(moved), broker_id=other)
+            wait_until(lambda: "is taken by another process" in caplog.text, "the broker says so")
+        assert brokers_at(cluster.address(other)) == before
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ from klamm.cluster.loading import ControllerTerm, claim_controller, prepare_stor
 from klamm.cluster.view import ClusterView, Subscriber, TopicFailures
 from klamm.config.alterations import Alteration
 from klamm.config.loading import BrokerConfig
+from klamm.config.rows import ResourceType
 from klamm.coordination.store import Store
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import TopicPartition, new_topic_id
@@ -72,6 +73,9 @@ _MAX_START = 1 << 20
 AskController: TypeAlias = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
 """Has whichever broker is the controller make topics; raises a KafkaError if none answers."""
 
+CheckConfig: TypeAlias = Callable[[BrokerConfig], Awaitable[None]]
+"""Raises a KafkaError if this broker cannot run with this configuration."""
+
 
 class ClusterService:
     def __init__(self, store: Store, config: BrokerConfig) -> None:
@@ -86,6 +90,8 @@ class ClusterService:
         """The broker that is the controller, as the store says; None if there is none."""
         self.on_new_controller: Callable[[], None] = lambda: None
         """Called when there is another one."""
+        self.check_own_config: CheckConfig = _nothing_to_check
+        """Asked before this broker changes its own configuration."""
         self.latest_controller_epoch = 0
         """The latest that this broker has heard of."""
         self._running: set[asyncio.Task[list[TopicImage | KafkaError]]] = set()
@@ -308,8 +314,8 @@ class ClusterService:
         self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool = False
     ) -> None:
         """Alter the configuration of one resource, or raise a KafkaError."""
-        change = partial(alter_config, resource_type=resource_type, name=name, alterations=alterations)
-        await self._change_config(change, validate_only=validate_only)
+        change = partial(alter_config, alterations=alterations)
+        await self._change_config(change, resource_type, name, validate_only=validate_only)
 
     async def replace_config(
         self,
@@ -320,20 +326,25 @@ class ClusterService:
         validate_only: bool = False,
     ) -> None:
         """Replace the configuration of one resource by `wanted`, or raise a KafkaError."""
-        change = partial(replace_config, resource_type=resource_type, name=name, wanted=wanted)
-        await self._change_config(change, validate_only=validate_only)
+        change = partial(replace_config, wanted=wanted)
+        await self._change_config(change, resource_type, name, validate_only=validate_only)
 
-    async def _change_config(self, change: Callable[..., Change], *, validate_only: bool) -> None:
+    async def _change_config(
+        self, change: Callable[..., Change], resource_type: int, name: str, *, validate_only: bool
+    ) -> None:
         def work_out(image: ClusterImage) -> Change:
             config = self.view.config_under(image)
-            return change(image, config, controller_epoch=self._controller_epoch)
+            return change(image, config, resource_type, name, controller_epoch=self._controller_epoch)
 
         committer = self._committer
+        is_own = (resource_type, name) == (ResourceType.BROKER, str(self._node_id))
+        if validate_only or is_own:
+            await committer.ready()
+            tried = work_out(committer.newest)
+            if is_own:
+                await self.check_own_config(self.view.config_under(tried.image))
         if not validate_only:
             await committer.commit(work_out)
-            return
-        await committer.ready()
-        work_out(committer.newest)
 
     async def ensure_offsets_topic(self) -> TopicImage:
         """The topic of committed offsets, made if it is not there."""
@@ -528,6 +539,10 @@ class ClusterService:
 
 async def _nobody_to_tell(broker_id: int, request: Message) -> Any:
     raise AssertionError(f"broker {broker_id} is told something by a broker that is alone")
+
+
+async def _nothing_to_check(config: BrokerConfig) -> None:
+    pass
 
 
 async def _nobody_to_ask(request: CreateTopicsRequest) -> CreateTopicsResponse:

@@ -113,6 +113,7 @@ class BrokerNode:
             lambda work: self.partitions.run_in_thread(work),
         )
         self._listeners = Listeners(self._server, config.inter_broker_listener_name)
+        self.cluster.check_own_config = self._check_config
         self._telling_endpoints: asyncio.Task[None] | None = None
         self._stop_requested = asyncio.Event()
         self._has_services = False
@@ -222,6 +223,12 @@ class BrokerNode:
 
     def _own_image(self) -> BrokerImage:
         return broker_image(self.config, self._listeners.listeners, self._listeners.ports)
+
+    async def _check_config(self, config: BrokerConfig) -> None:
+        try:
+            await self._listeners.check(config.listeners)
+        except CannotListen as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"listeners is refused: {error}") from error
 
     def _follow_listeners(self) -> None:
         if self._listeners.follow(self.config.listeners):

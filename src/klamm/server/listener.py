@@ -71,12 +71,9 @@ class Server:
 
     def bind(self, host: str, port: int) -> socket.socket:
         """A listening socket that does not accept yet; its port is known from here on."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = bound_socket(host, port)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._set_buffer_sizes(sock)
-            sock.bind((host, port))
             sock.listen(1024)
         except OSError as error:
             sock.close()
@@ -200,6 +197,19 @@ def _descriptors_for_clients() -> int:
     if soft == resource.RLIM_INFINITY:
         return 2**31
     return soft - min(DESCRIPTORS_FOR_FILES, soft // 3)
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket with this address, which does not listen yet; raises CannotListen."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise CannotListen(why_cannot_listen(host, port, error)) from error
+    return sock
 
 
 def why_cannot_listen(host: str, port: int, error: OSError) -> str:
