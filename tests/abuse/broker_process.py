@@ -53,7 +53,7 @@ class BrokerProcess:
 
     def start(self, *wrapper: str) -> BrokerProcess:
         """Start the broker, under the command `wrapper` if one is given, and wait until it listens."""
-        command = [*wrapper, str(Path(sys.executable).parent / "klamm"), "up", "--port", str(self._port)]
+        command = [*wrapper, str(Path(sys.executable).parent / "klamm"), *self._arguments()]
         command += ["--data-dir", str(self.data_dir)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
@@ -63,6 +63,10 @@ class BrokerProcess:
         self.bootstrap = self._read_address()
         self._port = int(self.bootstrap.rpartition(":")[2])
         return self
+
+    def _arguments(self) -> list[str]:
+        """The command of klamm that starts the broker, without its data directory and settings."""
+        return ["up", "--port", str(self._port)]
 
     def _read_address(self) -> str:
         output = self.process.stdout

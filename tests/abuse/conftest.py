@@ -10,6 +10,7 @@ import pytest
 from klamm.testing.wire import WireConnection
 from tests.abuse.broker_process import BrokerProcess, raise_descriptor_limit
 from tests.abuse.neighbour import Neighbour
+from tests.abuse.stalls import Stalls
 
 LONGEST_ROUND_TRIP_S = 20.0
 """For a produce and a fetch of the neighbour; long, because machines that run tests are busy."""
@@ -36,6 +37,14 @@ def broker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerP
     directory: Path = tmp_path_factory.mktemp("abused")
     with BrokerProcess(directory / "data", directory / "broker.log") as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def stalls(tmp_path_factory: pytest.TempPathFactory) -> Stalls:
+    """For a broker that is started under `watched_broker.py` with `stalls.file`."""
+    file = tmp_path_factory.mktemp("stalls") / "stalls"
+    file.touch()
+    return Stalls(file)
 
 
 @pytest.fixture(scope="module")

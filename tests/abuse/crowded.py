@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any
 
@@ -17,6 +17,7 @@ Path = tuple[Field, ...]
 
 _NOT_NAMES = {"value", "committed_metadata", "reason", "protocol_type"}
 _MOST_ELEMENTS = MAX_REQUEST_ELEMENTS - 100
+_NUMBERS_OF_THINGS = {"index", "partition", "partition_index", "id", "broker_id"}
 _ONLY_TRIED = {"validate_only"}
 
 
@@ -42,9 +43,13 @@ def crowded(
     topic_id: bytes,
     is_distinct: bool,
     random: Random,
+    numbers: Mapping[str, int] | None = None,
 ) -> Message:
-    """A valid request in which the array at the end of `path` has as many elements as fit."""
-    request = plausible(message, version, topic_id, random)
+    """A valid request in which the array at the end of `path` has as many elements as fit.
+
+    For `numbers` see `plausible`.
+    """
+    request = plausible(message, version, topic_id, random, numbers)
     for field in message.__fields__:
         if field.name in _ONLY_TRIED:
             setattr(request, field.name, True)
@@ -85,11 +90,12 @@ def _default(element: Any) -> Any:
 
 
 def _weight(element: Any) -> int:
-    """How many elements an element is, with those of its own arrays."""
+    """How many elements an element is, with those of its own arrays and its tagged fields."""
     if not isinstance(element, Struct):
         return 1
     lists = (getattr(element, field.name) for field in element.__fields__)
-    return 1 + sum(_weight(each) for value in lists if isinstance(value, list) for each in value)
+    tags = sum(field.tag is not None for field in element.__fields__)
+    return 1 + tags + sum(_weight(each) for value in lists if isinstance(value, list) for each in value)
 
 
 def _numbers(field: Field) -> int:
@@ -112,7 +118,7 @@ def _renamed(element: Any, number: int, random: Random) -> Any:
         value = getattr(element, field.name)
         if isinstance(value, str) and field.name not in _NOT_NAMES:
             setattr(other, field.name, f"{value}{number}")
-        elif isinstance(value, int) and field.name in ("index", "partition", "partition_index"):
+        elif isinstance(value, int) and field.name in _NUMBERS_OF_THINGS:
             setattr(other, field.name, number)
         elif isinstance(field.type, FixedType) and field.type.code == "16s":
             setattr(other, field.name, random.randbytes(16))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -58,15 +59,25 @@ _NULL_OR_EMPTY = {"assignments", "forgotten_topics_data", "cursor", "replica_sta
 _CONFIG_STRUCTS = {"CreatableTopicConfig", "AlterableConfig"}
 
 
-def plausible(message: type[Message], version: int, topic_id: bytes, random: Random) -> Message:
-    return _Filler(VersionLayout(message, version), topic_id, random).struct(message)
+def plausible(
+    message: type[Message],
+    version: int,
+    topic_id: bytes,
+    random: Random,
+    numbers: Mapping[str, int] | None = None,
+) -> Message:
+    """`numbers` are the values of numeric fields by name, where the usual ones are not meant."""
+    return _Filler(VersionLayout(message, version), topic_id, random, numbers or {}).struct(message)
 
 
 class _Filler:
-    def __init__(self, layout: VersionLayout, topic_id: bytes, random: Random) -> None:
+    def __init__(
+        self, layout: VersionLayout, topic_id: bytes, random: Random, numbers: Mapping[str, int]
+    ) -> None:
         self._layout = layout
         self._topic_id = topic_id
         self._random = random
+        self._numbers = {**_NUMBERS, **numbers}
 
     def struct(self, struct: type[Struct]) -> Any:
         fields = self._layout.plain_fields(struct) + self._layout.tagged_fields(struct)
@@ -92,7 +103,7 @@ class _Filler:
             return False
         if type.code == "16s":
             return self._topic_id
-        return _NUMBERS.get(field.name, 0)
+        return self._numbers.get(field.name, 0)
 
     def _text(self, struct: type[Struct], field: Field) -> str | None:
         if field.name in _WORDS:

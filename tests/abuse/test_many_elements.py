@@ -11,7 +11,6 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -44,6 +43,7 @@ from tests.abuse.conftest import Abused
 from tests.abuse.crowded import arrays_of, crowded
 from tests.abuse.plausible import GROUP, TOPIC
 from tests.abuse.raw import frame_of, open_socket, read_frame, read_to_end, sized
+from tests.abuse.stalls import LONGEST_STALL_MS, Stalls
 
 PARTITIONS = 1_000
 REQUEST_BYTES = 100_000
@@ -51,32 +51,8 @@ REQUEST_BYTES = 100_000
 LONG_REQUEST_BYTES = 1_000_000
 LARGEST_REQUEST_BYTES = 40 * 1024 * 1024
 
-LONGEST_STALL_MS = 100.0
-"""Of CPU time of the loop's thread, between two looks of the loop."""
-
 PEAK_GROWTH_BYTES = 120 * 1024 * 1024
 """Most of it are the objects of 50,000 elements, and what malloc does not give back."""
-
-
-class Stalls:
-    """What the watched broker wrote down."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._seen = 0
-
-    def longest_ms(self) -> float:
-        """The longest stall since the last call."""
-        lines = self.file.read_text().splitlines()
-        new, self._seen = lines[self._seen :], len(lines)
-        return max(map(float, new), default=0.0)
-
-
-@pytest.fixture(scope="module")
-def stalls(tmp_path_factory: pytest.TempPathFactory) -> Stalls:
-    file = tmp_path_factory.mktemp("stalls") / "stalls"
-    file.touch()
-    return Stalls(file)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,13 @@ while it could not be told.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from klamm.apis.broker import Broker
 from klamm.apis.controller_requests import check_sender
 from klamm.apis.registry import Request, api
+from klamm.apis.steps import Steps, in_steps, lazily, with_pauses
 from klamm.cluster.announcing import FULL
 from klamm.cluster.image import OFFSETS_TOPIC, PartitionImage
 from klamm.model.errors import ErrorCode, KafkaError
@@ -21,45 +25,50 @@ from klamm.protocol.messages.k04_leader_and_isr import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
+    LeaderAndIsrTopicState,
 )
+
+Roles = dict[str, tuple[TopicId, dict[int, PartitionImage]]]
 
 
 @api(ApiKey.LEADER_AND_ISR)
-async def handle(broker: Broker, request: Request[LeaderAndIsrRequest]) -> LeaderAndIsrResponse:
+async def handle(
+    broker: Broker, request: Request[LeaderAndIsrRequest]
+) -> LeaderAndIsrResponse | Steps[LeaderAndIsrResponse]:
     message = request.message
+    # Before the sender is checked: another controller may be heard of in a pause.
+    roles = await _roles(message)
     try:
         check_sender(broker, message.controller_epoch, message.broker_epoch)
     except KafkaError as error:
         return LeaderAndIsrResponse(error_code=error.code)
     if message.type == FULL:
         await broker.partitions.stop_replicas(dict.fromkeys(_moved_away(broker), True))
-    errors = await broker.partitions.take_roles(
-        {
-            topic.topic_name: (
-                TopicId(topic.topic_id),
-                {state.partition_index: _partition(state) for state in topic.partition_states},
-            )
-            for topic in message.topic_states
-        }
-    )
+    errors = await broker.partitions.take_roles(roles)
     if any(topic.topic_name == OFFSETS_TOPIC for topic in message.topic_states):
         broker.groups.update_leadership()
-    return LeaderAndIsrResponse(
-        topics=[
-            LeaderAndIsrTopicError(
-                topic_id=topic.topic_id,
-                partition_errors=[
-                    LeaderAndIsrPartitionError(
-                        partition_index=state.partition_index,
-                        error_code=_code_of(
-                            errors.get(TopicPartition(topic.topic_name, state.partition_index))
-                        ),
-                    )
-                    for state in topic.partition_states
-                ],
-            )
-            for topic in message.topic_states
-        ]
+    return in_steps(LeaderAndIsrResponse(topics=lazily(message.topic_states, partial(_answer, errors))))
+
+
+async def _roles(message: LeaderAndIsrRequest) -> Roles:
+    roles: Roles = {topic.topic_name: (TopicId(topic.topic_id), {}) for topic in message.topic_states}
+    named = ((topic, state) for topic in message.topic_states for state in topic.partition_states)
+    async for topic, state in with_pauses(named):
+        _, states = roles[topic.topic_name]
+        states[state.partition_index] = _partition(state)
+    return roles
+
+
+def _answer(
+    errors: Mapping[TopicPartition, KafkaError], topic: LeaderAndIsrTopicState
+) -> LeaderAndIsrTopicError:
+    def answer(state: LeaderAndIsrPartitionState) -> LeaderAndIsrPartitionError:
+        index = state.partition_index
+        code = _code_of(errors.get(TopicPartition(topic.topic_name, index)))
+        return LeaderAndIsrPartitionError(partition_index=index, error_code=code)
+
+    return LeaderAndIsrTopicError(
+        topic_id=topic.topic_id, partition_errors=lazily(topic.partition_states, answer)
     )
 
 

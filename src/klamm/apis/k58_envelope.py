@@ -70,7 +70,7 @@ async def handle(broker: Broker, request: Request[EnvelopeRequest]) -> EnvelopeR
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     key = ApiKey(api_key)
     message, _ = await _finish(decode_in_steps(API_VERSIONS[key].request, version, frame, body_offset))
-    client_host = bytes(request.message.client_host_address).decode()
+    client_host = bytes(request.message.client_host_address).decode(errors="replace")
     connection = _ClientElsewhere(client_host, request.listener_name)
     inner: Request[Any] = Request(message, version, client_id, connection, _NoReply(), frame)
     response = await _finish(HANDLERS[key](broker, inner))

@@ -8,8 +8,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from klamm.apis.k56_alter_partition import answer as answer_alter_partition
-from klamm.apis.k73_assign_replicas_to_dirs import answer as answer_assign_replicas
-from klamm.apis.k73_assign_replicas_to_dirs import request_to_assign
+from klamm.apis.k73_assign_replicas_to_dirs import assign, request_to_assign
 from klamm.client.errors import ClientError
 from klamm.cluster.controller.elections import may_lead
 from klamm.cluster.controller.offline_replicas import ReplicaKey
@@ -146,9 +145,9 @@ class ControllerLink:
         """Tell once which replicas of this broker are offline and which are back; ClientError, KafkaError."""
         request = request_to_assign(self._node_id, broker_epoch, offline=offline, online=online)
         if self._cluster.is_controller:
-            response = await answer_assign_replicas(self._cluster, request)
-        else:
-            response = await self._call(CONTROL, request, None)
+            await assign(self._cluster, request)
+            return
+        response = await self._call(CONTROL, request, None)
         if response.error_code != ErrorCode.NONE:
             raise KafkaError(ErrorCode(response.error_code), "the controller refused it")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
@@ -26,6 +26,7 @@ from klamm.replication.log_removal import LogRemoval
 from klamm.replication.offline_replicas import OfflineReplicas, Place
 from klamm.replication.opening import open_and_rewrite
 from klamm.replication.partition import Partition
+from klamm.replication.pauses import TOPICS_BETWEEN_PAUSES, changed_topics, pieces_of
 from klamm.replication.throttling import NOT_THROTTLED, ThrottledReplicas
 from klamm.replication.waiting_produces import WaitingProduces
 from klamm.storage.files import LogDirFailure
@@ -44,9 +45,6 @@ T = TypeVar("T")
 WORKER_THREADS = 4
 """Threads for blocking work: cold reads, look-ups by time, making and deleting files. Batches are opened in a
 thread of their own."""
-
-TOPICS_BETWEEN_PAUSES = 50
-"""Topics that take over changed settings before other work of the loop goes on: a few milliseconds."""
 
 FLUSH_THREADS = 2
 """Threads for fsyncs, which take long and must not keep the others waiting."""
@@ -85,6 +83,7 @@ class Partitions:
         self.offline = OfflineReplicas()
         self._takes_roles = False
         """False while only an image tells of roles that is older than this broker's registration."""
+        self._resigned = 0  # how often all roles were given up: what was told before counts no longer
         self._turn = asyncio.Lock()
         self._executor = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="klamm-worker")
         self._opener = ThreadPoolExecutor(1, thread_name_prefix="klamm-opener")
@@ -276,7 +275,7 @@ class Partitions:
         async with self._turn:
             self._topics = new.topics
             failures = await self._delete_gone(delta)
-            async for topic in _changed_topics(new, delta):
+            async for topic in changed_topics(new, delta):
                 change = delta.topics.get(topic.name)
                 states = {} if change is None else {at: topic.partitions[at] for at in change.partitions}
                 failure = await self._follow(topic, states)
@@ -295,7 +294,7 @@ class Partitions:
                     # Before its name stands for another topic, whose followers would be given its records.
                     for each in self._replicas_of(deleted.name, deleted.topic_id, len(deleted.partitions)):
                         each.resign()
-            async for topic in _changed_topics(new, delta):
+            async for topic in changed_topics(new, delta):
                 self._topic_names[topic.topic_id] = topic.name
                 self._take_settings(topic, self._settings_of(topic))
 
@@ -307,16 +306,19 @@ class Partitions:
         self._takes_roles = True
         failures: dict[TopicPartition, KafkaError] = {}
         async with self._turn:
-            for name, (topic_id, states) in topics.items():
+            for number, (name, (topic_id, states)) in enumerate(topics.items(), 1):
+                if number % TOPICS_BETWEEN_PAUSES == 0:
+                    await asyncio.sleep(0)
                 topic = self._topics.get(name)
                 if topic is None or topic.topic_id != topic_id:
                     error = KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"the topic {name} is not known here")
                     failures.update((TopicPartition(name, index), error) for index in states)
                     continue
                 await self._follow(topic, states)
-                for index in states:
-                    if (name, index) not in self._partitions or self.is_offline(name, index):
-                        failures[TopicPartition(name, index)] = self._why_missing(name, index)
+                async for piece in pieces_of(states):
+                    for index in piece:
+                        if (name, index) not in self._partitions or self.is_offline(name, index):
+                            failures[TopicPartition(name, index)] = self._why_missing(name, index)
         return failures
 
     async def stop_replicas(self, places: Mapping[TopicPartition, bool]) -> dict[TopicPartition, KafkaError]:
@@ -343,6 +345,7 @@ class Partitions:
     def resign_all(self) -> None:
         """The cluster takes this broker for dead: lead and follow nothing until the controller says so."""
         self._takes_roles = False
+        self._resigned += 1
         for partition in self._partitions.values():
             partition.resign()
 
@@ -437,35 +440,16 @@ class Partitions:
         could not be made before are tried again only with `retry`: a change of settings reaches every log
         that is there, however full the disk is.
         """
-        earlier = [
-            TopicPartition(topic.name, index)
-            for index in states
-            if (each := self.find(topic.name, index)) is not None and each.topic_id != topic.topic_id
-        ]
-        if earlier:
-            await self._remove_replicas(earlier, ErrorCode.UNKNOWN_TOPIC_ID)
         settings = self._settings_of(topic)
-        missing = [
-            index
-            for index in self._missing(topic.name, states)
-            if retry or (topic.name, index) not in self.offline.unmade
-        ]
         reason = ""
-        were_unmade = len(self.offline.unmade)
-        if missing:
-            names = [TopicPartition(topic.name, index) for index in missing]
-            made = await self.run_in_thread(self._log_dirs.create_logs, names, topic.topic_id, settings.log)
-            for index, log in zip(missing, made, strict=True):
-                if isinstance(log, Log):
-                    self.offline.unmade.pop((topic.name, index), None)
-                    self._add(topic, index, log)
-                else:
-                    reason = self.offline.unmade[topic.name, index] = str(log)
-            if len(self.offline.unmade) != were_unmade:
-                self.offline.changed()
+        async for piece in pieces_of(states):
+            reason = await self._make_logs(topic, piece, settings, retry=retry) or reason
         self._take_settings(topic, settings)
         if self._takes_roles:
-            await self._take_roles(topic.name, states)
+            resigned = self._resigned
+            async for piece in pieces_of(states):
+                if self._resigned == resigned:
+                    await self._take_roles(topic.name, piece)
         if not reason:
             return None
         offline = sum((topic.name, index) in self.offline.unmade for index in range(len(topic.partitions)))
@@ -474,6 +458,36 @@ class Partitions:
             f"the topic {topic.name} exists, but {offline} of its {len(topic.partitions)} partitions are "
             f"offline: {reason}; free space or repair the disk, the broker tries again every few seconds",
         )
+
+    async def _make_logs(
+        self, topic: TopicImage, states: Mapping[int, PartitionImage], settings: TopicSettings, *, retry: bool
+    ) -> str:
+        """Why the last log that could not be made could not; empty if all could."""
+        earlier = [
+            TopicPartition(topic.name, index)
+            for index in states
+            if (each := self.find(topic.name, index)) is not None and each.topic_id != topic.topic_id
+        ]
+        if earlier:
+            await self._remove_replicas(earlier, ErrorCode.UNKNOWN_TOPIC_ID)
+        unmade = self.offline.unmade
+        missing = [
+            index for index in self._missing(topic.name, states) if retry or (topic.name, index) not in unmade
+        ]
+        if not missing:
+            return ""
+        reason, were_unmade = "", len(unmade)
+        names = [TopicPartition(topic.name, index) for index in missing]
+        made = await self.run_in_thread(self._log_dirs.create_logs, names, topic.topic_id, settings.log)
+        for index, log in zip(missing, made, strict=True):
+            if isinstance(log, Log):
+                unmade.pop((topic.name, index), None)
+                self._add(topic, index, log)
+            else:
+                reason = unmade[topic.name, index] = str(log)
+        if len(unmade) != were_unmade:
+            self.offline.changed()
+        return reason
 
     def _take_settings(self, topic: TopicImage, settings: TopicSettings) -> None:
         for index in range(len(topic.partitions)):
@@ -579,13 +593,3 @@ class Partitions:
         self._opener.shutdown(wait=True)
         self._flush_executor.shutdown(wait=True)
         self._executor.shutdown(wait=True)
-
-
-async def _changed_topics(new: ClusterImage, delta: ImageDelta) -> AsyncIterator[TopicImage]:
-    """The topics that `delta` has left, with pauses; all of them if it changes what they have as defaults."""
-    after = (change.after for change in delta.topics.values())
-    changed = new.topics.values() if delta.broker_configs else filter(None, after)
-    for number, topic in enumerate(changed, 1):
-        yield topic
-        if number % TOPICS_BETWEEN_PAUSES == 0:
-            await asyncio.sleep(0)
