@@ -9,9 +9,10 @@
         cluster.partition(2, 3)  # these two cannot hear each other, until cluster.heal()
 
 Brokers have the ids 1, 2, 3, … and keep their ports and their data when they are restarted. They find one
-another through an SQLite file in the cluster's directory, or through `coordination`, such as a ZooKeeper's
-address. Brokers reach each other through proxies (`links.py`), which `partition` cuts. What brokers in
-processes of their own print is kept beside their data: `broker-1.log`, and so on.
+another through an SQLite file in the cluster's directory, or through `coordination`: the address of a store,
+such as a ZooKeeper's, or an address of it for each broker. Brokers reach each other through proxies
+(`links.py`), which `partition` cuts. What brokers in processes of their own print is kept beside their data:
+`broker-1.log`, and so on.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Cluster:
         *,
         as_processes: bool = False,
         data_dir: Path | str | None = None,
-        coordination: str | None = None,
+        coordination: str | Mapping[int, str] | None = None,
         racks: Sequence[str] | None = None,
     ) -> None:
         if brokers < 1:
@@ -94,7 +95,9 @@ class Cluster:
         return {
             "node.id": str(broker_id),
             "log.dirs": str(self.data_dir / f"broker-{broker_id}"),
-            "klamm.coordination.url": self._coordination,
+            "klamm.coordination.url": (
+                self._coordination if isinstance(self._coordination, str) else self._coordination[broker_id]
+            ),
             "listeners": f"PLAINTEXT://127.0.0.1:{port},BROKERS://127.0.0.1:{port_for_brokers}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},BROKERS://127.0.0.1:{proxy}",
             "inter.broker.listener.name": "BROKERS",

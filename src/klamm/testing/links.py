@@ -2,7 +2,10 @@
 
 Every broker advertises the address of its proxy to the other brokers. The proxy knows who connects by the
 client id in the first request, `broker-<id>`. A cut link is silent, as when packets are lost: connections
-stay open, nothing passes, and what was sent arrives when the link is healed.
+stay open, nothing passes, and what was sent arrives when the link is healed. A refused link resets them.
+
+A server that is not a broker, such as a ZooKeeper, gets a proxy for each broker that connects to it. It has a
+number, too, which no broker has.
 
 The proxies run on an event loop in a thread of their own. Everything public may be called from any thread.
 """
@@ -13,6 +16,7 @@ import asyncio
 import contextlib
 import struct
 import threading
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
@@ -33,27 +37,45 @@ class Links:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="klamm-links", daemon=True)
         self._thread.start()
-        self._servers: dict[int, asyncio.Server] = {}
-        self._targets: dict[int, tuple[str, int]] = {}
+        self._servers: dict[Way, asyncio.Server] = {}
+        self._targets: dict[Way, tuple[str, int]] = {}
         self._cut: set[Way] = set()
+        self._refused: set[Way] = set()
+        self._attempts: Counter[Way] = Counter()
         self._healed = asyncio.Event()
         self._connections: set[_Connection] = set()
 
     def open(self, broker_id: int, host: str, port: int) -> int:
         """Put a proxy before the listener of a broker; returns the proxy's port, which stays the same."""
-        self._targets[broker_id] = (host, port)
-        if broker_id not in self._servers:
-            self._servers[broker_id] = self._control(self._listen(broker_id))
-        found: int = self._servers[broker_id].sockets[0].getsockname()[1]
+        return self._open((UNKNOWN, broker_id), host, port)
+
+    def open_from(self, broker_id: int, server_id: int, host: str, port: int) -> int:
+        """Put a proxy before a server that is not a broker, for one broker; returns the proxy's port."""
+        return self._open((broker_id, server_id), host, port)
+
+    def _open(self, way: Way, host: str, port: int) -> int:
+        self._targets[way] = (host, port)
+        if way not in self._servers:
+            self._servers[way] = self._control(self._listen(way))
+        found: int = self._servers[way].sockets[0].getsockname()[1]
         return found
 
     def cut(self, sender: int, receiver: int) -> None:
         """Let nothing pass from one broker to another, until `heal`."""
-        self._control(self._change(self._cut | {(sender, receiver)}))
+        self._control(self._change(self._cut | {(sender, receiver)}, self._refused))
+
+    def refuse(self, sender: int, receiver: int) -> None:
+        """Reset the connections between the two, and those that the sender makes until `heal`."""
+        self._control(self._change(self._cut, self._refused | {(sender, receiver)}))
+        self.break_connections(sender, receiver)
 
     def heal(self) -> None:
         """Let everything pass again."""
-        self._control(self._change(set()))
+        self._control(self._change(set(), set()))
+
+    def attempt_count(self, sender: int, receiver: int) -> int:
+        """How many connections the sender has opened, also on a link that is cut or refused."""
+        return self._attempts[sender, receiver]
 
     def break_connections(self, first: int, second: int) -> None:
         """Reset the connections between two brokers."""
@@ -70,19 +92,20 @@ class Links:
 
     # What follows runs on the loop.
 
-    async def _listen(self, broker_id: int) -> asyncio.Server:
+    async def _listen(self, way: Way) -> asyncio.Server:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            connection = _Connection(self, broker_id, reader, writer)
+            connection = _Connection(self, way, reader, writer)
             self._connections.add(connection)
             try:
-                await connection.run(*self._targets[broker_id])
+                await connection.run(*self._targets[way])
             finally:
                 self._connections.discard(connection)
 
         return await asyncio.start_server(accept, "127.0.0.1", 0)
 
-    async def _change(self, cut: set[Way]) -> None:
+    async def _change(self, cut: set[Way], refused: set[Way]) -> None:
         self._cut = cut
+        self._refused = refused
         self._healed.set()
         self._healed = asyncio.Event()
 
@@ -102,6 +125,13 @@ class Links:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
+    async def may_connect(self, sender: int, receiver: int) -> None:
+        """Wait while the link is cut; raises a ConnectionError if it is refused."""
+        self._attempts[sender, receiver] += 1
+        await self.may_pass(sender, receiver)
+        if (sender, receiver) in self._refused:
+            raise ConnectionRefusedError
+
     async def may_pass(self, sender: int, receiver: int) -> None:
         """Wait while the link is cut in this direction."""
         while (sender, receiver) in self._cut:
@@ -112,20 +142,26 @@ class _Connection:
     """One connection through a proxy."""
 
     def __init__(
-        self, links: Links, target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, links: Links, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._links = links
         self._reader = reader
         self._writer = writer
         self._behind: asyncio.StreamWriter | None = None
-        self.source = UNKNOWN
-        self.target = target
+        self._names_itself = way[0] == UNKNOWN
+        """A broker that connects to a broker."""
+        self.source, self.target = way
 
     async def run(self, host: str, port: int) -> None:
         """Pass bytes on in both directions until one side closes."""
         try:
-            first = await self._first_frame()
-            await self._links.may_pass(self.source, self.target)
+            if self._names_itself:
+                first = await self._first_frame()
+            else:
+                first = await self._reader.read(PIECE_BYTES)
+            await self._links.may_connect(self.source, self.target)
+            if not self._names_itself and self._reader.at_eof():
+                return  # given up on a link that was cut, where it would not have come about
             reader, self._behind = await asyncio.open_connection(host, port)
             self._behind.write(first)
             there = asyncio.ensure_future(self._pass_on(self._reader, self._behind, self.source, self.target))
