@@ -13,7 +13,9 @@ from random import Random
 import klamm
 from klamm.client.admin.types import NewTopic
 from klamm.client.errors import ClientError
+from klamm.protocol.messages.k03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from klamm.testing.cluster import Cluster
+from klamm.testing.wire import WireConnection
 from tests.faults.cluster.clients import (
     KlammWriter,
     LibrdkafkaWriter,
@@ -24,7 +26,7 @@ from tests.faults.cluster.clients import (
 )
 from tests.faults.cluster.group import Group
 from tests.faults.cluster.history import Stored, anomalies, duplicates
-from tests.faults.cluster.observer import Observer
+from tests.faults.cluster.observer import ANSWER_S, NO_LEADER, Observer
 from tests.faults.cluster.replicas import replica_anomalies, who_wrote
 from tests.faults.cluster.report import Fault, Report
 from tests.faults.cluster.stores import SqliteFile, StoreControl
@@ -88,14 +90,25 @@ class Scene:
         )
 
     def wait_until_healed(self) -> None:
+        """All brokers say so: one that the others took for dead may not know yet."""
+
         def is_healed() -> bool:
             try:
-                partitions = self._partitions()
-            except ClientError:
+                answers = [self._metadata_of(broker_id) for broker_id in self.cluster.ids]
+            except OSError:
                 return False
-            return all(each.leader is not None and len(each.in_sync_replicas) == 3 for each in partitions)
+            return len({answer.controller_id for answer in answers}) == 1 and all(
+                each.leader_id != NO_LEADER and len(each.isr_nodes) == 3
+                for answer in answers
+                for each in answer.topics[0].partitions
+            )
 
         wait_until(is_healed, "all replicas are in sync", HEAL_S)
+
+    def _metadata_of(self, broker_id: int) -> MetadataResponse:
+        topic = MetadataRequestTopic(name=TOPIC)
+        with WireConnection(self.cluster.address(broker_id), timeout_s=ANSWER_S) as connection:
+            return connection.call(MetadataRequest(topics=[topic], allow_auto_topic_creation=False))
 
     # ---- victims
 
