@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from klamm.model.ids import TopicPartition
 from klamm.storage.checkpoints import RECOVERY_POINT_FILE, read_offsets
 from tests.faults.cluster.replicas import batches_of
-from tests.faults.cluster.scene import PARTITIONS, TOPIC, Scene, fill
+from tests.faults.cluster.scene import HEAL_S, PARTITIONS, TOPIC, Scene, fill
+from tests.faults.cluster.stores import ZooKeeperServer
+from tests.waiting import wait_until
 
 FULL_DISK = "full disk"
+MOMENT_S = (0.0, 0.5)
 SHORT_S = (0.5, 3.0)
 LONG_S = (1.0, 9.0)
 """May be longer than a session, and longer than a follower may lag."""
@@ -89,6 +94,50 @@ def fill_the_disk(scene: Scene, broker_id: int) -> None:
         filler.unlink()
 
 
+def suspend(scene: Scene, broker_id: int, *, silent: bool) -> None:
+    """Cut a broker off from ZooKeeper for less than its session lasts, unless the machine is busy. What it
+    leads goes on."""
+    with _cut_off_from_zookeeper(scene, broker_id, silent=silent):
+        scene.wait_for_progress()
+        # Silence is noticed after up to two thirds of the session timeout.
+        _last(scene, MOMENT_S if silent else SHORT_S)
+
+
+def expire(scene: Scene, broker_id: int, *, silent: bool) -> None:
+    """Cut a broker off from ZooKeeper for longer than its session lasts. The others lead in its place, while
+    it still talks with clients and brokers; then it registers in a new epoch."""
+    store = zookeeper_of(scene)
+    epoch = store.epoch_of(broker_id)
+    assert epoch is not None
+    with _cut_off_from_zookeeper(scene, broker_id, silent=silent):
+        wait_until(lambda: store.epoch_of(broker_id) is None, f"the session of broker {broker_id} expires")
+        wait_until(lambda: store.controller() not in (None, broker_id), "another broker is the controller")
+        scene.wait_for_progress_everywhere()
+        _last(scene, SHORT_S)
+        assert store.epoch_of(broker_id) is None, f"broker {broker_id} has registered through a cut"
+        assert broker_id in scene.cluster.running
+    wait_until(lambda: store.epoch_of(broker_id) is not None, f"broker {broker_id} registers", HEAL_S)
+    assert store.epoch_of(broker_id) != epoch
+
+
+@contextmanager
+def _cut_off_from_zookeeper(scene: Scene, broker_id: int, *, silent: bool) -> Iterator[None]:
+    """The context begins when the broker has noticed."""
+    store = zookeeper_of(scene)
+    connections = store.connection_count(broker_id)
+    with store.cut_off(broker_id, silent=silent):
+        wait_until(
+            lambda: store.connection_count(broker_id) > connections,
+            f"the session of broker {broker_id} is suspended",
+        )
+        yield
+
+
+def zookeeper_of(scene: Scene) -> ZooKeeperServer:
+    assert isinstance(scene.store, ZooKeeperServer), f"no network is before {scene.store.name}"
+    return scene.store
+
+
 def _others(scene: Scene, broker_id: int) -> list[int]:
     return [each for each in scene.cluster.ids if each != broker_id]
 
@@ -112,6 +161,13 @@ def lose_the_store(scene: Scene) -> None:
         scene.cluster.start_broker(victim)
 
 
+CUTS_FROM_ZOOKEEPER: dict[str, Callable[[Scene, int], None]] = {
+    "cut off from ZooKeeper, silent": partial(suspend, silent=True),
+    "cut off from ZooKeeper, connections reset": partial(suspend, silent=False),
+    "cut off from ZooKeeper until expired, silent": partial(expire, silent=True),
+    "cut off from ZooKeeper until expired, connections reset": partial(expire, silent=False),
+}
+"""No network is before an SQLite file."""
 FAULTS: dict[str, Callable[[Scene, int], None]] = {
     "kill -9": kill,
     "kill -9 and start at once": kill_and_start_at_once,
@@ -123,6 +179,7 @@ FAULTS: dict[str, Callable[[Scene, int], None]] = {
     "cut one way, silent": cut_one_way,
     "kill -9, damaged log tail": damage_the_tail,
     FULL_DISK: fill_the_disk,
+    **CUTS_FROM_ZOOKEEPER,
 }
 VICTIMS: dict[str, Callable[[Scene], int]] = {
     "leader": Scene.leader,
@@ -137,7 +194,12 @@ FAULTS_OF_ALL: dict[str, tuple[str, Callable[[Scene], None]]] = {
 
 
 def kinds_for(scene: Scene) -> list[str]:
-    return [kind for kind in (*FAULTS, *FAULTS_OF_ALL) if kind != FULL_DISK or scene.small_disks]
+    left_out = set()
+    if not scene.small_disks:
+        left_out.add(FULL_DISK)
+    if not isinstance(scene.store, ZooKeeperServer):
+        left_out.update(CUTS_FROM_ZOOKEEPER)
+    return [kind for kind in (*FAULTS, *FAULTS_OF_ALL) if kind not in left_out]
 
 
 def do(scene: Scene, kind: str, victim: str) -> None:

@@ -89,6 +89,23 @@ class Scene:
             HEAL_S,
         )
 
+    def wait_for_progress_everywhere(self) -> None:
+        """Each partition acknowledges a record to every producer that was sent after now, and the group
+        commits."""
+        now = time.monotonic()
+        wanted_commits = self.group.commit_count + 20
+
+        def waiting() -> list[str]:
+            producers = [
+                f"{client.name} for partition {index}"
+                for client in self.writing
+                for index in range(PARTITIONS)
+                if index not in client.newest or client.newest[index].sent_s < now
+            ]
+            return producers + ["the group"] * (self.group.commit_count < wanted_commits)
+
+        wait_until(lambda: not waiting(), lambda: f"all clients go on, not {', '.join(waiting())}", HEAL_S)
+
     def wait_until_healed(self) -> None:
         """All brokers say so: one that the others took for dead may not know yet."""
 

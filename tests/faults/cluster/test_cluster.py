@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.coordination.engines import start_zookeeper
-from tests.faults.cluster.kinds import FAULTS, VICTIMS, do, do_any, kinds_for
+from tests.faults.cluster.kinds import CUTS_FROM_ZOOKEEPER, FAULTS, VICTIMS, do, do_any, kinds_for
 from tests.faults.cluster.report import Report
 from tests.faults.cluster.scene import ALL_BROKERS, Scene, run
 from tests.faults.cluster.stores import ZooKeeperServer
@@ -50,6 +50,24 @@ def test_the_leader_the_controller_and_a_follower_fail(tmp_path: Path) -> None:
     run(tmp_path, SEED, faults)
 
 
+@pytest.mark.timeout(600)
+def test_a_broker_is_cut_off_from_zookeeper_alone(tmp_path: Path) -> None:
+    """The faults themselves look whether sessions are suspended and expire."""
+
+    def faults(scene: Scene) -> None:
+        def epochs() -> list[int | None]:
+            return [store.epoch_of(broker_id) for broker_id in ALL_BROKERS]
+
+        before = epochs()
+        do(scene, "cut off from ZooKeeper, connections reset", "controller")
+        assert epochs() == before
+        do(scene, "cut off from ZooKeeper until expired, silent", "leader")
+        assert sum(now == old for now, old in zip(epochs(), before, strict=True)) == 2
+
+    with start_zookeeper() as server, ZooKeeperServer(server, ALL_BROKERS) as store:
+        run(tmp_path, SEED, faults, store)
+
+
 @pytest.mark.faults
 @pytest.mark.timeout(24 * 3600)
 def test_faults_of_all_kinds(tmp_path: Path) -> None:
@@ -59,8 +77,7 @@ def test_faults_of_all_kinds(tmp_path: Path) -> None:
 @pytest.mark.faults
 @pytest.mark.timeout(24 * 3600)
 def test_faults_of_all_kinds_on_zookeeper(tmp_path: Path) -> None:
-    with start_zookeeper() as server:
-        store = ZooKeeperServer(server)
+    with start_zookeeper() as server, ZooKeeperServer(server, ALL_BROKERS) as store:
         publish(run(tmp_path, SEED, lambda scene: for_minutes(scene, MINUTES * SHARE_OF_ZOOKEEPER), store))
 
 
@@ -73,3 +90,15 @@ def test_each_kind_to_each_victim(tmp_path: Path) -> None:
                 do(scene, kind, victim)
 
     publish(run(tmp_path, SEED, faults, small_disks=ALL_BROKERS))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_each_cut_from_zookeeper_to_each_victim(tmp_path: Path) -> None:
+    def faults(scene: Scene) -> None:
+        for kind in CUTS_FROM_ZOOKEEPER:
+            for victim in VICTIMS:
+                do(scene, kind, victim)
+
+    with start_zookeeper() as server, ZooKeeperServer(server, ALL_BROKERS) as store:
+        publish(run(tmp_path, SEED, faults, store))
