@@ -30,14 +30,12 @@ PROPOSALS_AT_ONCE = 1_000
 
 
 @api(ApiKey.ALTER_PARTITION)
-async def handle(
-    broker: Broker, request: Request[AlterPartitionRequest]
-) -> AlterPartitionResponse | Steps[AlterPartitionResponse]:
+async def handle(broker: Broker, request: Request[AlterPartitionRequest]) -> Steps[AlterPartitionResponse]:
     if not broker.cluster.is_controller:
         response = await broker.relay_alter_partition(request.message)
     else:
         response = await answer(broker.cluster, request.message)
-    return in_steps(response) if request.is_large else response
+    return in_steps(response)
 
 
 async def answer(cluster: ClusterService, message: AlterPartitionRequest) -> AlterPartitionResponse:

@@ -8,15 +8,18 @@ started and stopped is that of `node/broker.py`.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cache
+from types import GeneratorType
 from typing import Any, cast
 
 from klamm.apis import k04_leader_and_isr, k06_update_metadata, k07_controlled_shutdown, k56_alter_partition
 from klamm.apis.broker import Broker
 from klamm.apis.registry import Request
+from klamm.apis.steps import run
 from klamm.cluster.image import OFFSETS_TOPIC, BrokerImage, ClusterImage, Endpoint, ImageDelta
 from klamm.cluster.service import ClusterService
 from klamm.cluster.view import TopicFailures
@@ -292,7 +295,10 @@ class SimulatedBroker(Node):
         handler = _HANDLERS[type(message)]
         # The handlers look at no more of a request than its message.
         nothing = cast(Any, None)
-        answer(await handler(cast(Broker, self), Request(message, 0, None, nothing, nothing)))
+        outcome = await handler(cast(Broker, self), Request(message, 0, None, nothing, nothing))
+        if isinstance(outcome, GeneratorType):
+            _, outcome = run(outcome, math.inf)
+        answer(outcome)
 
     def _leader_of(self, index: int) -> int:
         """As Metadata and FindCoordinator say it: by the image; -1 if it says nothing."""
