@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from klamm.testing.links import Links
+from tests.client.leaks import nothing_complains
 from tests.waiting import wait_until
 
 BROKER, OTHER, SERVER = 1, 2, 0
@@ -115,6 +116,17 @@ def test_a_refused_link_resets_connections_until_it_is_healed(links: Links, serv
     links.heal()
     server.connect(BROKER, b"healed")
     assert server.accept().recv(6) == b"healed"
+
+
+def test_closing_says_nothing_of_the_connections_that_it_cuts_off() -> None:
+    links = Links()
+    server = Server(links)
+    with nothing_complains():
+        cut(links)
+        server.connect(BROKER, b"waits for the link")
+        wait_until(lambda: links.attempt_count(BROKER, SERVER) == 1, "the attempt is counted")
+        links.close()
+    server.close()
 
 
 def has_ended(connection: socket.socket) -> bool:

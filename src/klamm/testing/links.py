@@ -98,6 +98,9 @@ class Links:
             self._connections.add(connection)
             try:
                 await connection.run(*self._targets[way])
+            except asyncio.CancelledError:
+                # By `_close`. In Python 3.11 asyncio logs an error if the task of a connection was cancelled.
+                pass
             finally:
                 self._connections.discard(connection)
 
