@@ -140,6 +140,8 @@ CORES = (
     "pipelines/positions.py",
     "pipelines/progress.py",
     "pipelines/sinks/layout.py",
+    "pipelines/tables/partitioning.py",
+    "pipelines/tables/statistics.py",
 )
 OUTSIDE_WORLD = frozenset({"asyncio", "socket", "time", "random", "threading", "selectors", "uvloop"})
 

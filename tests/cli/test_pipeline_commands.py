@@ -29,7 +29,7 @@ ORDERS = """
     def orders(rows):
         return rows
 
-    @pipeline(to=parquet("orders"))
+    @pipeline(to=to_table("orders"))
     def orders_table(orders):
         return orders
 """
@@ -92,7 +92,7 @@ def test_status_of_what_ran_and_of_what_failed(shop: Project) -> None:
     assert "no pipeline of shop has run yet" in done.stderr
     finished = PipelineStatus(
         "orders_table",
-        "parquet orders",
+        "table orders",
         state="finished",
         batch=7,
         rows_in=1200,
@@ -120,7 +120,7 @@ def test_status_of_what_ran_and_of_what_failed(shop: Project) -> None:
 
 
 def test_a_run_that_was_killed_is_not_called_running(shop: Project) -> None:
-    write_status(State(shop), PipelineStatus("orders_table", "parquet orders", state="running"))
+    write_status(State(shop), PipelineStatus("orders_table", "table orders", state="running"))
     done = run("status")
     assert done.exit_code == 1
     assert "killed" in done.stdout

@@ -81,7 +81,7 @@ def test_the_sample_has_each_kind_of_bad_order() -> None:
     ]
     good = [each for each in orders if each not in bad]
     assert all(each["amount"] > 0 and each["customer"] for each in good)
-    assert orders[-1]["at"] == "2026-01-31T12:00:00.000Z"
+    assert orders[-1]["ordered_at"] == "2026-01-31T12:00:00.000Z"
 
 
 def test_lint_takes_it_as_it_is(folder: Path, klamm: klamm.testing.Broker) -> None:

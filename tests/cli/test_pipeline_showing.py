@@ -19,7 +19,7 @@ from klamm.cli.showing import write_rows
 from klamm.pipelines.progress import PipelineStatus
 
 RUNNING = PipelineStatus(
-    "orders_table", "parquet orders", state="running", batch=3, rows_in=1500, rows_out=1490
+    "orders_table", "table orders", state="running", batch=3, rows_in=1500, rows_out=1490
 )
 
 

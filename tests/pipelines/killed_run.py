@@ -17,22 +17,23 @@ from typing import Any
 
 from klamm.pipelines.project import Project
 from klamm.pipelines.runner import run
-from klamm.pipelines.sinks import tables
-from klamm.pipelines.sinks.compaction import CompactionPolicy
-from klamm.pipelines.sinks.parquet import ParquetWriter
-from klamm.pipelines.sinks.tables import LocalTable
+from klamm.pipelines.sinks.table import TableWriter
+from klamm.pipelines.tables import upkeep
+from klamm.pipelines.tables.table import Table
+from klamm.pipelines.tables.upkeep import UpkeepPolicy
 
 # Where, by name: what to wrap, and whether the moment is before or after it is called.
 MOMENTS: dict[str, tuple[Any, str, bool]] = {
-    "before the batch is written": (ParquetWriter, "_write", True),
-    "before it is published": (LocalTable, "publish", True),
-    "after it is published": (LocalTable, "publish", False),
-    "before Spark notes that it is done": (ParquetWriter, "__call__", False),
-    "before tables are exchanged": (tables, "exchange", True),
-    "after tables are exchanged": (tables, "exchange", False),
+    "before the batch is written": (TableWriter, "write", True),
+    "after its files are written": (TableWriter, "_write_files", False),
+    "before it is committed": (Table, "append", True),
+    "after it is committed": (Table, "append", False),
+    "before Spark notes that it is done": (TableWriter, "__call__", False),
+    "before files are merged": (upkeep, "keep_up", True),
+    "after files are merged": (upkeep, "keep_up", False),
 }
 UNTIL_A_SIGNAL = "until a signal"
-COMPACTION = CompactionPolicy(least_folders=3)
+UPKEEP = UpkeepPolicy(least_files=3)
 
 
 def at(moment: str, count: int, strike: Callable[[], None]) -> tuple[Any, str, Callable[..., Any]]:
@@ -58,7 +59,7 @@ def main(folder: str, master: str, moment: str | None = None, count: str = "0") 
     if moment is not None and moment != UNTIL_A_SIGNAL:
         owner, name, wrapped = at(moment, int(count), lambda: os.kill(os.getpid(), signal.SIGKILL))
         setattr(owner, name, wrapped)
-    statuses = run(Project.load(folder, master=master), once=moment != UNTIL_A_SIGNAL, compaction=COMPACTION)
+    statuses = run(Project.load(folder, master=master), once=moment != UNTIL_A_SIGNAL, upkeep=UPKEEP)
     print(*[f"{status.pipeline}: {status.state} {status.rows_out} {status.error}" for status in statuses])
 
 

@@ -8,8 +8,11 @@ from textwrap import dedent
 from klamm.pipelines.project import Project
 
 IMPORTS = (
-    "from klamm.pipelines import delta, expect, iceberg, jdbc, parquet, pipeline, source, topic, transform\n"
+    "from klamm.pipelines import delta, expect, iceberg, jdbc, parquet, pipeline, source, topic, transform; "
+    "from klamm.pipelines import table as to_table\n"
 )
+"""On one line, so that the lines of tests have their numbers plus one. Pipelines in tests may be called
+table."""
 
 COUNT = '''
 from pyspark.sql import Row

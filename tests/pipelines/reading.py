@@ -11,29 +11,31 @@ from typing import Any
 
 
 def read_by_pandas(table: Path) -> list[int]:
-    import pandas as pd
+    from deltalake import DeltaTable
 
-    return [int(number) for number in pd.read_parquet(table)["n"]]
+    return [int(number) for number in DeltaTable(str(table)).to_pandas(columns=["n"])["n"]]
 
 
-def read_by_pyarrow(table: Path) -> list[int]:
-    import pyarrow.dataset
+def read_by_polars(table: Path) -> list[int]:
+    import polars
 
-    dataset = pyarrow.dataset.dataset(table, partitioning="hive")
-    return [int(number) for number in dataset.to_table(columns=["n"])["n"].to_pylist()]
+    return [int(number) for number in polars.scan_delta(str(table)).select("n").collect()["n"]]
 
 
 def read_by_duckdb(table: Path) -> list[int]:
     import duckdb
+    from deltalake import DeltaTable
 
+    rows = DeltaTable(str(table)).to_pyarrow_dataset()
     with duckdb.connect() as connection:
-        rows = connection.execute(f"SELECT n FROM read_parquet('{table}/**/*.parquet')").fetchall()
-    return [int(number) for (number,) in rows]
+        connection.register("rows", rows)
+        found = connection.execute("SELECT n FROM rows").fetchall()
+    return [int(number) for (number,) in found]
 
 
 READERS: dict[str, Callable[[Path], list[int]]] = {
     "pandas": read_by_pandas,
-    "pyarrow": read_by_pyarrow,
+    "polars": read_by_polars,
     "duckdb": read_by_duckdb,
 }
 
@@ -52,11 +54,7 @@ def complaint(found: list[int], least: int, most: int) -> str | None:
 def read_on(
     reader: str, table: str, published: Synchronized[int], begun: Barrier, stop: Event, results: Any
 ) -> None:
-    """Read until told to stop; put how often it went well, how often the reader gave up, and complaints.
-
-    A reader may find that the files it has listed are gone, and say so: it has to read again. It must not
-    take a part of the table for the whole.
-    """
+    """Read until told to stop; put how often it went well, how often the reader gave up, and complaints."""
     READERS[reader](Path(table))  # imports what it needs
     begun.wait()
     good = 0

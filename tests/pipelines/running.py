@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from deltalake import DeltaTable
+
 import klamm
 from klamm.pipelines.project import Project
 from klamm.pipelines.state import State
 from tests.pipelines.projects import make_project
-from tests.pipelines.reading import read_by_pandas, read_by_pyarrow
+from tests.pipelines.reading import read_by_pandas, read_by_polars
 
 PARTITIONS = 2
 
@@ -68,6 +70,9 @@ class Shop:
     def table(self, name: str) -> Path:
         return Path(self.project.tables) / name
 
+    def delta(self, name: str) -> DeltaTable:
+        return DeltaTable(str(self.table(name)))
+
     def assert_each_once(self, name: str, numbers: Iterable[int] | None = None) -> None:
         """Whoever reads the table finds each record once."""
         wanted = Counter(range(self.sent) if numbers is None else numbers)
@@ -93,4 +98,4 @@ def by_duckdb(table: Path) -> list[int]:
     return [int(number) for number in asked.stdout.split()]
 
 
-READERS: tuple[Callable[[Path], list[int]], ...] = (read_by_pandas, read_by_pyarrow, by_duckdb)
+READERS: tuple[Callable[[Path], list[int]], ...] = (read_by_pandas, read_by_polars, by_duckdb)

@@ -13,11 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from klamm.pipelines import replay
-from klamm.pipelines.batch_log import BatchLog
 from klamm.pipelines.runner import run
-from klamm.pipelines.state import ProjectBusy, State
+from klamm.pipelines.state import ProjectBusy
 from klamm.pipelines.status import read_status
-from tests.pipelines.killed_run import COMPACTION, MOMENTS, UNTIL_A_SIGNAL, at
+from tests.pipelines.killed_run import MOMENTS, UNTIL_A_SIGNAL, UPKEEP, at
 from tests.pipelines.running import Shop
 
 TABLE = """
@@ -25,12 +24,12 @@ TABLE = """
 def orders(rows):
     return rows
 
-@pipeline(to=parquet("orders"))
+@pipeline(to=to_table("orders"))
 def table(orders):
     return orders
 """
-FEW_MOMENTS = ("before it is published", "after it is published")
-"""Those of `make test`."""
+FEW_MOMENTS = ("after it is committed",)
+"""That of `make test`: if a batch that is committed were written again, its rows would be there twice."""
 CHILD_S = 150.0
 STOPPED_S = 20.0
 
@@ -39,7 +38,7 @@ STOPPED_S = 20.0
 @pytest.mark.parametrize(
     "moments",
     [
-        pytest.param(FEW_MOMENTS, id="at a few moments"),
+        pytest.param(FEW_MOMENTS, id="at one moment"),
         pytest.param(tuple(MOMENTS), id="at each moment", marks=pytest.mark.long),
     ],
 )
@@ -54,25 +53,23 @@ def test_a_batch_that_fails_anywhere_is_in_the_table_once(
     for moment in moments:
         shop.send(40)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(*at(moment, 0 if "exchanged" in moment else 1, strike))
-            (status,) = run(shop.project, once=True, spark=spark, compaction=COMPACTION)
-        if "exchanged" in moment:
-            assert (status.state, status.note) == ("finished", "not compacted: the disk has gone away"), (
+            patch.setattr(*at(moment, 0 if "merged" in moment else 1, strike))
+            (status,) = run(shop.project, once=True, spark=spark, upkeep=UPKEEP)
+        if "merged" in moment:
+            assert (status.state, status.note) == ("finished", "files not merged: the disk has gone away"), (
                 moment
             )
             shop.assert_each_once("orders")
         else:
             assert (status.state, status.error) == ("failed", "OSError: the disk has gone away"), moment
-    (status,) = run(shop.project, once=True, spark=spark, compaction=COMPACTION)
+    (status,) = run(shop.project, once=True, spark=spark, upkeep=UPKEEP)
     assert status.state == "finished"
     shop.assert_each_once("orders")
-    assert not any((Path(shop.project.tables) / ".klamm-staging/orders").glob("*"))
 
-    # The log of batches knows each record once too, and a replay finds its place by it.
-    entries = BatchLog(State(shop.project).batches_file("table")).entries
-    assert sum(entry.rows for entry in entries) == shop.sent
-    replay.carry_out(shop.project, replay.plan(shop.project, "table", 30))
-    run(shop.project, once=True, spark=spark, compaction=COMPACTION)
+    # The log of the table knows each record once too, and a replay finds its place by it.
+    batches = [entry.get("klamm", {}) for entry in shop.delta("orders").history()]
+    assert sum(batch.get("rows", 0) for batch in batches) == shop.sent
+    replay.carry_out(shop.project, replay.plan(shop.project, "table", 30), spark=spark)
     shop.assert_each_once("orders")
 
 
@@ -94,7 +91,7 @@ def test_a_killed_driver_is_followed_by_one_that_goes_on(
 ) -> None:
     shop = Shop(tmp_path, klamm_bootstrap, TABLE)
     shop.send(60)
-    assert killed(shop, "after it is published", 1) == -signal.SIGKILL
+    assert killed(shop, "after it is committed", 1) == -signal.SIGKILL
     shop.assert_each_once("orders", numbers_of(shop, batches=2))
     (status,) = run(shop.project, once=True, spark=spark)
     assert status.state == "finished"
@@ -138,7 +135,7 @@ def test_drivers_are_killed_again_and_again(
     kills = 0
     for _ in range(4):
         shop.send(20 * chance.randint(1, 5))
-        kills += killed(shop, moment, chance.randint(0, 3) if "exchanged" not in moment else 0) != 0
-    run(shop.project, once=True, spark=spark, compaction=COMPACTION)
+        kills += killed(shop, moment, chance.randint(0, 3) if "merged" not in moment else 0) != 0
+    run(shop.project, once=True, spark=spark, upkeep=UPKEEP)
     print(f"seed {seed}: {kills} kills")
     shop.assert_each_once("orders")

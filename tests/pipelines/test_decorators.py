@@ -5,16 +5,27 @@ import sys
 
 import pytest
 
-from klamm.pipelines import delta, expect, iceberg, jdbc, parquet, pipeline, source, topic, transform
+from klamm.pipelines import (
+    delta,
+    expect,
+    iceberg,
+    jdbc,
+    parquet,
+    pipeline,
+    source,
+    table,
+    topic,
+    transform,
+)
 from klamm.pipelines.decorators import MARK
 from klamm.pipelines.definitions import (
-    DeltaSink,
     IcebergSink,
     JdbcSink,
     Node,
     ParquetSink,
     Pipeline,
     Source,
+    TableSink,
     TopicSink,
     Transform,
 )
@@ -87,7 +98,7 @@ def test_sinks_describe_themselves() -> None:
     assert parquet("t", partition_by="day") == ParquetSink("t", ("day",))
     assert parquet("t", partition_by=["day", "hour"]) == ParquetSink("t", ("day", "hour"))
     assert iceberg("lake.orders") == IcebergSink("lake.orders")
-    assert delta("path") == DeltaSink("path")
+    assert table("t", partition_by="day", sort_by=["a", "b"]) == TableSink("t", ("day",), ("a", "b"))
     assert jdbc("jdbc:x", "t", properties={"user": "u"}) == JdbcSink("jdbc:x", "t", {"user": "u"})
     assert topic("t", key="k", value="v", headers="h") == TopicSink("t", "k", "v", "h")
 
@@ -129,6 +140,10 @@ MISTAKES = [
     (lambda: expect("a", "a > 0")(expect("a", "b > 0")(lambda x: x)), "two expectations called 'a'"),
     (lambda: transform(transform(lambda x: x)), "is already a transform"),
     (lambda: parquet(""), "the sink's table is ''"),
+    (lambda: table(""), "the sink's table is ''"),
+    (lambda: delta("lake"), "table(…) writes Delta tables, without a jar"),
+    (lambda: pipeline(to=table("t"), mode="upsert"), "the mode 'upsert', but no keys"),
+    (lambda: pipeline(to=table("t"), keys="n"), "keys, but the mode 'append'"),
 ]
 
 

@@ -21,7 +21,7 @@ def orders(rows):
 def clean(orders):
     return orders
 
-@pipeline(to=parquet("clean"))
+@pipeline(to=to_table("clean"))
 def table(clean):
     return clean
 """

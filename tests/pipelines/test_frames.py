@@ -34,12 +34,12 @@ def payments(rows):
 def customers(spark):
     return spark.createDataFrame([("ann", "DE"), ("bob", "FR")], "customer STRING, country STRING")
 
-@pipeline(to=parquet("paid"))
+@pipeline(to=to_table("paid"))
 def paid_orders(orders, payments):
     same = (orders.id == payments.order_id) & F.expr("paid BETWEEN at AND at + INTERVAL 1 HOUR")
     return orders.join(payments, same)
 
-@pipeline(to=parquet("enriched"))
+@pipeline(to=to_table("enriched"))
 def enriched(orders, customers):
     return orders.join(customers, "customer", "left")
 
@@ -49,11 +49,11 @@ def revenue(orders):
     by_minute = orders.groupBy(F.window("at", "1 minute"), "customer")
     return by_minute.agg(F.sum("amount").alias("revenue"))
 
-@pipeline(to=parquet("twice"))
+@pipeline(to=to_table("twice"))
 def twice(orders):
     return orders.unionByName(orders)
 
-@pipeline(to=parquet("shouted"))
+@pipeline(to=to_table("shouted"))
 def shouting(orders):
     return orders.withColumn("customer", shouted("customer"))
 """
@@ -78,7 +78,7 @@ STATEFUL = (
 def orders(rows):
     return rows
 
-@pipeline(to=parquet("counts"), mode="update")
+@pipeline(to=topic("counts"), mode="update")
 def counts(orders):
     grouped = orders.groupBy("customer")
     return grouped.transformWithState(Count(), "customer STRING, n BIGINT", "Update", "None")
@@ -175,7 +175,7 @@ def test_a_schema_is_inferred_and_then_gains_fields(
     def records(rows):
         return rows
 
-    @pipeline(to=parquet("t"))
+    @pipeline(to=to_table("t"))
     def table(records):
         return records
     """
@@ -213,7 +213,7 @@ def test_mistakes_are_told_with_the_users_line(
     def orders(rows):
         return rows
 
-    @pipeline(to=parquet("t"))
+    @pipeline(to=to_table("t"))
     def table(orders, spark):
         return {expression}
     """

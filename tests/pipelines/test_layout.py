@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.pipelines.sinks.layout import BatchFolder, parse_folders, rebuilt_names
+from klamm.pipelines.sinks.layout import BatchFolder, parse_folders
 
 
 @pytest.mark.parametrize(
@@ -29,15 +29,3 @@ def test_other_names_are_none_of_ours(name: str) -> None:
 def test_folders_are_in_the_order_in_which_batches_were_made() -> None:
     names = ["batch=2-00000000", "batch=1-00000010", "notes.txt", "batch=1-00000000-00000009.1"]
     assert [folder.name for folder in parse_folders(names)] == [names[3], names[1], names[0]]
-
-
-def test_a_merged_folder_holds_its_batches_and_no_others() -> None:
-    folder = BatchFolder(1, 3, 5)
-    assert [batch for batch in range(8) if folder.holds(1, batch)] == [3, 4, 5]
-    assert not folder.holds(2, 4)
-
-
-def test_no_name_of_a_rebuilt_table_was_in_the_old_one() -> None:
-    kept = [BatchFolder(1, 0, 4, 2), BatchFolder.of_batch(1, 5)]
-    renamed = rebuilt_names(kept, 3)
-    assert not {folder.name for folder in kept} & {folder.name for folder in renamed.values()}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from klamm.cli.pipelines.showing import remarks
 from klamm.pipelines.progress import PipelineStatus, Tally, lag_of, rule_name
 
 
@@ -99,3 +100,13 @@ def test_the_lag_stays_as_it_is_when_nobody_tells() -> None:
 def test_a_status_goes_through_json() -> None:
     status = PipelineStatus("table", "topic t", rules={"a: b": 1}, lag=None)
     assert PipelineStatus.from_json(status.to_json()) == status
+
+
+def test_rows_that_a_watermark_drops_are_counted_and_told() -> None:
+    tally = Tally("hourly", "table hourly", 0)
+    for dropped in (3, 0, 4):
+        operators = [{"numRowsDroppedByWatermark": dropped}, {"numRowsDroppedByWatermark": 1}, {}]
+        tally.apply(progress(0, 10, stateOperators=operators), 1000)
+    assert tally.status.too_late == 10
+    (line,) = remarks([tally.status])
+    assert line == "hourly: 10 rows came later than the watermark allows and are missing in the result"

@@ -27,12 +27,12 @@ PIPELINES = """
 def orders(rows):
     return rows
 
-@pipeline(to=parquet("table"))
+@pipeline(to=to_table("table"))
 @expect("amount is positive", "amount > 0", otherwise="dead_letter")
 def table(orders):
     return orders
 
-@pipeline(to=parquet("other"))
+@pipeline(to=to_table("other"))
 def other(orders):
     return orders
 """
@@ -43,15 +43,15 @@ FAILING = """
 def orders(rows):
     return rows
 
-@pipeline(to=parquet("table"))
+@pipeline(to=to_table("table"))
 def table(orders):
     return orders
 
-@pipeline(to=parquet("other"))
+@pipeline(to=to_table("other"))
 def other(orders):
     return orders
 """
-TABLE = PIPELINES[: PIPELINES.index('@pipeline(to=parquet("other"))')].replace(
+TABLE = PIPELINES[: PIPELINES.index('@pipeline(to=to_table("other"))')].replace(
     'DOUBLE")', 'DOUBLE", read={"maxOffsetsPerTrigger": 8})'
 )
 

@@ -1,28 +1,32 @@
-"""What a replay would do, planned without Spark: which batches of a table go, and which have to stay."""
+"""What a replay would do, planned without Spark: which rows of a table go, and which have to stay."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import klamm
 from klamm.pipelines import replay
-from klamm.pipelines.batch_log import BatchEntry, BatchLog
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.positions import Position
-from klamm.pipelines.sinks.layout import BatchFolder
 from klamm.pipelines.starts import parse_point, resolve
 from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.tables.replacing import NOTHING, beside, kept_versions, swap
+from klamm.pipelines.tables.table import Batch, Reached, Table
+from klamm.pipelines.tables.upkeep import UpkeepPolicy, keep_up
 from tests.pipelines.running import Shop
+from tests.pipelines.tables.writing import SCHEMA, numbers_in, written
 
 TABLE = """
 @source(topic="{topic}", schema="n BIGINT")
 def orders(rows):
     return rows
 
-@pipeline(to=parquet("orders"))
+@pipeline(to=to_table("orders"))
 def table(orders):
     return orders
 
@@ -41,15 +45,19 @@ def shop(klamm_bootstrap: str, tmp_path: Path) -> Shop:
     """A table of four batches, as a run leaves it, and the topic that they were read from."""
     shop = Shop(tmp_path, klamm_bootstrap, TABLE)
     shop.send(BATCHES * EACH)
-    state = State(shop.project)
-    log = BatchLog(state.batches_file("table"))
+    table = Table(str(shop.table("orders")))
     for batch in range(BATCHES):
-        (shop.table("orders") / BatchFolder.of_batch(1, batch).name).mkdir(parents=True)
-        start, end = at(shop, batch * EACH // 2), at(shop, (batch + 1) * EACH // 2)
-        log.add(BatchEntry(1, batch, batch, start, end, EACH, 0))
+        add(shop, table, batch, at(shop, batch * EACH // 2), at(shop, (batch + 1) * EACH // 2))
+    state = State(shop.project)
     for pipeline in ("table", "copies"):
         state.keep_attempt(pipeline, Attempt(1, {"orders": at(shop, 0)}))
     return shop
+
+
+def add(shop: Shop, table: Table, batch: int, start: Position, end: Position, attempt: int = 1) -> None:
+    rows = [{"n": batch * EACH + number} for number in range(EACH)]
+    made = Batch(f"{shop.name}.table", attempt, batch, start, end)
+    table.append(written(table, rows), made, SCHEMA, ())
 
 
 def at(shop: Shop, offset: int, other: int | None = None) -> Position:
@@ -64,27 +72,71 @@ def delete_before(shop: Shop, partition: int, offset: int) -> None:
 def test_a_table_is_made_anew_from_the_batch_with_the_point(shop: Shop) -> None:
     planned = replay.plan(shop.project, "table", 7)
     assert planned.start == {"orders": at(shop, 5)}
-    assert (len(planned.retired), planned.retired_rows, planned.warnings) == (3, 30, ())
+    assert (planned.base, planned.replaced_rows, planned.warnings) == (0, 30, ())
+    everything = replay.plan(shop.project, "table", "earliest")
+    assert everything.start == {"orders": at(shop, 0)}
+    assert (everything.base, everything.replaced_rows) == (None, 40)
+
+
+def test_everything_begins_where_the_first_batch_began_or_earlier(shop: Shop) -> None:
+    shutil.rmtree(shop.table("orders"))
+    table = Table(str(shop.table("orders")))
+    add(shop, table, 0, at(shop, 8, 9), at(shop, 20))
+    assert replay.plan(shop.project, "table", "earliest").start == {"orders": at(shop, 0)}
+    planned = replay.plan(shop.project, "table", {shop.topic: {"0": 12}})
+    assert (planned.base, planned.start) == (None, {"orders": at(shop, 8, 9)})
+
+
+def test_merged_files_change_nothing(shop: Shop) -> None:
+    """What stays is a version of the table, and versions do not change when files are merged."""
+    table = Table(str(shop.table("orders")))
+    keep_up(table, UpkeepPolicy(least_files=2), 0)
+    planned = replay.plan(shop.project, "table", 7)
+    assert (planned.start, planned.base) == ({"orders": at(shop, 5)}, 0)
+    batch = Batch(f"{shop.name}.table", 2, 0, at(shop, 5), at(shop, 20))
+    beside_it = beside(table, 2)
+    beside_it.append(written(beside_it, [{"n": 1000}]), batch, SCHEMA, ())
+    assert swap(table, 2, planned.base, batch) == 1
+    assert numbers_in(table) == [*range(10), 1000]
+    assert table.reached(f"{shop.name}.table") == Reached(2, 0, False)
+    # And it can be taken back again, as any change.
+    newest = table.newest()
+    assert newest is not None
+    newest.restore(newest.version() - 1)
+    assert numbers_in(table) == list(range(40))
+
+
+def test_versions_that_a_replay_has_replaced_do_not_come_back(shop: Shop) -> None:
+    table = Table(str(shop.table("orders")))
+    batch = Batch(f"{shop.name}.table", 2, 3, at(shop, 5), at(shop, 20))
+    swap(table, 2, 0, batch)
+    add(shop, table, 4, at(shop, 20), at(shop, 25), attempt=2)
+    newest = table.newest()
+    assert newest is not None
+    versions = kept_versions(newest, f"{shop.name}.table")
+    assert [(each.version, each.position[shop.topic]["0"]) for each in versions] == [
+        (newest.version() - 1, 20),
+        (0, 5),
+        (NOTHING, 0),
+    ]
+
+
+def test_files_that_vacuum_has_removed_cannot_stay(shop: Shop) -> None:
+    table = Table(str(shop.table("orders")))
+    keep_up(table, UpkeepPolicy(least_files=2), 0)
+    keep_up(table, UpkeepPolicy(least_files=2, keep_hours=0, vacuum_every_s=0), 10**11)
+    with pytest.raises(replay.ReplayRefused, match=r"1 files of version 0 .* were removed by vacuum"):
+        replay.plan(shop.project, "table", 7)
+    assert replay.plan(shop.project, "table", "earliest").base is None
 
 
 def test_batches_whose_records_are_gone_stay_in_the_table(shop: Shop) -> None:
     delete_before(shop, 1, 7)
     planned = replay.plan(shop.project, "table", "earliest")
     assert planned.start == {"orders": at(shop, 10)}
-    assert [BatchFolder.parse(name) for name in planned.retired] == [
-        BatchFolder.of_batch(1, 2),
-        BatchFolder.of_batch(1, 3),
-    ]
+    assert planned.replaced_rows == 20
     (warning,) = planned.warnings
-    assert "20 rows from there on stay as they are" in warning
-
-
-def test_merged_batches_stay_together(shop: Shop) -> None:
-    folders = [BatchFolder.of_batch(1, batch) for batch in range(BATCHES)]
-    (shop.table("orders") / folders[1].name).rmdir()
-    (shop.table("orders") / folders[2].name).rename(shop.table("orders") / BatchFolder(1, 1, 2, 1).name)
-    delete_before(shop, 0, 6)
-    assert replay.plan(shop.project, "table", 12).start == {"orders": at(shop, 15)}
+    assert "20 rows stay as they are" in warning
 
 
 def test_a_table_that_nothing_can_be_made_of_is_left_alone(shop: Shop) -> None:
@@ -113,20 +165,29 @@ def test_offsets_that_are_no_numbers_are_refused() -> None:
         parse_point('{"orders": {"0": "ten"}}')
 
 
-def test_before_the_first_batch_it_begins_where_it_was_asked_to(shop: Shop) -> None:
-    state = State(shop.project)
-    BatchLog(state.batches_file("table")).cut(1, 0)
-    log = BatchLog(state.batches_file("table"))
-    log.add(BatchEntry(1, 0, 3, at(shop, 8, 9), at(shop, 20), 23, 0))
-    assert replay.plan(shop.project, "table", "earliest").start == {"orders": at(shop, 0)}
-    assert replay.plan(shop.project, "table", 12).start == {"orders": at(shop, 8, 9)}
-
-
 def test_a_table_that_has_gone_on_is_planned_again(shop: Shop) -> None:
+    planned = replay.plan(shop.project, "copies", 7)
+    assert (planned.rebuilds, planned.base) == (False, None)
     planned = replay.plan(shop.project, "table", 7)
-    (shop.table("orders") / BatchFolder.of_batch(1, BATCHES).name).mkdir()
-    with pytest.raises(replay.ReplayRefused, match="has run since"):
-        replay.carry_out(shop.project, planned)
+    add(shop, Table(str(shop.table("orders"))), BATCHES, at(shop, 20), at(shop, 25))
+    session: Any = None
+    with pytest.raises(replay.ReplayRefused, match="has run since"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay, "make_session", lambda project: MagicSession())
+        replay.carry_out(shop.project, planned, spark=session)
+
+
+class MagicSession:
+    """Stands in for a session that is not used."""
+
+    def stop(self) -> None:
+        pass
+
+
+def test_tables_whose_rows_change_are_replayed_from_the_beginning(shop: Shop) -> None:
+    shop.write(TABLE.replace('to_table("orders")', 'to_table("orders"), mode="upsert", keys="n"'))
+    with pytest.raises(replay.ReplayRefused, match="has the mode 'upsert'"):
+        replay.plan(shop.project, "table", 7)
+    assert replay.plan(shop.project, "table", "earliest").base is None
 
 
 def test_sources_that_read_a_topic_at_two_speeds_are_replayed_from_the_beginning(shop: Shop) -> None:
@@ -137,35 +198,3 @@ def test_sources_that_read_a_topic_at_two_speeds_are_replayed_from_the_beginning
     with pytest.raises(replay.ReplayRefused, match=r"reads a topic through several sources.*from earliest"):
         replay.plan(shop.project, "table", 7)
     assert replay.plan(shop.project, "table", "earliest").start == {"orders": at(shop, 0)}
-
-
-def test_batches_without_rows_go_too(shop: Shop) -> None:
-    """They have no folder, but a line in the log, which a later replay would go by."""
-    for batch in range(2):
-        (shop.table("orders") / BatchFolder.of_batch(1, batch).name).rmdir()
-    replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"))
-    assert BatchLog(State(shop.project).batches_file("table")).entries == []
-    attempt = State(shop.project).attempt("table")
-    assert attempt is not None and (attempt.number, attempt.cut) == (2, None)
-
-
-def test_a_table_that_the_pipeline_has_not_written_is_not_taken_apart(shop: Shop) -> None:
-    state = State(shop.project)
-    state.keep_attempt("table", Attempt.first({"orders": at(shop, 0)}, "tables/former"))
-    with pytest.raises(replay.ReplayRefused, match="writes to another table than in its last run"):
-        replay.plan(shop.project, "table", "earliest")
-    state.keep_attempt("table", Attempt.first({"orders": at(shop, 0)}, "tables/orders"))
-    assert replay.plan(shop.project, "table", "earliest").retired
-
-
-def test_a_replay_that_was_broken_off_is_finished_by_the_next(shop: Shop) -> None:
-    state = State(shop.project)
-    planned = replay.plan(shop.project, "table", "earliest")
-    present = state.attempt("table")
-    assert present is not None
-    state.keep_attempt("table", present.next(planned.start, planned.retired, planned.cut))
-    with pytest.raises(replay.ReplayRefused, match="Plan the replay again"):
-        replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"))
-    finished = state.attempt("table")
-    assert finished is not None and (finished.number, finished.cut, finished.retire) == (2, None, ())
-    assert BatchLog(state.batches_file("table")).entries == []

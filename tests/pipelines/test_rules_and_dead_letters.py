@@ -31,7 +31,7 @@ def orders(rows):
 def doubled(orders):
     return orders.withColumn("doubled", F.col("amount") * 2)
 
-@pipeline(to=parquet("t"))
+@pipeline(to=to_table("t"))
 @expect("is even", "doubled % 2 = 0", otherwise="drop")
 def table(doubled):
     return doubled
@@ -40,12 +40,12 @@ def table(doubled):
 def bare(orders):
     return orders.select("id", "amount")
 
-@pipeline(to=parquet("u"))
+@pipeline(to=to_table("u"))
 @expect("is small", "amount < 10", otherwise="dead_letter")
 def bare_table(bare):
     return bare
 
-@pipeline(to=parquet("v"))
+@pipeline(to=to_table("v"))
 @expect("is huge", "amount > 1e9", otherwise="fail")
 def failing(orders):
     return orders

@@ -16,15 +16,13 @@ from pyspark.sql import SparkSession
 
 import klamm
 from klamm.pipelines import replay
-from klamm.pipelines.batch_log import BatchLog
-from klamm.pipelines.errors import DefinitionError
+from klamm.pipelines.errors import DefinitionError, ProjectError
 from klamm.pipelines.preview import preview
 from klamm.pipelines.progress import PipelineStatus
-from klamm.pipelines.runner import run
-from klamm.pipelines.sinks.compaction import CompactionPolicy, compact
-from klamm.pipelines.sinks.tables import LocalTable
-from klamm.pipelines.state import State
+from klamm.pipelines.runner import check_places, run
 from klamm.pipelines.status import read_status
+from klamm.pipelines.tables.upkeep import UpkeepPolicy
+from tests.pipelines.projects import make_project
 from tests.pipelines.running import Shop
 
 TABLE = """
@@ -32,7 +30,7 @@ TABLE = """
 def orders(rows):
     return rows
 
-@pipeline(to=parquet("orders"))
+@pipeline(to=to_table("orders"))
 def table(orders):
     return orders
 """
@@ -54,55 +52,97 @@ def test_a_table_has_each_record_once_and_tells_where_it_came_from(
     assert (status.rows_in, status.rows_out, status.lag, status.batch) == (120, 120, 0, 2)
     assert read_status(shop.project) == [status]
     shop.assert_each_once("orders")
-    frame = spark.read.parquet(str(shop.table("orders")))
-    assert frame.columns == ["n", "_topic", "_partition", "_offset", "_timestamp", "batch"]
-    assert frame.select("_partition", "_offset").distinct().count() == 120
+    rows = shop.delta("orders").to_pyarrow_table()
+    assert rows.column_names == ["n", "_topic", "_partition", "_offset", "_timestamp"]
+    assert rows.group_by(["_partition", "_offset"]).aggregate([]).num_rows == 120
 
     shop.send(30)
-    (status,) = run(shop.project, once=True, spark=spark)
-    assert (status.rows_in, status.batch) == (30, 3)
+    (status,) = run(shop.project, once=True, spark=spark, upkeep=UpkeepPolicy(least_files=4))
+    assert (status.rows_in, status.batch, status.note) == (30, 3, "4 files merged to 1")
     shop.assert_each_once("orders")
     with klamm.Admin(klamm_bootstrap) as admin:
         assert sum(admin.group_lag(f"{shop.name}.table").values()) == 0
-
-    state = State(shop.project)
-    entries = BatchLog(state.batches_file("table")).entries
-    assert [entry.rows for entry in entries] == [50, 50, 20, 30]
-    assert all(before.end == after.start for before, after in pairwise(entries))
-
-    table = LocalTable(shop.table("orders"))
-    done = compact(spark, table, BatchLog(state.batches_file("table")), CompactionPolicy(least_folders=2))
-    assert (done.folders_before, done.folders_after) == (4, 1)
-    shop.assert_each_once("orders")
+    batches = [
+        entry["klamm"] for entry in reversed(shop.delta("orders").history()) if "batch" in entry["klamm"]
+    ]
+    assert [batch["rows"] for batch in batches] == [50, 50, 20, 30]
+    assert all(before["end"] == after["start"] for before, after in pairwise(batches))
 
 
 @pytest.mark.long
-def test_batches_are_never_taken_for_others_with_the_same_number(
-    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_lost_driver_disk_loses_nothing(spark: SparkSession, klamm_bootstrap: str, tmp_path: Path) -> None:
+    """The offsets are in the table: the pipeline goes on from there, in a new attempt."""
     shop = Shop(tmp_path, klamm_bootstrap, TABLE)
     shop.send(60)
     run(shop.project, once=True, spark=spark)
-    shutil.rmtree(shop.project.checkpoints)
+    for lost in (shop.project.checkpoints, shop.project.state):
+        shutil.rmtree(lost)
+        shop.send(60)
+        (status,) = run(shop.project, once=True, spark=spark)
+        assert (status.state, status.rows_out) == ("finished", 60)
+        shop.assert_each_once("orders")
+    assert status.generation == 3
+
+    # With the checkpoint elsewhere the same attempt goes on.
+    elsewhere = shop.root / "elsewhere"
+    Path(shop.project.checkpoints).rename(elsewhere)
+    shutil.rmtree(shop.project.state)
+    Path(shop.project.checkpoints).parent.mkdir()
+    elsewhere.rename(shop.project.checkpoints)
     shop.send(60)
     (status,) = run(shop.project, once=True, spark=spark)
-    assert status.state == "failed" and "is at batch 0" in status.error
+    assert (status.state, status.generation, status.rows_out) == ("finished", 3, 60)
+    shop.assert_each_once("orders")
+
+    old = tmp_path / "old"
+    shutil.copytree(shop.project.state, old)
+    shop.send(60)
+    run(shop.project, once=True, spark=spark)
     shutil.rmtree(shop.project.state)
+    old.rename(shop.project.state)
+    shop.send(60)
     (status,) = run(shop.project, once=True, spark=spark)
-    assert status.state == "failed" and "the project's state was deleted" in status.error
-    shop.assert_each_once("orders", range(60))
+    assert (status.state, status.generation, status.rows_out) == ("finished", 4, 60)
+    shop.assert_each_once("orders")
+
+
+def test_other_machines_do_not_write_to_a_folder_of_this_one(tmp_path: Path) -> None:
+    toml = (
+        '[project]\nname = "shop"\ntables = "{}"\ncheckpoints = "{}"\n[spark]\nmaster = "spark://host:7077"\n'
+    )
+    for places, key in ((("tables", "s3://b/c"), "tables"), (("s3://b/t", "checkpoints"), "checkpoints")):
+        project = make_project(tmp_path, toml=toml.format(*places))
+        with pytest.raises(
+            ProjectError, match=f"{key} = .* is a folder of this machine, but spark://host:7077"
+        ):
+            run(project)
+    check_places(make_project(tmp_path, toml=toml.format("s3://b/t", "file:///mnt/shared")))
+
+
+@pytest.mark.long
+def test_a_table_belongs_to_one_pipeline(spark: SparkSession, klamm_bootstrap: str, tmp_path: Path) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
+    shop.send(60)
+    run(shop.project, once=True, spark=spark)
     for place in ("orders", "orders/more"):
-        shop.write(TABLE + f"\n@pipeline(to=parquet('{place}'))\ndef second(orders):\n    return orders\n")
+        shop.write(TABLE + f"\n@pipeline(to=to_table('{place}'))\ndef second(orders):\n    return orders\n")
         with pytest.raises(
             DefinitionError, match="table and second write to the same table, or to one inside"
         ):
             run(shop.project, once=True, spark=spark)
-    shop.write(TABLE.replace('parquet("orders")', 'parquet("others")'))
+    shop.write(TABLE.replace("def table(", "def other("))
     (status,) = run(shop.project, once=True, spark=spark)
-    assert status.rows_out == 120
+    assert status.state == "failed" and "has no batch of other: another pipeline" in status.error
+    shop.assert_each_once("orders")
     shop.write(TABLE)
+    shutil.rmtree(shop.table("orders"))
     (status,) = run(shop.project, once=True, spark=spark)
-    assert status.state == "failed" and "has batches, but table has written to" in status.error
+    assert status.state == "failed" and "is gone, but table has written batches" in status.error
+    planned = replay.plan(shop.project, "table", "earliest")
+    assert replay.carry_out(shop.project, planned, spark=spark) == 60
+    (status,) = run(shop.project, once=True, spark=spark)
+    assert status.state == "finished"
+    shop.assert_each_once("orders")
 
 
 TWO = """
@@ -113,26 +153,26 @@ from pyspark.sql.types import LongType
 def orders(rows):
     return rows
 
-@pipeline(to=parquet("orders", partition_by=["odd"]))
+@pipeline(to=to_table("orders", partition_by=["odd"]))
 def table(orders):
     return orders.withColumn("odd", F.col("n") % 2)
 
-@pipeline(to=parquet("broken"))
+@pipeline(to=to_table("broken"))
 def broken(orders):
     @F.udf(LongType())
     def divide(n):
         return 1 // (n - 7)
     return orders.withColumn("x", divide("n"))
 
-@pipeline(to=parquet("misspelt"))
+@pipeline(to=to_table("misspelt"))
 def misspelt(orders):
     return orders.select("nn")
 
-@pipeline(to=delta("lake"))
+@pipeline(to=iceberg("lake"))
 def lake(orders):
     return orders
 
-@pipeline(to=parquet("grouped"))
+@pipeline(to=to_table("grouped"))
 def grouped(orders):
     return orders.groupBy("n").count()
 """
@@ -198,28 +238,26 @@ def test_a_point_in_time_is_replayed(spark: SparkSession, klamm_bootstrap: str, 
     # The transform is corrected, and what was made since the mistake is made anew.
     shop.write(TABLE.replace("return orders\n", 'return orders.selectExpr("*", "n * 2 AS twice")\n', 2))
     planned = replay.plan(shop.project, "table", between)
-    assert planned.warnings == () and len(planned.retired) == 2 and planned.retired_rows == 60
-    replay.carry_out(shop.project, planned)
-    shop.assert_each_once("orders", range(60))
-    with pytest.raises(replay.ReplayRefused, match="was replayed after"):
-        replay.carry_out(shop.project, planned)
-    (status,) = run(shop.project, once=True, spark=spark)
-    assert (status.generation, status.rows_out) == (2, 60)
+    assert planned.warnings == () and planned.replaced_rows == 60
+    assert replay.carry_out(shop.project, planned, spark=spark) == 60
     shop.assert_each_once("orders")
-    # A new column in later batches: whoever reads all files' schemas finds it.
-    frame = spark.read.option("mergeSchema", "true").parquet(str(shop.table("orders")))
-    assert frame.where("twice = n * 2").count() == 60 and frame.where("twice IS NULL").count() == 60
+    with pytest.raises(replay.ReplayRefused, match="was replayed after"):
+        replay.carry_out(shop.project, planned, spark=spark)
+    (status,) = run(shop.project, once=True, spark=spark)
+    assert (status.generation, status.rows_in) == (2, 0)
+    rows = shop.delta("orders").to_pyarrow_table()
+    twice = [(row["n"], row["twice"]) for row in rows.to_pylist()]
+    assert sorted(twice) == [(n, None if n < 60 else n * 2) for n in range(120)]
 
     # By offset: batches are made anew whole, so a little more than asked for.
     planned = replay.plan(shop.project, "table", {shop.topic: {"0": 10}})
-    assert planned.start["orders"] == {shop.topic: {"0": 0, "1": 0}} and planned.retired_rows == 120
+    assert planned.start["orders"] == {shop.topic: {"0": 0, "1": 0}} and planned.replaced_rows == 120
     with pytest.raises(replay.ReplayRefused, match="nothing to replay"):
         replay.plan(shop.project, "table", "latest")
-    replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"))
+    assert replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"), spark=spark) == 120
     assert run(shop.project, once=True, spark=spark)[0].generation == 3
     shop.assert_each_once("orders")
-    frame = spark.read.parquet(str(shop.table("orders")))
-    assert frame.where("twice = n * 2").count() == 120
+    assert all(row["twice"] == row["n"] * 2 for row in shop.delta("orders").to_pyarrow_table().to_pylist())
 
 
 def test_the_last_records_are_shown(spark: SparkSession, klamm_bootstrap: str, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from klamm.pipelines.batch_log import BatchEntry, BatchLog
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.positions import (
     Position,
@@ -17,17 +16,9 @@ from klamm.pipelines.positions import (
     records_between,
 )
 from klamm.pipelines.progress import PipelineStatus
-from klamm.pipelines.sinks.layout import BatchFolder
 from klamm.pipelines.state import MOST_EPOCHS, Attempt, ProjectBusy, State
 from klamm.pipelines.status import read_status, tidy_up, write_status
 from tests.pipelines.projects import make_project
-
-
-def entry(batch: int, start: int, end: int, attempt: int = 1) -> BatchEntry:
-    return BatchEntry(
-        attempt, batch, batch, {"orders": {"0": start}}, {"orders": {"0": end}}, end - start, 1000 + batch
-    )
-
 
 # ---- the lock
 
@@ -70,9 +61,30 @@ def test_a_attempt_is_kept_whole(tmp_path: Path) -> None:
     state = State(make_project(tmp_path))
     assert state.attempt("orders_table") is None
     start = {"orders": {"orders": {"0": 17}}}
-    attempt = Attempt.first(start, "tables/orders").next(start, ("batch=1-00000003",), (1, 2)).again({})
+    attempt = Attempt.first(start, "tables/orders").next(start).again({})
     state.keep_attempt("orders_table", attempt)
     assert state.attempt("orders_table") == attempt
+
+
+def test_the_attempt_of_a_replay_is_kept_beside_the_present_one(tmp_path: Path) -> None:
+    state = State(make_project(tmp_path))
+    first = Attempt.first({})
+    state.keep_attempt("orders_table", first)
+    assert state.next_attempt("orders_table") is None
+    state.keep_next_attempt("orders_table", first.next({}))
+    assert state.next_attempt("orders_table") == first.next({})
+    assert state.attempt("orders_table") == first
+    state.keep_next_attempt("orders_table", None)
+    assert state.next_attempt("orders_table") is None
+
+
+def test_an_attempt_of_version_0_1_is_read(tmp_path: Path) -> None:
+    state = State(make_project(tmp_path))
+    state.keep_attempt("orders_table", Attempt(3))
+    file = state.folder / "generations/orders_table.json"
+    file.write_text(file.read_text().replace('"table"', '"retire": [], "cut": null, "table"'))
+    found = state.attempt("orders_table")
+    assert found is not None and found.number == 3
 
 
 def test_a_damaged_attempt_is_told_with_its_file(tmp_path: Path) -> None:
@@ -81,48 +93,6 @@ def test_a_damaged_attempt_is_told_with_its_file(tmp_path: Path) -> None:
     (state.folder / "generations/orders_table.json").write_text("{")
     with pytest.raises(PipelineError, match=r"orders_table\.json"):
         state.attempt("orders_table")
-
-
-# ---- the log of batches
-
-
-def test_the_log_is_read_again(tmp_path: Path) -> None:
-    log = BatchLog(tmp_path / "b.jsonl")
-    log.add(entry(0, 0, 10))
-    log.add(entry(1, 10, 20))
-    again = BatchLog(tmp_path / "b.jsonl")
-    assert again.entries == [entry(0, 0, 10), entry(1, 10, 20)]
-    assert again.holds(1, 1) and not again.holds(1, 2) and not again.holds(2, 0)
-
-
-def test_a_line_that_was_cut_off_is_written_anew(tmp_path: Path) -> None:
-    file = tmp_path / "b.jsonl"
-    log = BatchLog(file)
-    log.add(entry(0, 0, 10))
-    log.add(entry(1, 10, 20))
-    file.write_text(file.read_text()[:-7])
-    cut = BatchLog(file)
-    assert cut.entries == [entry(0, 0, 10)]
-    cut.add(entry(1, 10, 20))
-    assert BatchLog(file).entries == [entry(0, 0, 10), entry(1, 10, 20)]
-
-
-def test_merged_batches_have_one_line(tmp_path: Path) -> None:
-    log = BatchLog(tmp_path / "b.jsonl")
-    for batch in range(4):
-        log.add(entry(batch, batch * 10, batch * 10 + 10))
-    log.merge(BatchFolder(1, 0, 2))
-    whole = BatchEntry(1, 0, 2, {"orders": {"0": 0}}, {"orders": {"0": 30}}, 30, 1002)
-    assert BatchLog(tmp_path / "b.jsonl").entries == [whole, entry(3, 30, 40)]
-
-
-def test_retired_batches_are_forgotten_with_all_later_ones(tmp_path: Path) -> None:
-    log = BatchLog(tmp_path / "b.jsonl")
-    for batch in range(3):
-        log.add(entry(batch, batch * 10, batch * 10 + 10))
-    log.add(entry(0, 30, 40, attempt=2))
-    log.cut(1, 1)
-    assert BatchLog(tmp_path / "b.jsonl").entries == [entry(0, 0, 10)]
 
 
 # ---- positions

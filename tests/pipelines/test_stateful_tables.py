@@ -26,20 +26,20 @@ def orders(rows):
 def others(rows):
     return rows.select(F.col("n").alias("m"), F.col("at").alias("seen")).withWatermark("seen", "0 seconds")
 
-@pipeline(to=parquet("windows"))
+@pipeline(to=to_table("windows"))
 def windows(orders):
     counted = orders.groupBy(F.window("at", "10 seconds")).agg(F.count("*").alias("n"))
     return counted.select(F.unix_seconds("window.start").alias("start"), "n")
 
-@pipeline(to=parquet("singles"))
+@pipeline(to=to_table("singles"))
 def singles(orders):
     return orders.dropDuplicates(["customer"]).select("customer")
 
-@pipeline(to=parquet("pairs"))
+@pipeline(to=to_table("pairs"))
 def pairs(orders, others):
     return orders.join(others, F.expr("n = m AND seen BETWEEN at AND at + INTERVAL 1 SECOND")).select("n")
 
-@pipeline(to=parquet("running"))
+@pipeline(to=to_table("running"))
 def running(orders):
     grouped = orders.groupBy("customer")
     return grouped.transformWithState(Count(), "customer BIGINT, n BIGINT", "Append", "None")
@@ -67,8 +67,8 @@ def forget_the_last_batches(shop: Shop) -> None:
             file.unlink()
 
 
-def rows(spark: SparkSession, shop: Shop, name: str) -> list[tuple[int, ...]]:
-    return sorted(tuple(row) for row in spark.read.parquet(str(shop.table(name))).drop("batch").collect())
+def rows(shop: Shop, name: str) -> list[tuple[int, ...]]:
+    return sorted(tuple(row.values()) for row in shop.delta(name).to_pyarrow_table().to_pylist())
 
 
 @pytest.fixture
@@ -93,12 +93,12 @@ def test_each_row_is_there_once_when_batches_are_run_again(
     send(shop, 60, 120)
     for status in run(shop.project, once=True, spark=spark):
         assert (status.state, status.error) == ("finished", "")
-    windows = rows(spark, shop, "windows")
+    windows = rows(shop, "windows")
     assert len(windows) == len({start for start, _ in windows}) == 11, "the last one is still open"
     assert {count for _, count in windows} == {10}
-    assert rows(spark, shop, "singles") == [(customer,) for customer in range(10)]
-    assert rows(spark, shop, "pairs") == [(number,) for number in range(120)]
-    running = rows(spark, shop, "running")
+    assert rows(shop, "singles") == [(customer,) for customer in range(10)]
+    assert rows(shop, "pairs") == [(number,) for number in range(120)]
+    running = rows(shop, "running")
     assert len(set(running)) == len(running)
     assert {(customer, 12) for customer in range(10)} <= set(running), (
         "state was neither lost nor counted twice"

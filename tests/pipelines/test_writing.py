@@ -9,7 +9,7 @@ import pytest
 
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import DefinitionError
-from klamm.pipelines.sinks.writing import Started, start_query
+from klamm.pipelines.sinks.writing import start_query
 from klamm.pipelines.state import Attempt, State
 from tests.pipelines.projects import make_project
 
@@ -18,7 +18,7 @@ TABLE = """
 def orders(rows):
     return rows
 
-@pipeline(to=parquet("orders"))
+@pipeline(to=to_table("orders"))
 def table(orders):
     return orders
 """
@@ -36,39 +36,20 @@ class Frame:
         return self if name == "writeStream" else lambda *values, **named: self
 
 
-def test_a_query_that_is_started_again_leaves_to_compaction_what_it_is_at(tmp_path: Path) -> None:
-    project = make_project(tmp_path, TABLE)
-    pipeline = load_definitions(project).pipelines["table"]
-    frame: Any = Frame(["n"])
-
-    def start(again: Started | None) -> Started:
-        state, attempt = State(project), Attempt(1)
-        return start_query(frame, pipeline, project, state, attempt, once=True, on_rows=print, again=again)
-
-    first = start(None)
-    assert first.table is not None
-    merging = Path(first.table.new_staging("merged"))
-    merging.mkdir(parents=True)
-    second = start(first)
-    assert merging.exists()
-    assert second.table is first.table and second.log is first.log, "one lock, and one memory of the log"
-    start(None)
-    assert not merging.exists(), "a run of its own removes what a killed one has left"
-
-
 @pytest.mark.parametrize(
     ("sink", "columns", "problem"),
     [
         ("parquet('t')", ["n", "Batch"], "has a column batch"),
         ("parquet('t', partition_by='day')", ["n"], "partition_by of table names day"),
         ("parquet('t', partition_by='_partition')", ["_partition"], "readers ignore folders"),
-        ("delta('t', partition_by=['n', 'day'])", ["n"], "partition_by of table names day"),
+        ("to_table('t', sort_by=['n', 'day'])", ["n"], "sort_by of table names day"),
+        ("to_table('t'), mode='upsert', keys='id'", ["n"], "keys of table names id"),
     ],
 )
 def test_columns_that_a_table_cannot_have_are_refused(
     tmp_path: Path, sink: str, columns: list[str], problem: str
 ) -> None:
-    project = make_project(tmp_path, TABLE.replace('parquet("orders")', sink))
+    project = make_project(tmp_path, TABLE.replace('to_table("orders")', sink))
     pipeline = load_definitions(project).pipelines["table"]
     frame: Any = Frame(columns)
     with pytest.raises(DefinitionError, match=problem):

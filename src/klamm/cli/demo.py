@@ -71,14 +71,14 @@ from pyspark.sql import functions as F
 from klamm.pipelines import pipeline, source, topic
 
 
-@source(topic="clicks", schema="visitor STRING, page STRING, milliseconds INT, at TIMESTAMP")
+@source(topic="clicks", schema="visitor STRING, page STRING, milliseconds INT, clicked_at TIMESTAMP")
 def clicks(rows: DataFrame) -> DataFrame:
-    return rows.withWatermark("at", "1 minute")
+    return rows.withWatermark("clicked_at", "1 minute")
 
 
 @pipeline(to=topic("page-views", key="page"), mode="update", trigger="2 seconds")
 def page_views(clicks: DataFrame) -> DataFrame:
-    seen = clicks.groupBy(F.window("at", "10 seconds"), "page").agg(F.count("*").alias("views"))
+    seen = clicks.groupBy(F.window("clicked_at", "10 seconds"), "page").agg(F.count("*").alias("views"))
     return seen.select(F.col("window.start").alias("since"), "page", "views")
 '''
 
@@ -303,15 +303,15 @@ or with kcat:   kcat -b {bootstrap} -t orders -C
 
 Pipelines on Spark are starting; that takes a while. They are in {project}/pipelines:
 
-  orders_table  orders, cleaned, as Parquet in {table}
+  orders_table  orders, cleaned, in the Delta table {table}
   revenue       what each minute and item brought, to the topic revenue
   page_views    how often each page was seen, to the topic page-views
   bad orders    go to the topic {PROJECT}.dead-letters
 
 When rows have come out, ask for them in another terminal:
 
-  {python} -c "import pyarrow.parquet as p; print(p.read_table('{table}').group_by('item').aggregate([('amount', 'sum')]).to_pylist())"
-  duckdb -c "select item, count(*), sum(amount) from read_parquet('{table}/**/*.parquet') group by item"
+  {python} -c "from deltalake import DeltaTable; print(DeltaTable('{table}').to_pyarrow_table().group_by('item').aggregate([('amount', 'sum')]).to_pylist())"
+  {klamm} table history orders --project {project}
   {klamm} pipeline status --project {project}
 
 Ctrl-C ends the demo.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from klamm.cli import cluster, ingest, pipeline
+from klamm.cli import cluster, ingest, pipeline, table
 from klamm.cli.broker import broker
 from klamm.cli.up import up
 
@@ -27,6 +27,7 @@ app.command()(broker)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(ingest.app, name="ingest")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(table.app, name="table")
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells use it: 128 and the number of SIGINT."""
 
-PACKAGES_OF_SPARK = ("pyspark", "py4j", "pyarrow", "numpy", "numba", "fastavro", "google")
+PACKAGES_OF_SPARK = ("pyspark", "py4j", "pyarrow", "numpy", "numba", "fastavro", "google", "deltalake")
 """Packages of the extra `spark`. If one of them cannot be imported, the extra is not installed."""
 
 app = typer.Typer(help="Pipelines on Spark: from topics to tables and back.", no_args_is_help=True)
@@ -68,7 +68,7 @@ def init(
     ] = True,
 ) -> None:
     """Create a project that works at once: a source, a table, an aggregate, and orders to try it with."""
-    with _complaints():
+    with complaints():
         from klamm.cli.pipelines.scaffold import SAMPLE_FILE, make_project
 
         made = make_project(Path(name), name=Path(name).name, bootstrap=bootstrap, with_sample=sample)
@@ -97,7 +97,7 @@ def lint(
 ) -> None:
     """Check a project without running it: names, circular inputs, topics, schemas, records that do not
     fit."""
-    with _complaints():
+    with complaints():
         from klamm.cli.pipelines.describing import finding_line, finding_value, findings_summary
         from klamm.cli.showing import write_values
         from klamm.pipelines.lint import check
@@ -134,7 +134,7 @@ def preview(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the rows that a function returns for the newest records. Writes nothing."""
-    with _complaints():
+    with complaints():
         from klamm.cli.showing import write_rows
         from klamm.pipelines.definitions import CARRIED
 
@@ -167,7 +167,7 @@ def run(
 
     A pipeline that fails does not stop the others. The exit status is 1 if one has failed.
     """
-    with _complaints():
+    with complaints():
         from klamm.cli.pipelines.watching import Watch
         from klamm.cli.showing import write_values
 
@@ -189,7 +189,7 @@ def status(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the state of each pipeline. The exit status is 1 if one has failed or was killed."""
-    with _complaints():
+    with complaints():
         from klamm.cli.pipelines.showing import remarks, status_table
         from klamm.cli.showing import console, write_values
         from klamm.pipelines.status import read_status
@@ -226,9 +226,9 @@ def replay(
     bootstrap: BootstrapOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make the next run read records again. Parquet tables are rewritten from there on, without
-    duplicates."""
-    with _complaints():
+    """Make a pipeline read records again. Rows of a table are written beside it and replaced in one commit;
+    for other sinks the next run reads the records."""
+    with complaints():
         from klamm.cli.pipelines.describing import plan_lines, plan_value
         from klamm.cli.showing import write_json
 
@@ -238,12 +238,17 @@ def replay(
             planned = replaying.plan(quiet, pipeline, from_)
             for line in plan_lines(planned):
                 typer.echo(line, err=True)
-            is_wanted = not dry_run and _confirmed(yes, "Replay?")
+            is_wanted = not dry_run and confirmed(yes, "Replay?")
             if is_wanted:
-                replaying.carry_out(quiet, planned)
+                rows = replaying.carry_out(quiet, planned)
         if output is not Output.TABLE:
             write_json(plan_value(planned, is_wanted))
-        if is_wanted:
+        if is_wanted and rows is not None:
+            typer.echo(
+                f"The table has {rows:,} new rows; the next `klamm pipeline run` goes on from there.",
+                err=True,
+            )
+        elif is_wanted:
             typer.echo(f"The next `klamm pipeline run` starts {pipeline} from there.", err=True)
 
 
@@ -270,7 +275,7 @@ def redrive(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Send dead-letter records back to the topics they came from, each once, after their cause was fixed."""
-    with _complaints():
+    with complaints():
         from klamm.cli.showing import write_json
 
         found = _load(project, bootstrap)
@@ -283,7 +288,7 @@ def redrive(
         if not done.total and not done.waiting and done.others:
             names = "; ".join(sorted(done.others))
             typer.echo(f"there are dead-letter records of other pipelines and rules: {names}", err=True)
-        if done.total and not dry_run and _confirmed(yes, "Send them back?"):
+        if done.total and not dry_run and confirmed(yes, "Send them back?"):
             done = send()
             typer.echo(f"{done.total:,} sent", err=True)
         if done.repeated:
@@ -313,7 +318,7 @@ def schema(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the columns of a source, or update its inferred schema from newer records."""
-    with _complaints():
+    with complaints():
         from klamm.cli.pipelines.describing import update_lines
         from klamm.cli.pipelines.finding import find_source
         from klamm.cli.showing import write_json, write_rows
@@ -356,7 +361,7 @@ def _spark(project: Project) -> Iterator[Project]:
 
 
 @contextmanager
-def _complaints() -> Iterator[None]:
+def complaints() -> Iterator[None]:
     """Turn errors into one line on stderr and exit status 1."""
     set_up_logging()
     try:
@@ -394,7 +399,7 @@ def _waiting(text: str) -> None:
         typer.echo(text, err=True)
 
 
-def _confirmed(yes: bool, question: str) -> bool:
+def confirmed(yes: bool, question: str) -> bool:
     """True if the user confirms. Without a terminal only --yes confirms."""
     if yes:
         return True

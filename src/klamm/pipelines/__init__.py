@@ -1,6 +1,6 @@
 """Pipelines: PySpark functions with decorators, from topics to tables and back.
 
-    from klamm.pipelines import expect, parquet, pipeline, source, topic, transform
+    from klamm.pipelines import expect, pipeline, source, table, topic, transform
 
 Importing this does not import pyspark, so that a project can be loaded quickly and without a JVM.
 """
@@ -15,8 +15,20 @@ from klamm.pipelines.decorators import (
     parquet,
     pipeline,
     source,
+    table,
     topic,
     transform,
 )
 
-__all__ = ["delta", "expect", "iceberg", "jdbc", "parquet", "pipeline", "source", "topic", "transform"]
+__all__ = [
+    "delta",
+    "expect",
+    "iceberg",
+    "jdbc",
+    "parquet",
+    "pipeline",
+    "source",
+    "table",
+    "topic",
+    "transform",
+]

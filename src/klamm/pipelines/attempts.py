@@ -1,55 +1,66 @@
-"""Starts the attempt that a pipeline runs: makes the first one, finishes a replay that was interrupted, and
-begins an epoch when a batch has to run again. `state.py` says what attempts and epochs are."""
+"""Finds the attempt that a pipeline runs: makes the first one, goes on from the offsets in the table if the
+checkpoint is lost, and begins an epoch when a batch has to run again. `state.py` says what attempts and
+epochs are."""
 
 from __future__ import annotations
 
+import secrets
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from klamm.pipelines.batch_log import BatchLog
 from klamm.pipelines.checkpoints import Checkpoint
-from klamm.pipelines.definitions import Definitions, ParquetSink, Pipeline
+from klamm.pipelines.definitions import Definitions, ParquetSink, Pipeline, TableSink
+from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.graph import sources_of
-from klamm.pipelines.hadoop import local_path
-from klamm.pipelines.positions import Position, completed, merged
+from klamm.pipelines.locations import local_path, table_location
+from klamm.pipelines.positions import EARLIEST_OFFSET, Position, completed, merged
 from klamm.pipelines.project import Project
-from klamm.pipelines.sinks.layout import parse_folders
-from klamm.pipelines.sinks.tables import TableError, open_table, table_location
-from klamm.pipelines.sinks.writing import is_applied
+from klamm.pipelines.sinks.folders import open_folders
+from klamm.pipelines.sinks.writing import is_applied, open_table
 from klamm.pipelines.starts import resolve
-from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.state import Attempt, Epoch, State
+from klamm.pipelines.tables.table import Reached, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+class CannotGoOn(PipelineError):
+    """A pipeline does not know where to go on, or its table is another pipeline's."""
+
+
 def current_attempt(
     project: Project, state: State, definitions: Definitions, pipeline: Pipeline, spark: SparkSession
 ) -> Attempt:
-    """The attempt to run. Makes the first one, and finishes a replay that was interrupted."""
+    """The attempt to run."""
     found = state.attempt(pipeline.name)
-    table = table_place(project, pipeline)
+    place = table_place(project, pipeline)
+    if isinstance(pipeline.to, TableSink):
+        table = open_table(project, pipeline.to)
+        reached = table.reached(project.group_of(pipeline.name))
+        found = _finish_replay(state, pipeline, found, reached)
+        if reached is None:
+            _refuse_a_foreign_table(project, state, pipeline, table, found, spark)
+        elif found is None or _is_behind(state, pipeline, found, reached, spark):
+            known = _known_to_the_table(project, state, pipeline, table, reached, spark)
+            found = known or _go_on_from_the_table(project, definitions, pipeline, table, reached, found)
+            state.keep_attempt(pipeline.name, found)
+    elif found is None or (found.pipeline_id and found.table != place):
+        _refuse_foreign_folders(project, pipeline, spark, found)
     if found is None:
-        _refuse_a_table_of_another_pipeline(project, pipeline, spark, "has not written any")
-        found = Attempt.first(first_starts(project, definitions, pipeline), table)
+        found = Attempt.first(first_starts(project, definitions, pipeline), place)
         state.keep_attempt(pipeline.name, found)
-    elif found.table != table:
-        if found.pipeline_id:
-            _refuse_a_table_of_another_pipeline(
-                project, pipeline, spark, f"has written to {found.table or 'no table'}"
-            )
-            BatchLog(state.batches_file(pipeline.name)).cut(0, 0)
-        found = replace(found, table=table)
+    elif found.table != place:
+        found = replace(found, table=place)
         state.keep_attempt(pipeline.name, found)
-    if found.cut is not None:
-        found = finish_retiring(project, state, pipeline, found, spark)
     return _after_an_unfinished_batch(project, state, definitions, pipeline, found, spark)
 
 
 def table_place(project: Project, pipeline: Pipeline) -> str | None:
-    """Where the pipeline's Parquet table is, relative to the project's folder if it lies below it; None if
-    the pipeline writes something else."""
-    if not isinstance(pipeline.to, ParquetSink):
+    """Where the pipeline's table or folders are, relative to the project's folder if they lie below it; None
+    if the pipeline writes something else."""
+    if not isinstance(pipeline.to, (TableSink, ParquetSink)):
         return None
     location = table_location(project.tables, pipeline.to.table)
     path = local_path(location)
@@ -58,23 +69,165 @@ def table_place(project: Project, pipeline: Pipeline) -> str | None:
     return location
 
 
-def _refuse_a_table_of_another_pipeline(
-    project: Project, pipeline: Pipeline, spark: SparkSession, what_it_did: str
+# ---- tables
+
+
+def _finish_replay(
+    state: State, pipeline: Pipeline, found: Attempt | None, reached: Reached | None
+) -> Attempt | None:
+    """The present attempt. If a replay was killed after its rows were swapped in, its attempt is the present
+    one; if it was killed before that, its attempt is given up."""
+    pending = state.next_attempt(pipeline.name)
+    if pending is None:
+        return found
+    if reached is not None and reached.attempt == pending.number:
+        state.keep_attempt(pipeline.name, pending)
+        found = pending
+    state.keep_next_attempt(pipeline.name, None)
+    return found
+
+
+def _refuse_a_foreign_table(
+    project: Project,
+    state: State,
+    pipeline: Pipeline,
+    table: Table,
+    found: Attempt | None,
+    spark: SparkSession,
 ) -> None:
-    """Raise if the table has batches that this pipeline has not written.
+    """Raise if the table has no batch of this pipeline, although it should have one or has others."""
+    if table.is_there():
+        raise CannotGoOn(
+            f"the table {table.location} has no batch of {pipeline.name}: another pipeline or program wrote "
+            "it",
+            advice="Move the table away, or name another table",
+            place=pipeline.place,
+        )
+    if table.has_other_files():
+        raise CannotGoOn(
+            f"{table.location} has files that are not a Delta table, as parquet(…) writes them",
+            advice="Name another table, or write parquet(…) as before",
+            place=pipeline.place,
+        )
+    if found is None or found.table != table_place(project, pipeline):
+        return
+    checkpoint = Checkpoint(spark, state.checkpoint(pipeline.name, found))
+    if checkpoint.last_finished() is not None:
+        raise CannotGoOn(
+            f"the table {table.location} is gone, but {pipeline.name} has written batches to it",
+            advice="Restore the table, or make it anew: "
+            f"klamm pipeline replay {pipeline.name} --from earliest",
+            place=pipeline.place,
+        )
+
+
+def _is_behind(
+    state: State,
+    pipeline: Pipeline,
+    found: Attempt,
+    reached: Reached,
+    spark: SparkSession,
+) -> bool:
+    """True if the table has batches that the state or the checkpoint does not know: they are lost, or old
+    copies."""
+    if found.number != reached.attempt:
+        return found.number < reached.attempt
+    begun = Checkpoint(spark, state.checkpoint(pipeline.name, found)).last_begun()
+    return begun is None or begun < reached.batch
+
+
+def _known_to_the_table(
+    project: Project,
+    state: State,
+    pipeline: Pipeline,
+    table: Table,
+    reached: Reached,
+    spark: SparkSession,
+) -> Attempt | None:
+    """The attempt of the table's last batch, if its checkpoint is still there: the project was moved to
+    another folder or machine, and its checkpoints are elsewhere."""
+    pipeline_id, _, number = table.last_epoch(project.group_of(pipeline.name), reached).partition(".")
+    if not number.isdigit():
+        return None
+    found = Attempt(
+        reached.attempt,
+        table=table_place(project, pipeline),
+        pipeline_id=pipeline_id,
+        epochs=(Epoch(int(number), {}),),
+    )
+    return None if _is_behind(state, pipeline, found, reached, spark) else found
+
+
+def _go_on_from_the_table(
+    project: Project,
+    definitions: Definitions,
+    pipeline: Pipeline,
+    table: Table,
+    reached: Reached,
+    found: Attempt | None,
+) -> Attempt:
+    """A new attempt that begins at the offsets in the table."""
+    sources = sources_of(pipeline.name, definitions.nodes)
+    topics = Counter(topic for source in sources for topic in source.topics)
+    if reached.keeps_state:
+        reason = "keeps state (windows, joins, deduplication)"
+    elif any(count > 1 for count in topics.values()):
+        reason = "reads a topic through several sources, which may be at different offsets"
+    else:
+        reason = ""
+    if reason:
+        raise CannotGoOn(
+            f"the checkpoint of {pipeline.name} is lost, or an old copy, and {pipeline.name} {reason}: it "
+            "cannot go on from the offsets in its table",
+            advice="Restore the checkpoint, or make the table anew: "
+            f"klamm pipeline replay {pipeline.name} --from earliest",
+            place=pipeline.place,
+        )
+    owner = project.group_of(pipeline.name)
+    start: dict[str, Position] = {}
+    for source in sources:
+        there = resolve(project, source.topics, "earliest")
+        known = table.offsets(owner, {topic: list(numbers) for topic, numbers in there.items()})
+        start[source.name] = {
+            topic: {number: known.get(topic, {}).get(number, EARLIEST_OFFSET) for number in numbers}
+            for topic, numbers in there.items()
+        }
+    number = max(reached.attempt, found.number if found is not None else 0) + 1
+    return Attempt(
+        number,
+        start,
+        table_place(project, pipeline),
+        pipeline_id=secrets.token_hex(4),
+        epochs=(Epoch(1, start),),
+    )
+
+
+# ---- folders
+
+
+def _refuse_foreign_folders(
+    project: Project, pipeline: Pipeline, spark: SparkSession, found: Attempt | None
+) -> None:
+    """Raise if the folder has batches that this pipeline has not written.
 
     Their numbers are the ones that our batches would get, so our batches would look published, and be lost.
     """
     if not isinstance(pipeline.to, ParquetSink):
         return
-    table = open_table(spark, table_location(project.tables, pipeline.to.table))
-    if table.folders():
-        raise TableError(
-            f"the table {table.location} has batches, but {pipeline.name} {what_it_did}: another pipeline "
-            "wrote them, or the project's state was deleted",
-            advice=f"Move the table away, name another table, or restore {project.state}",
+    folders = open_folders(spark, table_location(project.tables, pipeline.to.table))
+    if folders.published():
+        what_it_did = (
+            "has not written any" if found is None else f"has written to {found.table or 'no table'}"
+        )
+        raise CannotGoOn(
+            f"{folders.location} has batches, but {pipeline.name} {what_it_did}: another pipeline wrote "
+            "them, or the project's state was deleted",
+            advice=f"Move the folder away, name another one, or restore {project.state}",
             place=pipeline.place,
         )
+
+
+# ---- epochs and starts
 
 
 def _after_an_unfinished_batch(
@@ -92,7 +245,7 @@ def _after_an_unfinished_batch(
     """
     checkpoint = Checkpoint(spark, state.checkpoint(pipeline.name, attempt))
     batch = checkpoint.unfinished()
-    if batch is None or is_applied(pipeline, project, state, attempt, checkpoint, batch, spark):
+    if batch is None or is_applied(pipeline, project, attempt, checkpoint, batch, spark):
         return attempt
     # The checkpoint has one position per topic. If two sources read the same topic, a row is rather read
     # twice than not at all.
@@ -129,17 +282,3 @@ def present_starts(
             known, {topic: sorted(map(int, numbers)) for topic, numbers in there.items()}
         )
     return starts
-
-
-def finish_retiring(
-    project: Project, state: State, pipeline: Pipeline, attempt: Attempt, spark: SparkSession | None
-) -> Attempt:
-    """Remove the batches that a replay will write again from the table and its batch log, and note that."""
-    if isinstance(pipeline.to, ParquetSink) and attempt.cut is not None:
-        if retired := parse_folders(attempt.retire):
-            table = open_table(spark, table_location(project.tables, pipeline.to.table))
-            table.retire(retired, attempt.number)
-        BatchLog(state.batches_file(pipeline.name)).cut(*attempt.cut)
-    done = replace(attempt, retire=(), cut=None)
-    state.keep_attempt(pipeline.name, done)
-    return done

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from klamm.pipelines.hadoop import RemoteFiles, joined, local_path
+from klamm.pipelines.hadoop import RemoteFiles
+from klamm.pipelines.locations import joined, local_path
 from klamm.pipelines.positions import Position, parse_offset_log
-from klamm.pipelines.state import sync
+from klamm.pipelines.syncing import sync
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,9 +36,19 @@ class Checkpoint:
 
     def unfinished(self) -> int | None:
         """The batch that Spark has begun and not finished, if there is one. Spark will run it again."""
-        begun = max((int(name) for name in self._names("offsets") if name.isdigit()), default=-1)
-        done = max((int(name) for name in self._names("commits") if name.isdigit()), default=-1)
-        return begun if begun > done else None
+        begun, done = self.last_begun(), self.last_finished()
+        return begun if begun is not None and (done is None or begun > done) else None
+
+    def last_begun(self) -> int | None:
+        """The last batch whose offsets Spark has noted."""
+        return self._last("offsets")
+
+    def last_finished(self) -> int | None:
+        """The last batch that Spark has noted as done."""
+        return self._last("commits")
+
+    def _last(self, folder: str) -> int | None:
+        return max((int(name) for name in self._names(folder) if name.isdigit()), default=None)
 
     def sync(self, batch: int) -> None:
         """fsync the offsets of a batch, before its rows are published.
@@ -50,6 +62,13 @@ class Checkpoint:
         for path in (folder / str(batch), folder):
             if path.exists():
                 sync(path)
+
+    def delete(self) -> None:
+        """Remove the checkpoint, if it exists."""
+        if self._path is not None:
+            shutil.rmtree(self._path, ignore_errors=True)
+        elif self._files is not None:
+            self._files.delete(self.location)
 
     def keeps_state(self) -> bool:
         """True if the query has operators with state. These need every batch to run, even a second time."""

@@ -22,7 +22,6 @@ from klamm.pipelines.definitions import (
     MODES,
     OTHERWISE,
     SESSION_PARAMETER,
-    DeltaSink,
     Expectation,
     Format,
     IcebergSink,
@@ -34,6 +33,7 @@ from klamm.pipelines.definitions import (
     Pipeline,
     Sink,
     Source,
+    TableSink,
     TopicSink,
     Transform,
 )
@@ -57,7 +57,7 @@ _DECIDED_ELSEWHERE = {
     "kafka.bootstrap.servers": "klamm.toml names the brokers, for all sources of the project",
 }
 """Options of the data source that a source cannot set, with the reason; names in lower case."""
-_SINKS = (ParquetSink, IcebergSink, DeltaSink, JdbcSink, TopicSink)
+_SINKS = (TableSink, ParquetSink, IcebergSink, JdbcSink, TopicSink)
 
 
 @dataclass
@@ -155,17 +155,24 @@ def transform(function: F | None = None) -> F | Callable[[F], F]:
     return decorate if function is None else decorate(function)
 
 
-def pipeline(*, to: Sink, trigger: str | None = None, mode: Mode = "append") -> Callable[[F], F]:
+def pipeline(
+    *, to: Sink, trigger: str | None = None, mode: Mode = "append", keys: str | Sequence[str] = ()
+) -> Callable[[F], F]:
     """Write the DataFrame that the function returns to a sink, as a streaming query named after the function.
 
     `trigger`: how often a batch starts ("10 seconds"); without it a batch starts when the last one is done.
-    `mode`: "append" (final rows), "update" (changed rows), "complete" (all rows, in every batch).
+    `mode`: "append" (final rows), "update" (changed rows), "complete" (all rows, in every batch), "upsert"
+    (a row replaces the one with the same `keys`).
     """
     place = _caller()
     _choose("mode", mode, MODES, place)
+    if (mode == "upsert") != bool(keys):
+        what = "the mode 'upsert', but no keys" if mode == "upsert" else f"keys, but the mode {mode!r}"
+        advice = 'Write mode="upsert", keys=["order_id"]'
+        raise DefinitionError(f"a pipeline has {what}", advice=advice, place=place)
     if not isinstance(to, _SINKS):
         raise DefinitionError(
-            f"to={to!r} is not a sink", advice="Use parquet, iceberg, delta, jdbc or topic(…)", place=place
+            f"to={to!r} is not a sink", advice="Use table, parquet, iceberg, jdbc or topic(…)", place=place
         )
     if trigger is not None and not _INTERVAL.fullmatch(trigger):
         raise DefinitionError(
@@ -185,6 +192,7 @@ def pipeline(*, to: Sink, trigger: str | None = None, mode: Mode = "append") -> 
             to=to,
             trigger=trigger,
             mode=mode,
+            keys=_names(keys),
         )
         return _mark(function, node)
 
@@ -236,9 +244,20 @@ def expect(name: str, condition: str, otherwise: Otherwise = "warn") -> Callable
 # ---- sinks
 
 
+def table(
+    name: str, *, partition_by: str | Sequence[str] = (), sort_by: str | Sequence[str] = ()
+) -> TableSink:
+    """A Delta table: a name in the project's tables folder, a path, or a URI (s3://…, gs://…, az://…, hdfs://…).
+
+    `partition_by`: columns whose values have folders of their own. `sort_by`: columns by which the rows of
+    each file are sorted, so that readers who ask for a part of their values skip most files.
+    """
+    return TableSink(_named("table", name), _names(partition_by), _names(sort_by))
+
+
 def parquet(table: str, *, partition_by: str | Sequence[str] = ()) -> ParquetSink:
-    """A table of Parquet files: a name in the project's tables folder, a path, or a URI that Spark can
-    write."""
+    """Plain folders of Parquet files, one for each batch: a name in the project's tables folder, a path, or a
+    URI that Spark can write."""
     return ParquetSink(_named("table", table), _names(partition_by))
 
 
@@ -247,9 +266,13 @@ def iceberg(table: str) -> IcebergSink:
     return IcebergSink(_named("table", table))
 
 
-def delta(path: str, *, partition_by: str | Sequence[str] = ()) -> DeltaSink:
-    """A Delta table, by its path."""
-    return DeltaSink(_named("path", path), _names(partition_by))
+def delta(path: str, *, partition_by: str | Sequence[str] = ()) -> TableSink:
+    """The former name of `table`, which needs no jar."""
+    raise DefinitionError(
+        "delta(…) does not exist any more: table(…) writes Delta tables, without a jar",
+        advice=f"Write table({path!r}); a table that Delta's jar has written gets another path",
+        place=_caller(),
+    )
 
 
 def jdbc(url: str, table: str, *, properties: Mapping[str, str] | None = None) -> JdbcSink:

@@ -36,8 +36,8 @@ OTHERWISE: tuple[Otherwise, ...] = ("warn", "drop", "fail", "dead_letter")
 Format: TypeAlias = Literal["json", "csv", "text", "avro", "protobuf", "binary"]
 FORMATS: tuple[Format, ...] = ("json", "csv", "text", "avro", "protobuf", "binary")
 
-Mode: TypeAlias = Literal["append", "update", "complete"]
-MODES: tuple[Mode, ...] = ("append", "update", "complete")
+Mode: TypeAlias = Literal["append", "update", "complete", "upsert"]
+MODES: tuple[Mode, ...] = ("append", "update", "complete", "upsert")
 
 DECODE_RULE = "decode"
 """The rule name of values that cannot be decoded, in counts and dead-letter records."""
@@ -106,20 +106,32 @@ class Transform(Node):
 class Pipeline(Node):
     """One streaming query, named after its function, whose DataFrame is written to a sink.
 
-    `trigger` is an interval ("10 seconds"); without one a batch starts when the last one is done.
+    `trigger` is an interval ("10 seconds"); without one a batch starts when the last one is done. `keys` are
+    the columns by which the mode "upsert" finds the row that a new one replaces.
     """
 
     to: Sink = field(kw_only=True)
     trigger: str | None = None
     mode: Mode = "append"
+    keys: tuple[str, ...] = ()
 
 
 # ---- sinks as data; the code that writes is in sinks/
 
 
 @dataclass(frozen=True)
+class TableSink:
+    """A Delta table: a name in the project's tables folder, a path, or a URI. Rows are sorted by `sort_by`
+    within each file."""
+
+    table: str
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ParquetSink:
-    """A table of Parquet files: a name in the project's tables folder, a path, or a URI."""
+    """Plain folders of Parquet files: a name in the project's tables folder, a path, or a URI."""
 
     table: str
     partition_by: tuple[str, ...] = ()
@@ -130,14 +142,6 @@ class IcebergSink:
     """An Iceberg table by its name in a catalog of the session; needs Iceberg's jar."""
 
     table: str
-
-
-@dataclass(frozen=True)
-class DeltaSink:
-    """A Delta table by its path; needs Delta's jar."""
-
-    path: str
-    partition_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ class TopicSink:
     headers: str | None = None
 
 
-Sink: TypeAlias = ParquetSink | IcebergSink | DeltaSink | JdbcSink | TopicSink
+Sink: TypeAlias = TableSink | ParquetSink | IcebergSink | JdbcSink | TopicSink
 
 
 @dataclass(frozen=True)

@@ -1,59 +1,11 @@
-"""Files on any file system that Spark supports, through Hadoop's FileSystem in the driver's JVM.
-
-Locations are paths on this machine or URIs. File systems differ in what a rename does, and tables are written
-accordingly: see `Kind`.
-"""
+"""Files on any file system that Spark supports, through Hadoop's FileSystem in the driver's JVM."""
 
 from __future__ import annotations
 
-import os
-from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class Kind(Enum):
-    """What a rename does on a file system."""
-
-    LOCAL = "local"
-    """This machine's disk: a folder is renamed in one step, and two folders are exchanged in one step."""
-    FOLDERS = "folders"
-    """HDFS and the like: a folder is renamed in one step, but two folders cannot be exchanged."""
-    OBJECTS = "objects"
-    """Object stores: renaming a folder copies its objects one by one. A single object appears as a whole."""
-
-
-# Schemes of Hadoop's connectors to object stores. abfs may have real folders, but that cannot be known here.
-_OBJECT_STORES = frozenset({"s3", "s3a", "s3n", "gs", "wasb", "wasbs", "abfs", "abfss", "oss", "cosn", "obs"})
-
-
-def local_path(location: str) -> Path | None:
-    """The path of a location on this machine; None if it is elsewhere."""
-    parts = urlsplit(location)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(unquote(parts.path))
-    if len(parts.scheme) > 1:  # a single letter is a drive
-        return None
-    return Path(os.path.abspath(location))
-
-
-def kind_of(location: str) -> Kind:
-    """The kind of file system of a location."""
-    if local_path(location) is not None:
-        return Kind.LOCAL
-    return Kind.OBJECTS if urlsplit(location).scheme.lower() in _OBJECT_STORES else Kind.FOLDERS
-
-
-def joined(location: str, *names: str) -> str:
-    return "/".join([location.rstrip("/"), *names])
-
-
-def parent(location: str) -> str:
-    return location.rstrip("/").rpartition("/")[0]
 
 
 class RemoteFiles:

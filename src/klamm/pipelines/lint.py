@@ -26,23 +26,23 @@ from klamm.pipelines.definitions import (
     CARRIED,
     INFER,
     Definitions,
-    DeltaSink,
     IcebergSink,
     JdbcSink,
     ParquetSink,
     Pipeline,
     Source,
+    TableSink,
     TopicSink,
 )
 from klamm.pipelines.discovery import discover
 from klamm.pipelines.errors import GraphError, PipelineError, Place
 from klamm.pipelines.findings import Finding, finding_of, in_order
 from klamm.pipelines.lint_records import check_records
+from klamm.pipelines.locations import overlap, table_location
 from klamm.pipelines.project import PROJECT_FILE, Project
 from klamm.pipelines.sampling import existing_topics
 from klamm.pipelines.schemas.resolving import schema_file, schema_of
 from klamm.pipelines.sinks.kinds import check_mode
-from klamm.pipelines.sinks.tables import overlap, table_location
 from klamm.pipelines.starts import parse_point
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ def _check_sinks(project: Project, definitions: Definitions) -> Iterator[Finding
             yield from _check_topic_sink(project, definitions, pipeline, sink)
             continue
         target = _target(sink)
-        place = table_location(project.tables, sink.table) if isinstance(sink, ParquetSink) else target
+        place = target
+        if isinstance(sink, (TableSink, ParquetSink)):
+            place = table_location(project.tables, sink.table)
         other = next((taken[each] for each in taken if overlap(each, place)), None)
         taken.setdefault(place, pipeline)
         if other is not None:
@@ -167,9 +169,7 @@ def _check_sinks(project: Project, definitions: Definitions) -> Iterator[Finding
             yield Finding("error", pipeline.place, what, "Give each pipeline a table of its own")
 
 
-def _target(sink: ParquetSink | DeltaSink | IcebergSink | JdbcSink) -> str:
-    if isinstance(sink, DeltaSink):
-        return f"the Delta table {sink.path}"
+def _target(sink: TableSink | ParquetSink | IcebergSink | JdbcSink) -> str:
     if isinstance(sink, JdbcSink):
         return f"the table {sink.table} at {sink.url}"
     return f"the table {sink.table}"

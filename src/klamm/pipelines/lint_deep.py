@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from klamm.pipelines import frames
-from klamm.pipelines.definitions import INFER, Definitions, ParquetSink, Pipeline
+from klamm.pipelines.definitions import INFER, Definitions, Pipeline, TableSink
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.findings import Finding, finding_of
 from klamm.pipelines.graph import sources_of
@@ -23,8 +21,8 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.runner import make_session
 from klamm.pipelines.schemas.resolving import schema_file
 from klamm.pipelines.sinks.kinds import check_columns
-from klamm.pipelines.sinks.layout import BATCH_COLUMN
-from klamm.pipelines.sinks.tables import open_table, table_location
+from klamm.pipelines.sinks.writing import check_output_mode, check_table, open_table, output_mode
+from klamm.pipelines.tables.columns import missing_columns
 
 
 def check_plans(project: Project, definitions: Definitions, spark: SparkSession | None) -> Iterator[Finding]:
@@ -56,7 +54,7 @@ def _check_plan(
     try:
         frame = frames.build(pipeline, definitions, project, spark, streaming=True, makes_topics=False)
         check_columns(pipeline, frame.columns)
-        _check_mode(frame, pipeline, spark)
+        check_output_mode(frame, output_mode(frame, pipeline))
     except PipelineError as error:
         yield finding_of(error, pipeline.place)
         return
@@ -65,38 +63,20 @@ def _check_plan(
         what = f"{pipeline.name} cannot run in the mode {pipeline.mode!r}: {first}"
         yield Finding("error", pipeline.place, what, "Change the mode, or add withWatermark to the source")
         return
-    if isinstance(pipeline.to, ParquetSink):
-        yield from _check_table(project, pipeline, pipeline.to, frame.schema, spark)
-
-
-def _check_mode(frame: DataFrame, pipeline: Pipeline, spark: SparkSession) -> None:
-    """Run the check that Spark does itself when a query is started."""
-    jvm: Any = spark._jvm
-    modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[pipeline.mode]()
-    plan = frame._jdf.queryExecution().analyzed()
-    jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+    if isinstance(pipeline.to, TableSink):
+        yield from _check_table(project, pipeline, pipeline.to, frame)
 
 
 def _check_table(
-    project: Project, pipeline: Pipeline, sink: ParquetSink, schema: StructType, spark: SparkSession
+    project: Project, pipeline: Pipeline, sink: TableSink, frame: DataFrame
 ) -> Iterator[Finding]:
-    location = table_location(project.tables, sink.table)
-    if not open_table(spark, location).folders():
+    table = open_table(project, sink)
+    try:
+        check_table(frame, pipeline, sink, table)
+    except PipelineError as error:
+        yield finding_of(error, pipeline.place)
         return
-    there = spark.read.option("mergeSchema", "true").parquet(location).schema
-    known = {field.name.lower(): field for field in there if field.name != BATCH_COLUMN}
-    for field in schema:
-        old = known.pop(field.name.lower(), None)
-        if old is not None and field.name not in sink.partition_by and old.dataType != field.dataType:
-            yield Finding(
-                "error",
-                pipeline.place,
-                f"{field.name} of {pipeline.name} is {field.dataType.simpleString().upper()}, but "
-                f"{old.dataType.simpleString().upper()} in the table {location}",
-                "Cast it, give it another name, or write to another table",
-            )
-    if known:
-        names = ", ".join(field.name for field in known.values())
-        what = f"{pipeline.name} no longer has columns that its table has: {names}"
+    there = table.newest()
+    if there is not None and (names := missing_columns(frame.schema, there.schema())):
+        what = f"{pipeline.name} no longer has columns that its table has: {', '.join(names)}"
         yield Finding("warning", pipeline.place, what, "They will be null in new rows")

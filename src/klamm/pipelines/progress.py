@@ -42,6 +42,8 @@ class PipelineStatus:
     undecodable: int = 0
     rules: Mapping[str, int] = field(default_factory=dict)
     """Rows for which a rule did not hold, by `<node>: <rule>`."""
+    too_late: int = 0
+    """Rows that operators with state dropped, because they were older than the watermark."""
     unknown_fields: Mapping[str, str] = field(default_factory=dict)
     """By source whose records have fields that its schema does not have: the name of one such field."""
     note: str = ""
@@ -126,6 +128,7 @@ class Tally:
             dead_letters=old.dead_letters + sum(node.dead_letters for node in counts),
             undecodable=old.undecodable + sum(node.undecodable for node in counts),
             rules=rules,
+            too_late=old.too_late + dropped_by_watermark(progress),
             unknown_fields=unknown,
             rate=self._rate(now_ms),
         )
@@ -168,6 +171,12 @@ class Tally:
 
 def rule_name(node: str, rule: str) -> str:
     return f"{node}: {rule}"
+
+
+def dropped_by_watermark(progress: Mapping[str, Any]) -> int:
+    """How many rows of a batch were older than the watermark."""
+    operators = progress.get("stateOperators") or []
+    return sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
 
 
 def was_executed(progress: Mapping[str, Any]) -> bool:

@@ -5,8 +5,8 @@
     bootstrap = "localhost:9092"
     pipelines = "pipelines"               # the folder with the Python files
     schemas = "schemas"                   # inferred schemas, .avsc and .desc files
-    tables = "tables"                     # a folder, or a URI that Spark can write: hdfs://…, s3a://…
-    state = ".klamm"                      # locks, status, batch logs; on this machine
+    tables = "tables"                     # a folder, or a URI: s3://…, gs://…, az://…, hdfs://…
+    state = ".klamm"                      # locks and status; on this machine
     checkpoints = ".klamm/checkpoints"    # on a cluster: a URI that all machines can reach
     dead_letters = "shop.dead-letters"
 
@@ -17,12 +17,19 @@
     [kafka]
     security.protocol = "SSL"             # any client key, in Kafka's dotted names
 
-Everything but `name` has a default. An unknown key is an error that names its line and the nearest known key.
+    [storage]                             # of tables that are not on this machine: the keys of deltalake's
+    stores aws_region = "eu-central-1"
+    aws_secret_access_key = "${env:AWS_SECRET}"     # or ${file:/run/secrets/aws}
+
+Values in [kafka] and [storage] may name environment variables and files, so that secrets stay out of the
+file. Everything but `name` has a default. An unknown key is an error that names its line and the nearest
+known key.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -51,6 +58,7 @@ _PROJECT_KEYS = (
 # The name becomes part of the names of topics, groups and folders.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_LOOKED_UP = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,8 @@ class Project:
     """The `spark.*` keys."""
     kafka: Mapping[str, str] = field(default_factory=dict)
     """Client keys in Kafka's dotted names, without `bootstrap.servers`."""
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The keys of the store that the tables are in. They may be secrets."""
 
     @classmethod
     def load(
@@ -110,6 +120,7 @@ class _Sections:
         self._project: dict[str, Setting] = {}
         self._spark: dict[str, str] = {}
         self._kafka: dict[str, str] = {}
+        self._storage: dict[str, str] = {}
 
     def take(self, setting: Setting) -> None:
         section, _, name = setting.name.partition(".")
@@ -124,11 +135,33 @@ class _Sections:
             )
         elif section == "kafka":
             self._known(setting, name, {key for keys in KEYS_BY_KIND.values() for key in keys}, "[kafka]")
-            self._kafka[name] = setting.text
+            self._kafka[name] = self._looked_up(setting)
+        elif section == "storage":
+            self._storage[name] = self._looked_up(setting)
         else:
             raise self._error(
-                setting, f"[{section}] is not a known section", "Use [project], [spark] and [kafka]"
+                setting,
+                f"[{section}] is not a known section",
+                "Use [project], [spark], [kafka] and [storage]",
             )
+
+    def _looked_up(self, setting: Setting) -> str:
+        """The text with the values of the environment variables and files that it names."""
+
+        def value(found: re.Match[str]) -> str:
+            kind, name = found.groups()
+            if kind == "env":
+                if name not in os.environ:
+                    advice = f"Set {name}, or correct the name"
+                    raise self._error(setting, f"the environment has no variable {name}", advice)
+                return os.environ[name]
+            try:
+                return (self._file.parent / name).read_text().strip()
+            except OSError as error:
+                message = f"the file {name} cannot be read: {error.strerror}"
+                raise self._error(setting, message, "Correct its path or its rights") from None
+
+        return _LOOKED_UP.sub(value, setting.text)
 
     def project(self, bootstrap: str | None, master: str | None) -> Project:
         root = self._file.parent
@@ -148,6 +181,7 @@ class _Sections:
             master=master or self._spark.pop("master", DEFAULT_MASTER),
             spark={key: value for key, value in self._spark.items() if key != "master"},
             kafka=self._kafka,
+            storage=self._storage,
         )
 
     def _name(self) -> str:

@@ -1,41 +1,55 @@
-"""Replay: makes a pipeline read records again. `plan` says what a replay would do, `carry_out` prepares it.
+"""Replay: makes a pipeline read records again. `plan` says what a replay would do, `carry_out` does it.
 
-The pipeline gets a new attempt with a new checkpoint, which begins at the given point; the next run starts
-there. What happens to the rows that were written before depends on the sink:
+The pipeline gets a new attempt with a new checkpoint, which begins at the given point. What happens to the
+rows that were written before depends on the sink:
 
-    parquet    the batches from that point on are removed from the table and written again: no duplicates
-    topic      the rows are written once more
-    jdbc, iceberg, delta    the rows are added once more; delete the old ones first if you want them once
+    table      the replay writes the new rows beside the table, and swaps them in with one commit
+    topic      the next run writes the rows once more
+    parquet, jdbc, iceberg    the next run adds the rows once more; delete the old ones first if you want
+    them once
 
-Batches are removed whole, so the replay of a table begins where its first removed batch began. Batches whose
-records are no longer in the topics stay as they are, since their rows cannot be made again. A pipeline with
-state (windows, joins of streams, dropDuplicates) begins without it: only a replay from the earliest record
-gives the result of a first run.
+A table keeps the rows of its newest version that has no record from the given point on; the replay begins
+where that version ended. Batches whose records are no longer in the topics stay as they are, since their rows
+cannot be made again. A pipeline with state (windows, joins of streams, dropDuplicates) begins without it:
+only a replay from the earliest record gives the result of a first run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from klamm.pipelines.attempts import finish_retiring, table_place
-from klamm.pipelines.batch_log import BatchEntry, BatchLog
+from klamm.pipelines import frames
+from klamm.pipelines.attempts import present_starts, table_place
+from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.checkpoints import Checkpoint
-from klamm.pipelines.definitions import Definitions, ParquetSink, Pipeline, TopicSink
+from klamm.pipelines.definitions import Definitions, Pipeline, TableSink, TopicSink
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError
+from klamm.pipelines.failures import explain
 from klamm.pipelines.graph import sources_of
-from klamm.pipelines.hadoop import local_path
+from klamm.pipelines.locations import local_path
 from klamm.pipelines.positions import EARLIEST_OFFSET, Position, is_gone, merged, reaches
 from klamm.pipelines.project import Project
-from klamm.pipelines.runner import make_session
+from klamm.pipelines.runner import check_places, make_session
 from klamm.pipelines.sinks.kinds import sink_text
-from klamm.pipelines.sinks.layout import BatchFolder
-from klamm.pipelines.sinks.tables import open_table, table_location
+from klamm.pipelines.sinks.writing import open_table, start_query
 from klamm.pipelines.starts import Point, parse_point, resolve
-from klamm.pipelines.state import State
+from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.tables.replacing import (
+    NOTHING,
+    Kept,
+    beside,
+    discard,
+    kept_versions,
+    missing_files,
+    newest_before,
+    row_count,
+    swap,
+)
+from klamm.pipelines.tables.table import Batch, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +57,10 @@ if TYPE_CHECKING:
 
 class ReplayRefused(PipelineError):
     """There is nothing to replay, or the replay would write wrong rows."""
+
+
+class ReplayFailed(PipelineError):
+    """The rows of a replay could not be written. The table is as it was."""
 
 
 @dataclass(frozen=True)
@@ -55,69 +73,51 @@ class ReplayPlan:
     """The number of the new attempt."""
     start: dict[str, Position]
     """The position at which each source begins."""
-    retired: tuple[str, ...]
-    """Folders that are removed from the table."""
-    cut: tuple[int, int] | None
-    """The first batch that the batch log forgets: its attempt and number."""
-    newest: str
-    """The newest folder of the table, or an empty string if there is none."""
-    retired_rows: int
+    rebuilds: bool
+    """Whether the replay itself writes the rows, beside a table. Otherwise the next run does."""
+    base: int | None
+    """The version of the table whose rows stay; None if none do."""
+    version: int | None
+    """The version of the table when the replay was planned; None if there was no table."""
+    replaced_rows: int
     warnings: tuple[str, ...]
 
 
 def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession | None = None) -> ReplayPlan:
     """What a replay from this point would do. Changes nothing.
 
-    Tables and checkpoints that are not on this machine are read through Spark: with the given session, or a
-    new one.
+    Checkpoints that are not on this machine are read through Spark: with the given session, or a new one.
     """
     definitions = load_definitions(project)
     wanted = _pipeline(definitions, pipeline)
     state = State(project)
-    present = state.attempt(pipeline)
-    if present is None:
-        raise ReplayRefused(
-            f"{pipeline} has not run yet: there is nothing to replay",
-            advice="Its first run begins at the start= of its sources",
-        )
-    if present.pipeline_id and present.table != table_place(project, wanted):
-        raise ReplayRefused(
-            f"{pipeline} writes to another table than in its last run; its batches may be foreign",
-            advice="Run the pipeline first",
-        )
+    present = _present(project, state, wanted)
     point = parse_point(from_) if isinstance(from_, str) else from_
     starts = {
         source.name: resolve(project, source.topics, _for_topics(point, source.topics))
         for source in sources_of(pipeline, definitions.nodes)
     }
-    rebuilt = _Rebuilt({})
-    newest = ""
     warnings = []
-    with _session_if_needed(project, wanted, spark) as session:
+    with _session_for(project, spark, needed=local_path(project.checkpoints) is None) as session:
         checkpoint = Checkpoint(session, state.checkpoint(pipeline, present))
         if point != "earliest" and checkpoint.keeps_state():
             warnings.append(
                 f"{pipeline} keeps state, and a replay begins without it: windows and joins that reach back "
                 "before its start will be incomplete. A replay from earliest is exact"
             )
-        if isinstance(wanted.to, ParquetSink):
-            folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
-            entries = BatchLog(state.batches_file(pipeline)).entries
-            newest = _newest(folders)
-            rebuilt = _rebuilt(project, entries, folders, _asked(point, starts), starts)
-            if not rebuilt.is_whole and _read_at_two_speeds(checkpoint, entries):
-                raise ReplayRefused(
-                    f"{pipeline} reads a topic through several sources, which may be at different offsets: "
-                    "only a replay of everything is exact",
-                    advice="Replay it from earliest",
-                )
-            starts = {name: _begun(position, rebuilt) for name, position in starts.items()}
-            if rebuilt.staying_rows:
-                warnings.append(
-                    f"{rebuilt.staying_rows:,} rows from there on stay as they are: records of their batches "
-                    "are no longer in the topics"
-                )
-    if not isinstance(wanted.to, ParquetSink):
+        reads_twice = _reads_a_topic_twice(checkpoint)
+    if isinstance(wanted.to, TableSink):
+        rebuilt = _rebuilt(project, wanted, open_table(project, wanted.to), point, starts)
+        if rebuilt.base is not None and reads_twice:
+            raise ReplayRefused(
+                f"{pipeline} reads a topic through several sources, which may be at different offsets: only "
+                "a replay of everything is exact",
+                advice="Replay it from earliest",
+            )
+        warnings += rebuilt.warnings
+        starts = {name: _begun(position, rebuilt) for name, position in starts.items()}
+    else:
+        rebuilt = _Rebuilt()
         _check_all_named(point, starts)
         what = "once more" if isinstance(wanted.to, TopicSink) else "in addition to those that it has"
         warnings.append(f"{sink_text(wanted.to)} gets the rows of the replay {what}")
@@ -126,45 +126,208 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         sink=sink_text(wanted.to),
         attempt=present.number + 1,
         start=starts,
-        retired=tuple(folder.name for folder in rebuilt.retired),
-        cut=rebuilt.first,
-        newest=newest,
-        retired_rows=rebuilt.rows,
+        rebuilds=isinstance(wanted.to, TableSink),
+        base=rebuilt.base.version if rebuilt.base is not None else None,
+        version=rebuilt.version,
+        replaced_rows=rebuilt.rows,
         warnings=tuple(warnings),
     )
 
 
-def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | None = None) -> None:
-    """Prepare the next run to begin where the plan says. Raises ProjectBusy while the project runs.
-
-    The new attempt is written to disk first, with the folders to remove, and then the folders are removed. If
-    the process is killed in between, the next run finishes the work.
-    """
+def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | None = None) -> int | None:
+    """Do what the plan says. Raises ProjectBusy while the project runs. Returns how many rows were written
+    beside the table and swapped in; None if the next run writes the rows."""
+    check_places(project)
     state = State(project)
-    wanted = _pipeline(load_definitions(project), planned.pipeline)
-    with state.lock("preparing a replay"), _session_if_needed(project, wanted, spark) as session:
-        present = state.attempt(planned.pipeline)
-        if present is not None and present.cut is not None:
-            finish_retiring(project, state, wanted, present, session)
-        if present is None or present.number + 1 != planned.attempt or present.cut:
+    definitions = load_definitions(project)
+    wanted = _pipeline(definitions, planned.pipeline)
+    with state.lock("replaying"), _session_for(project, spark, needed=planned.rebuilds) as session:
+        present = _present(project, state, wanted)
+        if present.number + 1 != planned.attempt:
             raise ReplayRefused(
                 f"{planned.pipeline} was replayed after this replay was planned",
                 advice="Plan the replay again",
             )
-        if isinstance(wanted.to, ParquetSink):
-            folders = open_table(session, table_location(project.tables, wanted.to.table)).folders()
-            if planned.newest != _newest(folders):
-                raise ReplayRefused(
-                    f"{planned.pipeline} has run since the replay was planned", advice="Plan the replay again"
-                )
-        begun = present.next(planned.start, planned.retired, planned.cut)
-        state.keep_attempt(planned.pipeline, begun)
-        if begun.cut is not None:
-            finish_retiring(project, state, wanted, begun, session)
+        begun = present.next(planned.start)
+        if not isinstance(wanted.to, TableSink):
+            state.keep_attempt(planned.pipeline, begun)
+            return None
+        assert session is not None
+        table = open_table(project, wanted.to)
+        newest = table.newest()
+        if planned.version != (None if newest is None else newest.version()):
+            raise ReplayRefused(
+                f"{planned.pipeline} has run since the replay was planned", advice="Plan the replay again"
+            )
+        return _rebuild(project, state, definitions, wanted, table, begun, planned, session)
 
 
-def _newest(folders: Sequence[BatchFolder]) -> str:
-    return folders[-1].name if folders else ""
+# ---- tables
+
+
+@dataclass(frozen=True)
+class _Rebuilt:
+    """What a replay does to a table: which version's rows stay, and how many others it replaces."""
+
+    base: Kept | None = None
+    version: int | None = None
+    rows: int = 0
+    first: Position = field(default_factory=dict)
+    """Where the first batch of the table began, if its log still knows that."""
+    warnings: tuple[str, ...] = ()
+
+
+def _rebuilt(
+    project: Project, pipeline: Pipeline, table: Table, point: Point, starts: Mapping[str, Position]
+) -> _Rebuilt:
+    newest = table.newest()
+    if newest is None:
+        return _Rebuilt()
+    owner = project.group_of(pipeline.name)
+    topics = merged(starts.values(), min)
+    oldest, latest = resolve(project, topics, "earliest"), resolve(project, topics, "latest")
+    end = table.offsets(owner, {topic: list(numbers) for topic, numbers in topics.items()})
+    asked = _asked(point, starts)
+    if point != "earliest" and not reaches(end, asked):
+        raise ReplayRefused(
+            "no batch of the table reaches that point: there is nothing to replay",
+            advice="Give an earlier point; the next run reads newer records anyway",
+        )
+    versions = kept_versions(newest, owner)
+    first = next((kept.position for kept in versions if kept.version == NOTHING), {})
+    base = None if point == "earliest" else newest_before(versions, asked)
+    base = None if base is not None and base.version == NOTHING else base
+    begins = base.position if base is not None else first
+    warnings: tuple[str, ...] = ()
+    if is_gone(begins, end, oldest, latest):
+        there = [kept for kept in versions if kept.version != NOTHING]
+        base = next(
+            (kept for kept in reversed(there) if not is_gone(kept.position, end, oldest, latest)), None
+        )
+        if base is None:
+            raise ReplayRefused(
+                f"records of all batches from there on are no longer in {', '.join(topics)}: nothing can be "
+                "replayed",
+                advice="Keep the table as it is, and let the pipeline write to a new table",
+            )
+        warnings = (
+            f"{row_count(table, base.version):,} rows stay as they are: records of their batches are no "
+            "longer in the topics",
+        )
+    if base is not None and pipeline.mode != "append":
+        raise ReplayRefused(
+            f"{pipeline.name} has the mode {pipeline.mode!r}: only a replay of everything is exact",
+            advice="Replay it from earliest",
+        )
+    if base is not None and (gone := missing_files(table, base.version)):
+        raise ReplayRefused(
+            f"{gone} files of version {base.version} of the table, whose rows would stay, were removed by "
+            "vacuum",
+            advice="Replay from a later point, or from earliest",
+        )
+    rows = row_count(table) - (row_count(table, base.version) if base is not None else 0)
+    return _Rebuilt(base, newest.version(), rows, first, warnings)
+
+
+def _rebuild(
+    project: Project,
+    state: State,
+    definitions: Definitions,
+    pipeline: Pipeline,
+    table: Table,
+    begun: Attempt,
+    planned: ReplayPlan,
+    spark: SparkSession,
+) -> int:
+    """Write the rows beside the table, then swap them in and make the attempt the present one.
+
+    If the process is killed before the swap, nothing has changed; the next replay begins anew. If it is
+    killed after the swap, the next run makes the attempt the present one (`attempts.py`).
+    """
+    checkpoint = Checkpoint(spark, state.checkpoint(pipeline.name, begun))
+    discard(table, begun.number)
+    checkpoint.delete()
+    state.keep_next_attempt(pipeline.name, begun)
+    ensure_callbacks(spark)
+    into = beside(table, begun.number)
+    try:
+        frame = frames.build(
+            pipeline,
+            definitions,
+            project,
+            spark,
+            streaming=True,
+            starts=present_starts(project, definitions, pipeline, begun),
+            attempt=begun,
+        )
+        query = start_query(
+            frame, pipeline, project, state, begun, once=True, on_rows=lambda batch, rows: None, into=into
+        )
+        query.awaitTermination()
+        if (error := query.exception()) is not None:
+            failure = explain(str(error), project.root)
+            raise ReplayFailed(
+                f"{pipeline.name} was not replayed, and its table is as it was: {failure.summary}",
+                place=failure.place or pipeline.place,
+            )
+    except BaseException:
+        state.keep_next_attempt(pipeline.name, None)
+        discard(table, begun.number)
+        raise
+    owner = project.group_of(pipeline.name)
+    last = into.last_batch(owner, begun.number)
+    start = merged(begun.start.values(), min)
+    ends = checkpoint.ends(last) if last is not None else []
+    batch = Batch(
+        owner,
+        begun.number,
+        -1 if last is None else last,
+        start,
+        merged([start, *ends], max),
+        begun.epoch,
+        checkpoint.keeps_state(),
+    )
+    rows = swap(table, begun.number, planned.base, batch)
+    state.keep_attempt(pipeline.name, begun)
+    state.keep_next_attempt(pipeline.name, None)
+    return rows
+
+
+def _begun(position: Position, rebuilt: _Rebuilt) -> Position:
+    """Where a source begins: where the version that stays ended, new partitions at their oldest record. If no
+    version stays, it begins where the first batch began, or earlier if that was asked for."""
+    begins = rebuilt.first if rebuilt.base is None else rebuilt.base.position
+    begun: Position = {}
+    for topic, partitions in position.items():
+        for number, asked in partitions.items():
+            known = begins.get(topic, {}).get(number, EARLIEST_OFFSET)
+            is_before = rebuilt.base is None and 0 <= asked < known
+            begun.setdefault(topic, {})[number] = asked if is_before else known
+    return begun
+
+
+# ---- all sinks
+
+
+def _present(project: Project, state: State, pipeline: Pipeline) -> Attempt:
+    """The pipeline's present attempt. If the state is lost, its table tells the number."""
+    found = state.attempt(pipeline.name)
+    if isinstance(pipeline.to, TableSink):
+        reached = open_table(project, pipeline.to).reached(project.group_of(pipeline.name))
+        if reached is not None and (found is None or found.number < reached.attempt):
+            lost = Attempt.first({}, table_place(project, pipeline))
+            return Attempt(reached.attempt, {}, lost.table, lost.pipeline_id)
+    if found is None:
+        raise ReplayRefused(
+            f"{pipeline.name} has not run yet: there is nothing to replay",
+            advice="Its first run begins at the start= of its sources",
+        )
+    if found.pipeline_id and found.table != table_place(project, pipeline):
+        raise ReplayRefused(
+            f"{pipeline.name} writes to another table than in its last run; its batches may be foreign",
+            advice="Run the pipeline first",
+        )
+    return found
 
 
 def _pipeline(definitions: Definitions, name: str) -> Pipeline:
@@ -177,14 +340,11 @@ def _pipeline(definitions: Definitions, name: str) -> Pipeline:
 
 
 @contextmanager
-def _session_if_needed(
-    project: Project, pipeline: Pipeline, spark: SparkSession | None
+def _session_for(
+    project: Project, spark: SparkSession | None, *, needed: bool
 ) -> Iterator[SparkSession | None]:
-    """A session to read files with; None if all files are on this machine and none was given."""
-    places = [project.checkpoints]
-    if isinstance(pipeline.to, ParquetSink):
-        places.append(table_location(project.tables, pipeline.to.table))
-    if spark is not None or all(local_path(place) is not None for place in places):
+    """The given session, or a new one if one is needed."""
+    if spark is not None or not needed:
         yield spark
         return
     made = make_session(project)
@@ -220,80 +380,8 @@ def _check_all_named(point: Point, starts: Mapping[str, Position]) -> None:
                 )
 
 
-def _first_reached(
-    entries: Sequence[BatchEntry], folders: Sequence[BatchFolder], point: Position
-) -> BatchEntry | None:
-    """The first batch with records at or after the point; if it was merged, the first batch of its folder."""
-    found = next((entry for entry in entries if reaches(entry.end, point)), None)
-    if found is None:
-        return None
-    inside = next((folder for folder in folders if folder.holds(found.attempt, found.first)), None)
-    if inside is None:
-        return found
-    return next(entry for entry in entries if inside.holds(entry.attempt, entry.first))
-
-
-class _Rebuilt(NamedTuple):
-    """What a replay does to a table: where it begins, which folders it removes, how many rows stay although
-    they were asked for. `is_whole` if every batch of the table is removed."""
-
-    begins: Position
-    first: tuple[int, int] | None = None
-    is_whole: bool = True
-    retired: tuple[BatchFolder, ...] = ()
-    rows: int = 0
-    staying_rows: int = 0
-
-
-def _rebuilt(
-    project: Project,
-    entries: Sequence[BatchEntry],
-    folders: Sequence[BatchFolder],
-    point: Position,
-    starts: Mapping[str, Position],
-) -> _Rebuilt:
-    reached = _first_reached(entries, folders, point)
-    if reached is None:
-        raise ReplayRefused(
-            "no batch of the table reaches that point: there is nothing to replay",
-            advice="Give an earlier point; the next run reads newer records anyway",
-        )
-    later = entries[entries.index(reached) :]
-    topics = merged(starts.values(), min)
-    oldest, newest = resolve(project, topics, "earliest"), resolve(project, topics, "latest")
-    end = merged((entry.end for entry in later), max)
-    begins_folder = {folder[:2] for folder in folders}
-    for index, entry in enumerate(later):
-        inside = any(folder.holds(entry.attempt, entry.first) for folder in folders)
-        is_first = not inside or (entry.attempt, entry.first) in begins_folder
-        if is_first and not is_gone(entry.start, end, oldest, newest):
-            return _Rebuilt(
-                begins=entry.start,
-                first=(entry.attempt, entry.first),
-                is_whole=entry is entries[0],
-                retired=tuple(folder for folder in folders if folder[:2] >= (entry.attempt, entry.first)),
-                rows=sum(each.rows for each in later[index:]),
-                staying_rows=sum(each.rows for each in later[:index]),
-            )
-    raise ReplayRefused(
-        f"records of all batches from there on are no longer in {', '.join(topics)}: nothing can be replayed",
-        advice="Keep the table as it is, and let the pipeline write to a new table",
-    )
-
-
-def _begun(position: Position, rebuilt: _Rebuilt) -> Position:
-    """Where a source begins: at the start of the first removed batch, new partitions at their oldest record.
-    If all batches are removed, it begins at an earlier point if one was asked for."""
-    begun: Position = {}
-    for topic, partitions in position.items():
-        for number, asked in partitions.items():
-            begins = rebuilt.begins.get(topic, {}).get(number, EARLIEST_OFFSET)
-            is_before = rebuilt.is_whole and 0 <= asked < begins
-            begun.setdefault(topic, {})[number] = asked if is_before else begins
-    return begun
-
-
-def _read_at_two_speeds(checkpoint: Checkpoint, entries: Sequence[BatchEntry]) -> bool:
-    """True if several sources of the query read the same topic. The batch log has one position per topic."""
-    topics = [topic for end in checkpoint.ends(entries[-1].last) for topic in end]
+def _reads_a_topic_twice(checkpoint: Checkpoint) -> bool:
+    """True if several sources of the query read the same topic. A batch has one position per topic."""
+    last = checkpoint.last_begun()
+    topics: Sequence[str] = [] if last is None else [topic for end in checkpoint.ends(last) for topic in end]
     return len(topics) != len(set(topics))

@@ -2,7 +2,7 @@
 
 Each pipeline is one streaming query. A query that fails is reported and not restarted; the others go on.
 Meanwhile this thread polls the queries: it reads Spark's progress reports, writes the status files, and calls
-`on_status`. Compaction has a thread of its own (`Compactor`).
+`on_status`. A thread of its own looks after the tables (`tables/upkeep.py`).
 
 A stop (the event, SIGINT or SIGTERM) cancels the batches that run. The next run runs them again, and tables
 still have each row once (`sinks/`).
@@ -28,23 +28,23 @@ from klamm.client.errors import ClientError
 from klamm.pipelines import frames
 from klamm.pipelines.attempts import current_attempt, present_starts
 from klamm.pipelines.callbacks import ensure_callbacks
-from klamm.pipelines.compactor import Compactor
-from klamm.pipelines.definitions import Definitions, Otherwise, ParquetSink, Pipeline
+from klamm.pipelines.definitions import Definitions, Otherwise, ParquetSink, Pipeline, TableSink
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import DefinitionError, PipelineError, ProjectError
 from klamm.pipelines.failures import Failure, explain
 from klamm.pipelines.graph import order
+from klamm.pipelines.locations import local_path, overlap, table_location
 from klamm.pipelines.progress import ENDED, PipelineStatus, Tally, rule_name
 from klamm.pipelines.project import Project
-from klamm.pipelines.sinks.compaction import CompactionPolicy
 from klamm.pipelines.sinks.kinds import counts_itself, sink_text
-from klamm.pipelines.sinks.tables import overlap, table_location
-from klamm.pipelines.sinks.writing import Started, start_query
+from klamm.pipelines.sinks.writing import start_query
 from klamm.pipelines.state import State
 from klamm.pipelines.status import tidy_up, write_status
+from klamm.pipelines.tables.upkeep import Upkeep, UpkeepPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger(__name__)
 
@@ -81,15 +81,16 @@ def run(
     names: Sequence[str] | None = None,
     on_status: OnStatus | None = None,
     stop: threading.Event | None = None,
-    compaction: CompactionPolicy | None = CompactionPolicy(),  # noqa: B008 (it is frozen)
+    upkeep: UpkeepPolicy | None = UpkeepPolicy(),  # noqa: B008 (it is frozen)
     spark: SparkSession | None = None,
 ) -> list[PipelineStatus]:
     """Run all pipelines, or those named, until they end or `stop` is set. Returns their last status.
 
     With `once` each reads the records that are in its topics now, and ends. A pipeline that failed has the
-    state "failed". `compaction=None` turns compaction off. A given session is used, and not stopped at the
-    end. Raises PipelineError if nothing can be run at all.
+    state "failed". `upkeep=None` leaves the files of tables as they are. A given session is used, and not
+    stopped at the end. Raises PipelineError if nothing can be run at all.
     """
+    check_places(project)
     definitions = load_definitions(project)
     chosen = _chosen(project, definitions, names)
     state = State(project)
@@ -100,8 +101,8 @@ def run(
         stack.enter_context(_held(state.lock_driver(session)))
         stack.enter_context(_stopping_on_signals(stop))
         tidy_up(state, definitions.pipelines, [pipeline.name for pipeline in chosen])
-        compactor = Compactor(session, compaction) if compaction is not None else None
-        running = _Run(project, definitions, state, session, once, on_status, compactor)
+        keeper = Upkeep(upkeep) if upkeep is not None else None
+        running = _Run(project, definitions, state, session, once, on_status, keeper)
         return running.run(chosen, stop)
 
 
@@ -110,6 +111,19 @@ def make_session(project: Project) -> SparkSession:
     import pyspark_klamm
 
     return pyspark_klamm.session(project.name, project.master, {**SETTINGS, **project.spark})
+
+
+def check_places(project: Project) -> None:
+    """Raise if executors run on other machines and the tables or checkpoints are in a folder of this one."""
+    if project.master.startswith("local"):
+        return
+    for key, location in (("tables", project.tables), ("checkpoints", project.checkpoints)):
+        if local_path(location) is not None and not location.startswith("file:"):
+            raise ProjectError(
+                f"{key} = {location} is a folder of this machine, but {project.master} runs on others",
+                advice=f"Set {key} to a URI that all machines reach: s3://…, hdfs://…, or file:///… for a "
+                "folder that all machines have mounted",
+            )
 
 
 class _Run:
@@ -123,7 +137,7 @@ class _Run:
         spark: SparkSession,
         once: bool,
         on_status: OnStatus | None,
-        compactor: Compactor | None,
+        upkeep: Upkeep | None,
     ) -> None:
         self._project = project
         self._definitions = definitions
@@ -131,9 +145,9 @@ class _Run:
         self._spark = spark
         self._once = once
         self._on_status = on_status
-        self._compactor = compactor
+        self._upkeep = upkeep
         self._tallies: dict[str, Tally] = {}
-        self._started: dict[str, Started] = {}
+        self._queries: dict[str, StreamingQuery] = {}
         self._seen: dict[str, str] = {}
         self._tries: dict[str, int] = {}
         self._is_stopping = False
@@ -155,8 +169,8 @@ class _Run:
                     if not stop.is_set():
                         self._start(pipeline)
                         self._wait_until_reading(pipeline.name, stop)
-                if self._compactor is not None and not self._once:
-                    self._compactor.start()
+                if self._upkeep is not None and not self._once:
+                    self._upkeep.start()
                 while self._active() and not stop.wait(LOOK_S):
                     self._look()
             finally:
@@ -165,14 +179,13 @@ class _Run:
             if isinstance(error, ClientError):  # the connection to a broker, not to the JVM
                 raise
             self._lose_the_jvm(error)
-        if self._compactor is not None and self._once and not stop.is_set():
-            self._compactor.compact_all()
+        if self._upkeep is not None and self._once and not stop.is_set():
+            self._upkeep.look_at_all()
         self._tell()
         return [tally.status for tally in self._tallies.values()]
 
     def _start(self, pipeline: Pipeline) -> None:
         tally = self._tallies[pipeline.name]
-        again = self._started.get(pipeline.name)
         try:
             attempt = current_attempt(self._project, self._state, self._definitions, pipeline, self._spark)
             starts = present_starts(self._project, self._definitions, pipeline, attempt)
@@ -185,7 +198,7 @@ class _Run:
                 starts=starts,
                 attempt=attempt,
             )
-            started = start_query(
+            query = start_query(
                 frame,
                 pipeline,
                 self._project,
@@ -193,7 +206,6 @@ class _Run:
                 attempt,
                 once=self._once,
                 on_rows=lambda batch, rows: self._news.put(lambda: tally.wrote(batch, rows)),
-                again=again,
             )
         except PipelineError as error:
             self._fail(pipeline.name, Failure(error.text, error.place, str(error)))
@@ -202,49 +214,47 @@ class _Run:
             failure = explain(str(error), self._project.root)
             self._fail(pipeline.name, failure._replace(place=failure.place or pipeline.place))
             return
-        self._started[pipeline.name] = started
+        self._queries[pipeline.name] = query
         self._seen.pop(pipeline.name, None)
         tally.started(attempt.number, _now_ms())
-        if again is not None or self._compactor is None:
-            return
-        if started.table is not None and started.log is not None:
-            self._compactor.add(
-                started.table,
-                started.log,
+        if self._upkeep is not None and isinstance(pipeline.to, TableSink):
+            self._upkeep.add(
+                table_location(self._project.tables, pipeline.to.table),
+                self._project.storage,
                 lambda note: self._news.put(lambda: tally.noted(note, _now_ms())),
             )
 
     def _wait_until_reading(self, name: str, stop: threading.Event) -> None:
         deadline = time.monotonic() + START_S
-        while name in self._started and time.monotonic() < deadline:
+        while name in self._queries and time.monotonic() < deadline:
             self._look()
-            message = str(self._started[name].query.status["message"])
+            message = str(self._queries[name].status["message"])
             reading = message.startswith(("Waiting", "Processing"))
             if reading or self._tallies[name].status.state in ENDED or stop.wait(LOOK_S):
                 break
         self._tell()
 
     def _active(self) -> bool:
-        return any(self._tallies[name].status.state not in ENDED for name in self._started)
+        return any(self._tallies[name].status.state not in ENDED for name in self._queries)
 
     def _look(self) -> None:
-        for name, started in list(self._started.items()):
+        for name, query in list(self._queries.items()):
             tally = self._tallies[name]
             if tally.status.state in ENDED:
                 continue
             # Checked before the progress is read: after the end no more progress follows.
-            ended = not started.query.isActive
-            self._read_progress(name, started, tally)
+            ended = not query.isActive
+            self._read_progress(name, query, tally)
             tally.passed(_now_ms())
             if ended:
-                self._end(name, started, tally)
+                self._end(name, query, tally)
         self._tell()
 
-    def _read_progress(self, name: str, started: Started, tally: Tally) -> None:
-        query: Any = started.query._jsq
+    def _read_progress(self, name: str, query: StreamingQuery, tally: Tally) -> None:
+        of_java: Any = query._jsq
         seen = self._seen.get(name)
         new: list[dict[str, Any]] = []
-        for each in reversed(list(query.recentProgress())):
+        for each in reversed(list(of_java.recentProgress())):
             mark = f"{each.batchId()} {each.timestamp()}"
             if mark == seen:
                 break
@@ -256,8 +266,8 @@ class _Run:
         for progress in reversed(new):
             tally.apply(progress, _now_ms())
 
-    def _end(self, name: str, started: Started, tally: Tally) -> None:
-        error = started.query.exception()
+    def _end(self, name: str, query: StreamingQuery, tally: Tally) -> None:
+        error = query.exception()
         if error is None:
             tally.ended("finished" if self._once else "stopped", _now_ms())
         elif (
@@ -285,13 +295,13 @@ class _Run:
     def _stop(self) -> None:
         """Stop all running queries at the same time: each may have a batch to cancel."""
         self._is_stopping = True
-        active = {name: each for name, each in self._started.items() if each.query.isActive}
-        if self._compactor is not None and not self._once:
-            self._compactor.stop()
+        active = {name: query for name, query in self._queries.items() if query.isActive}
+        if self._upkeep is not None and not self._once:
+            self._upkeep.stop()
         if active:
             with ThreadPoolExecutor(len(active), thread_name_prefix="klamm-stop") as pool:
                 wait([pool.submit(_stop_query, name, each) for name, each in active.items()])
-        for name, each in self._started.items():
+        for name, each in self._queries.items():
             tally = self._tallies[name]
             self._read_progress(name, each, tally)
             if tally.status.state in ENDED:
@@ -318,9 +328,9 @@ class _Run:
             self._news.get()()
 
 
-def _stop_query(name: str, started: Started) -> None:
+def _stop_query(name: str, query: StreamingQuery) -> None:
     try:
-        started.query.stop()
+        query.stop()
     except Exception as error:
         # The process is about to end, and the next run runs the batch again.
         logger.warning("stopping the pipeline %s failed: %s", name, error)
@@ -340,12 +350,12 @@ def _chosen(project: Project, definitions: Definitions, names: Sequence[str] | N
 
 
 def _refuse_shared_tables(project: Project, pipelines: Iterable[Pipeline]) -> None:
-    """Raise if two pipelines write to one table: batches of the second would look published by their
-    number."""
+    """Raise if two pipelines write to one table: batches of the second would look published by their number,
+    and a replay of one would remove the rows of the other."""
     tables = [
         (pipeline, table_location(project.tables, pipeline.to.table))
         for pipeline in pipelines
-        if isinstance(pipeline.to, ParquetSink)
+        if isinstance(pipeline.to, (TableSink, ParquetSink))
     ]
     for (one, location), (other, its_location) in combinations(tables, 2):
         if overlap(location, its_location):

@@ -3,8 +3,8 @@
     lock                       held by the process that runs the project
     driver.lock                held by that process's JVM, which may outlive it for a moment
     redrive.lock               held by a redrive
-    generations/<pipeline>.json    the pipeline's present attempt, and its epochs
-    batches/<pipeline>.jsonl   the batches in the pipeline's table, with their offsets (`batch_log.py`)
+    generations/<pipeline>.json         the pipeline's present attempt, and its epochs
+    generations/<pipeline>.next.json    the attempt of a replay that is being prepared
     status/<pipeline>.json     how the pipeline is doing (`status.py`)
 
 Checkpoints are Spark's, one folder per pipeline and attempt. They lie in the state folder too, unless the
@@ -34,9 +34,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from klamm.pipelines.errors import PipelineError
-from klamm.pipelines.hadoop import joined
+from klamm.pipelines.locations import joined
 from klamm.pipelines.positions import EARLIEST_OFFSET, Position
 from klamm.pipelines.project import Project
+from klamm.pipelines.syncing import sync
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,10 +69,8 @@ class Epoch(NamedTuple):
 class Attempt:
     """What a pipeline writes between two replays, with a checkpoint of its own.
 
-    `start` has the position at which each source begins. `retire` and `cut` are the rest of a replay that was
-    interrupted: before the attempt runs, the folders `retire` must leave the table, and the batch log must
-    forget everything from the batch `cut` on (attempt and batch number). `table` is where the batches go, if
-    they go to a Parquet table; it tells the pipeline's own table from another one.
+    `start` has the position at which each source begins. `table` is where the batches go, if they go to a
+    table or to folders; it tells the pipeline's own table from another one.
 
     `pipeline_id` is drawn when a pipeline begins without a state. `epochs` has the epochs of all attempts,
     except those whose records a later epoch reads again as a whole.
@@ -79,8 +78,6 @@ class Attempt:
 
     number: int
     start: Mapping[str, Position] = field(default_factory=dict)
-    retire: tuple[str, ...] = ()
-    cut: tuple[int, int] | None = None
     table: str | None = None
     pipeline_id: str = ""
     epochs: tuple[Epoch, ...] = ()
@@ -89,12 +86,9 @@ class Attempt:
     def first(cls, start: Mapping[str, Position], table: str | None = None) -> Self:
         return cls(1, start, table=table, pipeline_id=secrets.token_hex(4), epochs=(Epoch(1, start),))
 
-    def next(
-        self, start: Mapping[str, Position], retire: tuple[str, ...] = (), cut: tuple[int, int] | None = None
-    ) -> Self:
+    def next(self, start: Mapping[str, Position]) -> Self:
         """The attempt that a replay starts."""
-        begun = self.again(start)
-        return replace(begun, number=self.number + 1, start=start, retire=retire, cut=cut)
+        return replace(self.again(start), number=self.number + 1, start=start)
 
     def again(self, start: Mapping[str, Position]) -> Self:
         """The same attempt with a new epoch, which begins at `start`, the position of the batch to run
@@ -185,15 +179,18 @@ class State:
 
     def attempt(self, pipeline: str) -> Attempt | None:
         """The pipeline's present attempt; None before its first start."""
-        file = self._attempt_file(pipeline)
+        return self._read_attempt(pipeline, self._attempt_file(pipeline))
+
+    def next_attempt(self, pipeline: str) -> Attempt | None:
+        """The attempt of a replay that was not finished; None if there is none."""
+        return self._read_attempt(pipeline, self._next_attempt_file(pipeline))
+
+    def _read_attempt(self, pipeline: str, file: Path) -> Attempt | None:
         try:
             value = json.loads(file.read_text())
-            cut = value.get("cut")
             return Attempt(
                 int(value["number"]),
                 value["start"],
-                tuple(value["retire"]),
-                (int(cut[0]), int(cut[1])) if cut else None,
                 value.get("table"),
                 value.get("lineage", ""),
                 tuple(Epoch(int(number), start) for number, start in value.get("lives", ())),
@@ -207,9 +204,16 @@ class State:
             ) from None
 
     def keep_attempt(self, pipeline: str, attempt: Attempt) -> None:
-        value = asdict(attempt)
-        value["lineage"], value["lives"] = value.pop("pipeline_id"), value.pop("epochs")
-        write_whole(self._attempt_file(pipeline), json.dumps(value, indent=1))
+        """Make this attempt the pipeline's present one."""
+        write_whole(self._attempt_file(pipeline), _attempt_text(attempt))
+
+    def keep_next_attempt(self, pipeline: str, attempt: Attempt | None) -> None:
+        """Note the attempt of a replay that is being prepared; None if it was given up, or is the present
+        one."""
+        if attempt is None:
+            self._next_attempt_file(pipeline).unlink(missing_ok=True)
+        else:
+            write_whole(self._next_attempt_file(pipeline), _attempt_text(attempt))
 
     def checkpoint(self, pipeline: str, attempt: Attempt) -> str:
         """The folder of the attempt's checkpoint. Its name has the pipeline's id, so that a pipeline whose
@@ -217,14 +221,20 @@ class State:
         name = "-".join(filter(None, [str(attempt.number), attempt.pipeline_id]))
         return joined(self._project.checkpoints, pipeline, name)
 
-    def batches_file(self, pipeline: str) -> Path:
-        return self.folder / "batches" / f"{pipeline}.jsonl"
-
     def status_file(self, pipeline: str) -> Path:
         return self.folder / "status" / f"{pipeline}.json"
 
     def _attempt_file(self, pipeline: str) -> Path:
         return self.folder / "generations" / f"{pipeline}.json"
+
+    def _next_attempt_file(self, pipeline: str) -> Path:
+        return self.folder / "generations" / f"{pipeline}.next.json"
+
+
+def _attempt_text(attempt: Attempt) -> str:
+    value = asdict(attempt)
+    value["lineage"], value["lives"] = value.pop("pipeline_id"), value.pop("epochs")
+    return json.dumps(value, indent=1)
 
 
 def write_whole(file: Path, text: str, *, durable: bool = True) -> None:
@@ -239,15 +249,6 @@ def write_whole(file: Path, text: str, *, durable: bool = True) -> None:
     os.replace(made, file)
     if durable:
         sync(file.parent)
-
-
-def sync(path: Path) -> None:
-    """fsync a file or a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _holder(descriptor: int) -> str:

@@ -50,6 +50,7 @@ def test_the_leader_the_controller_and_a_follower_fail(tmp_path: Path) -> None:
     run(tmp_path, SEED, faults)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_broker_is_cut_off_from_zookeeper_alone(tmp_path: Path) -> None:
     """The faults themselves look whether sessions are suspended and expire."""

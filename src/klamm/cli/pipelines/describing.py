@@ -49,9 +49,9 @@ def plan_lines(plan: ReplayPlan) -> Iterator[str]:
     for source, position in plan.start.items():
         for topic, partitions in position.items():
             yield f"  {source} reads {topic} again from {_offsets(partitions)}"
-    if plan.retired:
-        folders = _counted(len(plan.retired), "folder")
-        yield f"  {plan.retired_rows:,} rows in {folders} are removed from the table and written again"
+    if plan.rebuilds:
+        what = f"{plan.replaced_rows:,} rows of the table are replaced in one commit"
+        yield f"  {what}, when all new ones are written"
     for warning in plan.warnings:
         yield f"  warning: {warning}"
 

@@ -31,7 +31,7 @@ def order(number: int, at: datetime, chance: random.Random) -> Event:
         "item": item,
         "quantity": quantity,
         "amount": round(_PRICES[item] * quantity, 2),
-        "at": _written(at),
+        "ordered_at": _written(at),
     }
     if number % BAD_EVERY == BAD_EVERY - 1:
         _spoil(event, number // BAD_EVERY)
@@ -44,7 +44,7 @@ def click(number: int, at: datetime, chance: random.Random) -> Event:
         "visitor": f"visitor-{chance.randrange(500):03d}",
         "page": chance.choice(_PAGES),
         "milliseconds": chance.randint(5, 400),
-        "at": _written(at),
+        "clicked_at": _written(at),
     }
 
 

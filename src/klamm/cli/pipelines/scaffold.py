@@ -21,7 +21,7 @@ PROJECT_TOML = """\
 [project]
 name = "{name}"
 bootstrap = "{bootstrap}"
-# tables = "tables"               # a folder, or a URI that Spark can write: hdfs://…, s3a://…
+# tables = "tables"               # a folder, or a URI: s3://…, gs://…, az://…, hdfs://…
 # dead_letters = "{name}.dead-letters"
 
 [spark]
@@ -44,14 +44,14 @@ parameter `orders` gets the DataFrame of the function `orders`.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from klamm.pipelines import expect, parquet, pipeline, source, topic, transform
+from klamm.pipelines import expect, pipeline, source, table, topic, transform
 
 
 # A source reads a topic and decodes its values. Records that cannot be decoded go to {name}.dead-letters.
 @source(
     topic="orders",
     format="json",
-    schema="order_id STRING, customer STRING, item STRING, quantity INT, amount DOUBLE, at TIMESTAMP",
+    schema="order_id STRING, customer STRING, item STRING, quantity INT, amount DOUBLE, ordered_at TIMESTAMP",
 )
 # Expectations for every row. A row that breaks one is counted (warn), dropped (drop), sent to the dead-letter
 # topic (dead_letter), or stops the pipeline (fail).
@@ -59,17 +59,17 @@ from klamm.pipelines import expect, parquet, pipeline, source, topic, transform
 @expect("customer is known", "customer IS NOT NULL", otherwise="warn")
 def orders(rows: DataFrame) -> DataFrame:
     # Windows wait ten minutes for late orders.
-    return rows.withWatermark("at", "10 minutes")
+    return rows.withWatermark("ordered_at", "10 minutes")
 
 
 # A transform makes a DataFrame from others.
 @transform
 def clean_orders(orders: DataFrame) -> DataFrame:
-    return orders.withColumn("item", F.lower("item")).withColumn("day", F.to_date("at"))
+    return orders.withColumn("item", F.lower("item")).withColumn("day", F.to_date("ordered_at"))
 
 
-# A pipeline writes the DataFrame that it returns: here to Parquet in tables/orders, each row exactly once.
-@pipeline(to=parquet("orders", partition_by=["day"]), trigger="2 seconds")
+# A pipeline writes the DataFrame that it returns: here to the Delta table tables/orders, each row exactly
+once. @pipeline(to=table("orders", partition_by=["day"]), trigger="2 seconds")
 def orders_table(clean_orders: DataFrame) -> DataFrame:
     return clean_orders
 
@@ -77,7 +77,7 @@ def orders_table(clean_orders: DataFrame) -> DataFrame:
 # And here the sums of each minute to the topic revenue. "update" writes a minute again when it changes.
 @pipeline(to=topic("revenue", key="item"), mode="update", trigger="2 seconds")
 def revenue(clean_orders: DataFrame) -> DataFrame:
-    by_minute = clean_orders.groupBy(F.window("at", "1 minute"), "item")
+    by_minute = clean_orders.groupBy(F.window("ordered_at", "1 minute"), "item")
     return by_minute.agg(F.count("*").alias("orders"), F.round(F.sum("amount"), 2).alias("amount")).select(
         F.col("window.start").alias("minute"), "item", "orders", "amount"
     )

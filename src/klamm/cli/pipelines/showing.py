@@ -58,6 +58,11 @@ def remarks(statuses: Sequence[PipelineStatus]) -> list[str]:
             for rule, count in status.rules.items()
             if count
         ]
+        if status.too_late:
+            lines.append(
+                f"{status.pipeline}: {_rows(status.too_late)} came later than the watermark allows and are "
+                "missing in the result"
+            )
         lines += [
             f"{status.pipeline}: records of {source} have the field {field!r}, which its schema lacks: add "
             f"it, with `klamm pipeline schema {source} --update` if the schema was inferred"

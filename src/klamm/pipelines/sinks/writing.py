@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from klamm.pipelines.batch_log import BatchLog
 from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import (
-    DeltaSink,
     IcebergSink,
     JdbcSink,
     ParquetSink,
     Pipeline,
+    TableSink,
     TopicSink,
 )
-from klamm.pipelines.positions import Position, merged
+from klamm.pipelines.locations import table_location
+from klamm.pipelines.positions import merged
 from klamm.pipelines.project import Project
+from klamm.pipelines.sinks.folders import open_folders
+from klamm.pipelines.sinks.iceberg import iceberg_writer
 from klamm.pipelines.sinks.jdbc import JdbcWriter
 from klamm.pipelines.sinks.kinds import check_columns, check_mode
-from klamm.pipelines.sinks.lakehouse import lakehouse_writer
 from klamm.pipelines.sinks.parquet import ParquetWriter
-from klamm.pipelines.sinks.tables import Table, open_table, table_location
+from klamm.pipelines.sinks.table import TableWriter, Writing
 from klamm.pipelines.sinks.topic import topic_writer
 from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.tables import columns
+from klamm.pipelines.tables.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,13 +37,9 @@ AT_ONCE = "0 seconds"
 """The trigger of a pipeline without one: the next batch starts when the last one is done."""
 
 
-@dataclass
-class Started:
-    """A started query. For a Parquet table also its table and batch log, for compaction."""
-
-    query: StreamingQuery
-    table: Table | None = None
-    log: BatchLog | None = None
+def open_table(project: Project, sink: TableSink) -> Table:
+    """The table of a sink, which need not exist yet."""
+    return Table(table_location(project.tables, sink.table), project.storage)
 
 
 def start_query(
@@ -53,44 +51,60 @@ def start_query(
     *,
     once: bool,
     on_rows: Callable[[int, int], None],
-    again: Started | None = None,
-) -> Started:
-    """Start the query that writes `frame` to the pipeline's sink, from its checkpoint on.
-
-    A query that is started `again` uses the same table and log objects, because the compactor uses them too,
-    and two objects for one table would undo each other's changes.
-    """
+    into: Table | None = None,
+) -> StreamingQuery:
+    """Start the query that writes `frame` to the pipeline's sink, from its checkpoint on. A replay has it
+    write
+    `into` another table than the pipeline's own."""
     check_mode(pipeline)
     check_columns(pipeline, frame.columns)
     sink = pipeline.to
     checkpoint = Checkpoint(frame.sparkSession, state.checkpoint(pipeline.name, attempt))
-    table: Table | None = None
-    log: BatchLog | None = None
     match sink:
+        case TableSink():
+            table = into or open_table(project, sink)
+            check_table(frame, pipeline, sink, table)
+            writing = Writing(
+                project.group_of(pipeline.name),
+                attempt.number,
+                attempt.epoch,
+                merged(attempt.start.values(), min),
+                pipeline.mode,
+                pipeline.keys,
+                pipeline.place,
+            )
+            write_table = TableWriter(sink, table, writing, checkpoint, on_rows)
+            writer = frame.writeStream.foreachBatch(write_table)
         case ParquetSink():
-            if again is not None and again.table is not None and again.log is not None:
-                table, log = again.table, again.log
-            else:
-                table = open_table(frame.sparkSession, table_location(project.tables, sink.table))
-                table.clean_up()
-                log = BatchLog(state.batches_file(pipeline.name))
-            start = _start(attempt)
-            write = ParquetWriter(sink, table, log, checkpoint, attempt.number, start, on_rows)
+            folders = open_folders(frame.sparkSession, table_location(project.tables, sink.table))
+            folders.clean_up()
+            write = ParquetWriter(sink, folders, checkpoint, attempt.number, on_rows)
             writer = frame.writeStream.foreachBatch(write)
         case JdbcSink():
             write_rows = _jdbc_writer(sink, pipeline, project, attempt, checkpoint, on_rows)
             writer = frame.writeStream.foreachBatch(write_rows)
         case TopicSink():
             writer = topic_writer(frame, sink, project, pipeline.place)
-        case IcebergSink() | DeltaSink():
-            writer = lakehouse_writer(frame, sink)
-    return Started(_started(writer, pipeline, checkpoint.location, once), table, log)
+        case IcebergSink():
+            writer = iceberg_writer(frame)
+    return _started(writer, frame, pipeline, checkpoint.location, once)
+
+
+def check_table(frame: DataFrame, pipeline: Pipeline, sink: TableSink, table: Table) -> None:
+    """Raise if the rows cannot be written to the table: by their names, their types, or its partition
+    columns."""
+    columns.check_columns(frame.schema, sink.partition_by, pipeline.name, pipeline.place)
+    there = table.newest()
+    if there is not None:
+        its_partitions = there.metadata().partition_columns
+        columns.fit(
+            frame.schema, sink.partition_by, there.schema(), its_partitions, table.location, pipeline.place
+        )
 
 
 def is_applied(
     pipeline: Pipeline,
     project: Project,
-    state: State,
     attempt: Attempt,
     checkpoint: Checkpoint,
     batch: int,
@@ -99,16 +113,41 @@ def is_applied(
     """True if a batch is in its sink although Spark does not count it as done. False for sinks that cannot
     tell: they get its rows again."""
     sink = pipeline.to
+    last: int | None = None
     match sink:
+        case TableSink():
+            last = open_table(project, sink).last_batch(project.group_of(pipeline.name), attempt.number)
         case ParquetSink():
-            table = open_table(spark, table_location(project.tables, sink.table))
-            log = BatchLog(state.batches_file(pipeline.name))
-            return table.holds(attempt.number, batch) or log.holds(attempt.number, batch)
+            folders = open_folders(spark, table_location(project.tables, sink.table))
+            last = folders.last_batch(attempt.number)
         case JdbcSink():
             writer = _jdbc_writer(sink, pipeline, project, attempt, checkpoint, lambda batch, rows: None)
             return writer.has(spark, batch)
-        case _:
-            return False
+    return last is not None and batch <= last
+
+
+def output_mode(frame: DataFrame, pipeline: Pipeline) -> str:
+    """Spark's output mode. An upsert gets the rows that have changed; where Spark does not know them, as for
+    joins of streams, it gets the final ones."""
+    if pipeline.mode != "upsert":
+        return pipeline.mode
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        check_output_mode(frame, "update")
+    except Py4JJavaError:
+        return "append"
+    return "update"
+
+
+def check_output_mode(frame: DataFrame, mode: str) -> None:
+    """Run the check that Spark does itself when a query is started. Raises Py4JJavaError, or what PySpark
+    makes of it."""
+    jvm: Any = frame.sparkSession._jvm
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    wanted = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
+    plan = frame._jdf.queryExecution().analyzed()
+    jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, wanted)
 
 
 def _jdbc_writer(
@@ -122,22 +161,15 @@ def _jdbc_writer(
     return JdbcWriter(sink, project.name, pipeline.name, attempt.number, pipeline.mode, checkpoint, on_rows)
 
 
-def _started(writer: DataStreamWriter, pipeline: Pipeline, checkpoint: str, once: bool) -> StreamingQuery:
-    writer = (
-        writer.queryName(pipeline.name).outputMode(pipeline.mode).option("checkpointLocation", checkpoint)
-    )
+def _started(
+    writer: DataStreamWriter, frame: DataFrame, pipeline: Pipeline, checkpoint: str, once: bool
+) -> StreamingQuery:
+    writer = writer.queryName(pipeline.name).outputMode(output_mode(frame, pipeline))
+    writer = writer.option("checkpointLocation", checkpoint)
     if once:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=pipeline.trigger or AT_ONCE)
-    match pipeline.to:
-        case IcebergSink(table=table):
-            return writer.toTable(table)
-        case DeltaSink(path=path):
-            return writer.start(path)
-        case _:
-            return writer.start()
-
-
-def _start(attempt: Attempt) -> Position:
-    return merged((position for position in attempt.start.values()), min)
+    if isinstance(pipeline.to, IcebergSink):
+        return writer.toTable(pipeline.to.table)
+    return writer.start()

@@ -1,0 +1,1 @@
+"""Tables in Delta Lake's format: their log, the files that tasks write, upkeep."""

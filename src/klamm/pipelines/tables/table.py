@@ -1,0 +1,329 @@
+"""A Delta table and its log: which batches of a pipeline are in it, and how a batch is added.
+
+A batch is one commit. The commit names the files that its tasks have written, and in app transactions, which
+stay in the log for good, what the pipeline has reached:
+
+    klamm/<owner>/attempt                      the pipeline's attempt
+    klamm/<owner>/batch/<attempt>              the last batch of that attempt
+    klamm/<owner>/offset/<topic>/<partition>   the offset of the next record to read
+    klamm/<owner>/stateful                     1 if the pipeline keeps state in its checkpoint
+
+The owner is `<project>.<pipeline>`. The commit's metadata has the same for people, under `klamm`; Delta
+removes old metadata after a month.
+
+Invariants. A batch is in the table once and as a whole, or not at all: of two commits with the same batch,
+the second one fails (`BatchCommittedElsewhere`). On a disk of this machine a commit returns when the commit
+would survive a power loss.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from klamm.pipelines.errors import PipelineError
+from klamm.pipelines.locations import local_path
+from klamm.pipelines.positions import Position
+from klamm.pipelines.syncing import sync
+from klamm.pipelines.tables.columns import delta_schema
+from klamm.pipelines.tables.files import FILE_PREFIX, Store
+
+logger = logging.getLogger(__name__)
+
+SETTINGS: Mapping[str, str | None] = {
+    # A reader reads the newest checkpoint of the log and at most so many commits after it.
+    "delta.checkpointInterval": "20",
+}
+"""The properties of a new table."""
+
+TRIES = 10
+"""How often a commit is tried that removes files, if others have changed the same files meanwhile."""
+
+METADATA = "klamm"
+"""The key of our entry in a commit's metadata."""
+
+
+class BatchCommittedElsewhere(PipelineError):
+    """Another run of the pipeline has committed the batch."""
+
+
+class WrittenFile(NamedTuple):
+    """A file that a task has written, as `files.REPORT` tells of it."""
+
+    path: str
+    bytes: int
+    rows: int
+    partition_values: Mapping[str, str | None]
+    statistics: str
+    written_ms: int
+
+    @classmethod
+    def of(cls, report: Mapping[str, Any]) -> WrittenFile:
+        return cls(
+            path=str(report["path"]),
+            bytes=int(report["bytes"]),
+            rows=int(report["rows"]),
+            partition_values=json.loads(report["partition_values"]),
+            statistics=str(report["statistics"]),
+            written_ms=int(report["written_ms"]),
+        )
+
+    def add(self) -> AddAction:
+        values = dict(self.partition_values)
+        return AddAction(self.path, self.bytes, values, self.written_ms, True, self.statistics)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of a pipeline: which one, and the offsets from which it was made."""
+
+    owner: str
+    attempt: int
+    number: int
+    start: Position = field(default_factory=dict)
+    end: Position = field(default_factory=dict)
+    epoch: str = ""
+    keeps_state: bool = False
+
+    def transactions(self) -> list[Transaction]:
+        mine = f"klamm/{self.owner}"
+        found = [
+            Transaction(f"{mine}/attempt", self.attempt),
+            Transaction(f"{mine}/batch/{self.attempt}", self.number),
+            Transaction(f"{mine}/stateful", int(self.keeps_state)),
+        ]
+        for topic, partitions in self.end.items():
+            for partition, offset in partitions.items():
+                found.append(Transaction(f"{mine}/offset/{topic}/{partition}", offset))
+        return found
+
+    def metadata(self, rows: int) -> dict[str, Any]:
+        return {
+            METADATA: {
+                "pipeline": self.owner,
+                "attempt": self.attempt,
+                "batch": self.number,
+                "epoch": self.epoch,
+                "rows": rows,
+                "start": self.start,
+                "end": self.end,
+            }
+        }
+
+    def properties(self, rows: int) -> CommitProperties:
+        """What the commit of this batch says, with its count of rows."""
+        return CommitProperties(custom_metadata=self.metadata(rows), app_transactions=self.transactions())
+
+
+class Reached(NamedTuple):
+    """How far a pipeline has come, as its table says: `batch` is the last batch of `attempt`."""
+
+    attempt: int
+    batch: int
+    keeps_state: bool
+
+
+class Table:
+    """A table, which need not exist yet. One thread uses an object; others make their own."""
+
+    def __init__(self, location: str, options: Mapping[str, str] | None = None) -> None:
+        self.location = location
+        self.options = dict(options or {})
+        self._path = local_path(location)
+        self._handle: DeltaTable | None = None
+
+    def newest(self) -> DeltaTable | None:
+        """The table as it is now; None if there is none."""
+        if self._handle is None:
+            try:
+                self._handle = DeltaTable(self.where, storage_options=self.options)
+            except TableNotFoundError:
+                return None
+        else:
+            self._handle.update_incremental()
+        return self._handle
+
+    def is_there(self) -> bool:
+        return self.newest() is not None
+
+    def has_other_files(self) -> bool:
+        """True if there is no table, but something else at its location."""
+        return not self.is_there() and Store(self.location, self.options).has_files()
+
+    # ---- what a pipeline has written
+
+    def reached(self, owner: str) -> Reached | None:
+        """How far a pipeline has come; None if it has not committed anything."""
+        table = self.newest()
+        attempt = table.transaction_version(f"klamm/{owner}/attempt") if table is not None else None
+        if table is None or attempt is None:
+            return None
+        batch = table.transaction_version(f"klamm/{owner}/batch/{attempt}")
+        assert batch is not None, "attempt and batch are committed together"
+        return Reached(attempt, batch, bool(table.transaction_version(f"klamm/{owner}/stateful")))
+
+    def last_epoch(self, owner: str, reached: Reached) -> str:
+        """The epoch that wrote the last batch; empty if the log does not know it any more."""
+        table = self.newest()
+        for entry in table.history() if table is not None else ():
+            about = entry.get(METADATA) or {}
+            if about.get("pipeline") == owner and about.get("attempt") == reached.attempt:
+                return str(about.get("epoch", ""))
+        return ""
+
+    def last_batch(self, owner: str, attempt: int) -> int | None:
+        table = self.newest()
+        return None if table is None else table.transaction_version(f"klamm/{owner}/batch/{attempt}")
+
+    def offsets(self, owner: str, partitions: Mapping[str, Sequence[str]]) -> Position:
+        """The offsets of the next records to read, for those of the partitions that a batch has read."""
+        table = self.newest()
+        position: Position = {}
+        if table is None:
+            return position
+        for topic, numbers in partitions.items():
+            for number in numbers:
+                offset = table.transaction_version(f"klamm/{owner}/offset/{topic}/{number}")
+                if offset is not None:
+                    position.setdefault(topic, {})[number] = offset
+        return position
+
+    # ---- changes
+
+    def append(
+        self, files: Sequence[WrittenFile], batch: Batch, schema: pa.Schema, partition_by: Sequence[str]
+    ) -> None:
+        """Add the files of a batch. Creates the table if there is none."""
+        self._commit(files, batch, schema, partition_by, "append")
+
+    def replace_all(
+        self, files: Sequence[WrittenFile], batch: Batch, schema: pa.Schema, partition_by: Sequence[str]
+    ) -> None:
+        """Make the files of a batch the whole table."""
+        self._commit(files, batch, schema, partition_by, "overwrite")
+
+    def _commit(
+        self,
+        files: Sequence[WrittenFile],
+        batch: Batch,
+        schema: pa.Schema,
+        partition_by: Sequence[str],
+        mode: str,
+    ) -> None:
+        properties = batch.properties(sum(file.rows for file in files))
+        actions: list[AddAction | RemoveAction] = [file.add() for file in files]
+
+        def commit(table: DeltaTable) -> None:
+            table.create_write_transaction(
+                actions, mode, table.schema(), list(partition_by), commit_properties=properties
+            )
+
+        if self.newest() is None:
+            self._create([file.add() for file in files], delta_schema(schema), partition_by, properties)
+        else:
+            self._try(commit, lambda: self.refuse_if_there(batch))
+        self._sync_log()
+
+    def create_empty(self, schema: Schema, partition_by: Sequence[str]) -> None:
+        self._create([], schema, partition_by, CommitProperties())
+        self._sync_log()
+
+    def _create(
+        self,
+        actions: list[AddAction],
+        schema: Schema,
+        partition_by: Sequence[str],
+        properties: CommitProperties,
+    ) -> None:
+        if self._path is not None:
+            self._path.mkdir(parents=True, exist_ok=True)
+        create_table_with_add_actions(
+            self.where,
+            schema,
+            actions,
+            partition_by=list(partition_by),
+            configuration=dict(SETTINGS),
+            storage_options=self.options,
+            commit_properties=properties,
+        )
+
+    def add_columns(self, columns: Sequence[Field]) -> None:
+        """Add columns to the table. Rows that are there have nulls in them."""
+        names = [column.name for column in columns]
+        properties = CommitProperties(custom_metadata={METADATA: {"added columns": names}})
+        self._try(lambda table: table.alter.add_columns(list(columns), commit_properties=properties))
+        self._sync_log()
+
+    def change(self, change: Callable[[DeltaTable], Any], check: Callable[[], None] | None = None) -> Any:
+        """Change the table by a function that makes one commit. Tries again if others have changed what the
+        function has read. `check` is called before every try, and raises if there is nothing to change."""
+        result = self._try(change, check)
+        self._sync_log()
+        return result
+
+    def _try(self, change: Callable[[DeltaTable], Any], check: Callable[[], None] | None = None) -> Any:
+        for attempt in range(1, TRIES + 1):
+            table = self.newest()
+            assert table is not None, "a table that was there is there"
+            if check is not None:
+                check()
+            try:
+                return change(table)
+            except CommitFailedError as error:
+                if attempt == TRIES:
+                    raise
+                logger.info("the table %s was changed meanwhile, trying again: %s", self.location, error)
+        raise AssertionError
+
+    def refuse_if_there(self, batch: Batch) -> None:
+        """Raise if another process has committed a batch."""
+        last = self.last_batch(batch.owner, batch.attempt)
+        if last is not None and last >= batch.number:
+            raise BatchCommittedElsewhere(
+                f"another run of {batch.owner} has committed batch {batch.number} to {self.location}: two "
+                "runs of the project are active",
+                advice="Stop one of them; this one has written nothing",
+            )
+
+    def _sync_log(self) -> None:
+        """Make the newest commits survive a power loss, and files that deltalake has written for them. Object
+        stores do that themselves."""
+        before = self._handle.version() if self._handle is not None else -1
+        table = self.newest()
+        if self._path is None or table is None:
+            return
+        log = self._path / "_delta_log"
+        folders = {self._path.parent, self._path, log}
+        for version in range(max(0, before), table.version() + 1):
+            commit = log / f"{version:020d}.json"
+            if not commit.exists():
+                continue
+            for file in _added_by_deltalake(commit.read_text()):
+                if (self._path / file).exists():
+                    sync(self._path / file)
+                    folders.add((self._path / file).parent)
+            sync(commit)
+        for folder in folders:
+            sync(folder)
+
+    @property
+    def where(self) -> str:
+        """The location as deltalake takes it."""
+        return self.location if self._path is None else str(self._path)
+
+
+def _added_by_deltalake(commit: str) -> list[str]:
+    """The files of a commit that deltalake has written, by merging or upserting. Files of tasks are synced by
+    the tasks."""
+    lines = [json.loads(line) for line in commit.splitlines() if line.startswith('{"add"')]
+    paths = [unquote(str(line["add"]["path"])) for line in lines]
+    return [path for path in paths if not path.rpartition("/")[2].startswith(f"{FILE_PREFIX}-")]

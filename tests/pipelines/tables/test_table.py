@@ -1,0 +1,186 @@
+"""A table's log: what a pipeline has reached, and that a batch is in it once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from klamm.pipelines.tables.columns import delta_schema
+from klamm.pipelines.tables.files import Target
+from klamm.pipelines.tables.table import Batch, BatchCommittedElsewhere, Reached, Table
+from klamm.pipelines.tables.upkeep import Done, UpkeepPolicy, keep_up
+from klamm.pipelines.tables.upserting import KeysRefused, upsert
+from tests.pipelines.tables.writing import OWNER, SCHEMA, append, make_table, numbers_in, written
+
+MERGE = UpkeepPolicy(least_files=2)
+AT_ONCE = UpkeepPolicy(least_files=2, keep_hours=0, vacuum_every_s=0)
+LATER_S = 10**11
+
+
+def test_a_table_tells_what_its_pipeline_has_reached(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    assert (table.newest(), table.reached(OWNER), table.last_batch(OWNER, 1)) == (None, None, None)
+    append(table, range(0, 5), 0)
+    append(table, range(5, 9), 1)
+    assert table.reached(OWNER) == Reached(1, 1, False)
+    assert table.reached("shop.other") is None
+    assert table.offsets(OWNER, {"orders": ["0", "1"]}) == {"orders": {"0": 9}}
+    assert numbers_in(table) == list(range(9))
+
+
+def test_what_a_pipeline_has_reached_outlives_the_metadata_of_commits(tmp_path: Path) -> None:
+    """Delta removes old commits after a month; what it keeps of them is in the log's checkpoint."""
+    table = make_table(tmp_path)
+    for batch in range(3):
+        append(table, range(batch, batch + 1), batch)
+    newest = table.newest()
+    assert newest is not None
+    newest.create_checkpoint()
+    for commit in (tmp_path / "orders/_delta_log").glob("*.json"):
+        commit.unlink()
+    again = make_table(tmp_path)
+    assert again.reached(OWNER) == Reached(1, 2, False)
+    assert again.offsets(OWNER, {"orders": ["0"]}) == {"orders": {"0": 3}}
+
+
+def test_a_batch_is_committed_once(tmp_path: Path) -> None:
+    """Also by two runs that do not know of each other: the second one fails."""
+    table, other = make_table(tmp_path), make_table(tmp_path)
+    append(table, range(0, 5), 0)
+    assert other.is_there()
+    append(table, range(5, 9), 1)
+    with pytest.raises(BatchCommittedElsewhere, match="has committed batch 1"):
+        append(other, range(5, 9), 1)
+    assert numbers_in(table) == list(range(9))
+
+
+def test_of_many_runs_at_once_one_commits_a_batch(tmp_path: Path) -> None:
+    append(make_table(tmp_path), range(0, 1), 0)
+    begin = threading.Barrier(4)
+    failed: list[str] = []
+
+    def commit() -> None:
+        table = make_table(tmp_path)
+        begin.wait()
+        for batch in range(1, 6):
+            try:
+                append(table, range(batch, batch + 1), batch)
+            except BatchCommittedElsewhere as error:
+                failed.append(str(error))
+
+    threads = [threading.Thread(target=commit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert numbers_in(make_table(tmp_path)) == list(range(6))
+    assert len(failed) == 15
+
+
+def test_batches_without_rows_move_the_offsets(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    table.append([], Batch(OWNER, 1, 0, end={"orders": {"0": 7}}), SCHEMA, ())
+    assert table.offsets(OWNER, {"orders": ["0"]}) == {"orders": {"0": 7}}
+    assert numbers_in(table) == []
+
+
+def test_all_rows_are_replaced_in_one_commit(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    append(table, range(5), 0)
+    table.replace_all(written(table, [{"n": 7}]), Batch(OWNER, 1, 1), SCHEMA, ())
+    assert numbers_in(table) == [7]
+    assert DeltaTable(table.location, version=0).count() == 5
+
+
+# ---- upserts
+
+PRICES = pa.schema([("item", pa.string()), ("Price", pa.int64())])
+
+
+def put(table: Table, batch: int, **prices: int) -> None:
+    target = Target(table.location, PRICES, label=f"staged-{batch}")
+    rows = [{"item": item, "Price": price} for item, price in prices.items()]
+    upsert(table, written(table, rows, PRICES), Batch(OWNER, 1, batch), target, ("item",), ("item",))
+
+
+def prices(table: Table) -> dict[str, int]:
+    newest = table.newest()
+    assert newest is not None
+    return {row["item"]: row["Price"] for row in newest.to_pyarrow_table().to_pylist()}
+
+
+def test_an_upsert_replaces_rows_with_the_same_keys(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    put(table, 0, tea=3, boots=70)
+    put(table, 1, tea=4, map=9)
+    put(table, 2)
+    assert prices(table) == {"tea": 4, "boots": 70, "map": 9}
+    assert table.last_batch(OWNER, 1) == 2
+    with pytest.raises(BatchCommittedElsewhere):
+        put(table, 2, tea=5)
+    named = {Path(uri).name for uri in table.newest().file_uris()}  # type: ignore[union-attr]
+    assert {file.name for file in Path(table.location).rglob("rows-*")} <= named, "staged files are removed"
+
+
+def test_two_rows_of_a_batch_with_one_key_are_refused(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    rows = [{"item": "tea", "Price": 1}, {"item": "tea", "Price": 2}]
+    target = Target(table.location, PRICES)
+    with pytest.raises(KeysRefused, match="two rows of batch 0 have the same item"):
+        upsert(table, written(table, rows, PRICES), Batch(OWNER, 1, 0), target, (), ("item",))
+
+
+# ---- upkeep
+
+
+def test_small_files_are_merged_and_old_ones_removed(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    append(table, range(0, 3), 0)
+    assert keep_up(table, MERGE, 0) == Done()
+    append(table, range(3, 6), 1)
+    assert keep_up(table, MERGE, 0) == Done(merged=2, into=1)
+    assert keep_up(table, MERGE, 0) == Done()
+    assert numbers_in(table) == list(range(6))
+    assert len(list(Path(table.location).glob("rows-*"))) == 2, "readers may still need them"
+    done = keep_up(make_table(tmp_path), AT_ONCE, LATER_S)
+    assert done.removed == 2 and not list(Path(table.location).glob("rows-*"))
+    assert numbers_in(table) == list(range(6))
+    assert table.last_batch(OWNER, 1) == 1
+
+
+def test_merging_and_writing_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Each changes the table while the other does, and every row is there once at every moment."""
+    table = make_table(tmp_path)
+    append(table, range(0, 1), 0)
+    stop = threading.Event()
+    problems: list[BaseException] = []
+
+    def merge() -> None:
+        try:
+            while not stop.is_set():
+                keep_up(make_table(tmp_path), MERGE, 0)
+        except BaseException as error:
+            problems.append(error)
+
+    merging = threading.Thread(target=merge)
+    merging.start()
+    try:
+        for batch in range(1, 40):
+            append(table, range(batch, batch + 1), batch)
+            assert numbers_in(table) == list(range(batch + 1))
+    finally:
+        stop.set()
+        merging.join()
+    assert not problems
+    history = make_table(tmp_path).newest().history()  # type: ignore[union-attr]
+    assert any(entry["operation"] == "OPTIMIZE" for entry in history)
+
+
+def test_an_empty_table_is_created_with_its_columns(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    table.create_empty(delta_schema(SCHEMA), ())
+    assert keep_up(table, MERGE, 0) == Done() and numbers_in(table) == []
