@@ -52,6 +52,23 @@ def test_tail_once_and_its_summary(
     assert state.name.startswith(topic)
 
 
+def test_in_a_project_its_brokers_are_used(
+    klamm_session: klamm.testing.Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f'[project]\nname = "shop"\nbootstrap = "{klamm_session.bootstrap}"\n[kafka]\nlinger.ms = 1\n'
+    (tmp_path / "klamm.toml").write_text(text)
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events/a.jsonl").write_text('{"n": 1}\n')
+    monkeypatch.chdir(tmp_path / "events")
+    monkeypatch.delenv("KLAMM_BOOTSTRAP", raising=False)
+    done = CliRunner().invoke(app, ["ingest", "replay", "a.jsonl", "--topic", topic])
+    assert done.exit_code == 0, done.output
+    assert values(klamm_session.bootstrap, topic) == [b'{"n": 1}']
+    (tmp_path / "klamm.toml").write_text("[project]\n")
+    done = CliRunner().invoke(app, ["ingest", "replay", "a.jsonl", "--topic", topic])
+    assert "the project has no name" in complaint(done) and "--bootstrap" in complaint(done)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_signal_ends_it_with_everything_sent(
     klamm_session: klamm.testing.Broker, topic: str, tmp_path: Path, number: signal.Signals

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -25,7 +25,14 @@ class Shop:
     """A project with a topic of its own; `{topic}` in its files is that topic's name."""
 
     def __init__(
-        self, root: Path, bootstrap: str, text: str, *, spark: str = "", tables: str = "tables"
+        self,
+        root: Path,
+        bootstrap: str,
+        text: str,
+        *,
+        spark: str = "",
+        tables: str = "tables",
+        storage: Mapping[str, str] | None = None,
     ) -> None:
         self.name = f"shop-{uuid.uuid4().hex[:8]}"
         self.topic = f"{self.name}.orders"
@@ -35,8 +42,9 @@ class Shop:
             admin.create_topic(self.topic, PARTITIONS)
         self._toml = (
             f'[project]\nname = "{self.name}"\nbootstrap = "{bootstrap}"\ntables = "{tables}"\n'
-            f"[spark]\n{spark}\n"
+            f"[spark]\n{spark}\n[storage]\n"
         )
+        self._toml += "".join(f'{name} = "{value}"\n' for name, value in (storage or {}).items())
         self.sent = 0
         self.project = self.write(text)
 

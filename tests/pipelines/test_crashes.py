@@ -69,7 +69,7 @@ def test_a_batch_that_fails_anywhere_is_in_the_table_once(
     # The log of the table knows each record once too, and a replay finds its place by it.
     batches = [entry.get("klamm", {}) for entry in shop.delta("orders").history()]
     assert sum(batch.get("rows", 0) for batch in batches) == shop.sent
-    replay.carry_out(shop.project, replay.plan(shop.project, "table", 30), spark=spark)
+    replay.carry_out(shop.project, replay.plan(shop.project, "table", 10), spark=spark)
     shop.assert_each_once("orders")
 
 

@@ -260,6 +260,24 @@ def test_a_point_in_time_is_replayed(spark: SparkSession, klamm_bootstrap: str, 
     assert all(row["twice"] == row["n"] * 2 for row in shop.delta("orders").to_pyarrow_table().to_pylist())
 
 
+def test_a_dead_broker_is_waited_for_once(spark: SparkSession, tmp_path: Path) -> None:
+    toml = (
+        '[project]\nname = "shop"\nbootstrap = "127.0.0.1:1"\n[kafka]\ndefault.api.timeout.ms = 1500\n'
+        "reconnect.backoff.ms = 10\n"
+    )
+    text = "\n".join(
+        f'@source(topic="t{number}", schema="n BIGINT")\ndef source{number}(rows):\n    return rows\n'
+        f'@pipeline(to=to_table("t{number}"))\ndef to{number}(source{number}):\n    return source{number}\n'
+        for number in range(5)
+    )
+    begun = time.monotonic()
+    statuses = run(make_project(tmp_path, text, toml=toml), once=True, spark=spark)
+    seconds = time.monotonic() - begun
+    assert {status.state for status in statuses} == {"failed"} and len(statuses) == 5
+    assert all("127.0.0.1:1" in status.error for status in statuses)
+    assert seconds < 2 * 1.5 + 2, seconds
+
+
 def test_the_last_records_are_shown(spark: SparkSession, klamm_bootstrap: str, tmp_path: Path) -> None:
     shop = Shop(tmp_path, klamm_bootstrap, TABLE)
     shop.send(40)

@@ -29,7 +29,12 @@ app = typer.Typer(
 
 Topic = Annotated[str, typer.Option(help="The topic to send to.")]
 Bootstrap = Annotated[
-    str, typer.Option(envvar=BOOTSTRAP_VARIABLE, help="Brokers to connect to first, host:port[,host:port].")
+    str | None,
+    typer.Option(
+        envvar=BOOTSTRAP_VARIABLE,
+        help="Brokers to connect to first, host:port[,host:port].",
+        show_default=f"those of the klamm.toml here or above, else {DEFAULT_BOOTSTRAP}",
+    ),
 ]
 Config = Annotated[Path | None, typer.Option(help="A properties or TOML file with settings of the producer.")]
 Set = Annotated[
@@ -90,7 +95,7 @@ class Format(StrEnum):
 def tail(
     patterns: Annotated[list[str], typer.Argument(help="Files, or patterns in quotes: 'logs/**/*.log'.")],
     topic: Topic,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
     once: Annotated[bool, typer.Option("--once", help="Read to the end of the files, and stop.")] = False,
     from_: Annotated[
         From, typer.Option("--from", help="Where to begin files that exist at the first start.")
@@ -160,13 +165,14 @@ def tail(
             poll_interval_s=poll_interval,
         )
         raise_descriptor_limit()
+        brokers, settings = _brokers(bootstrap)
         with TailSession(
             options,
             topic,
-            bootstrap,
+            brokers,
             state=state or default_folder(topic, patterns, os.environ),
             config=config,
-            producer_options=_producer_options(compression, set_),
+            producer_options=settings | _producer_options(compression, set_),
             report=_report,
         ) as session:
             _run(session, output)
@@ -180,7 +186,7 @@ def replay(
         str, typer.Argument(help="A file of JSON lines or CSV, also .gz or .zst; - reads stdin.")
     ],
     topic: Topic,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    bootstrap: Bootstrap = None,
     format_: Annotated[
         Format | None, typer.Option("--format", help="The format of the file.", show_default="by its name")
     ] = None,
@@ -225,9 +231,10 @@ def replay(
             infers_types=types is Types.INFER,
             delimiter=delimiter,
         )
-        settings = _producer_options(compression, set_)
+        brokers, settings = _brokers(bootstrap)
+        settings |= _producer_options(compression, set_)
         with Replay(
-            options, topic, bootstrap, config=config, producer_options=settings, report=_report
+            options, topic, brokers, config=config, producer_options=settings, report=_report
         ) as work:
             _run(work, output)
 
@@ -268,6 +275,25 @@ def _report(text: str) -> None:
     from klamm.cli.working import say
 
     say(text)
+
+
+def _brokers(bootstrap: str | None) -> tuple[str, dict[str, object]]:
+    """The brokers and the settings of the producer: as given, or those of the project in this folder."""
+    if bootstrap is not None:
+        return bootstrap, {}
+    from klamm.cli.pipelines.finding import nearest_project
+    from klamm.ingest.errors import IngestError
+    from klamm.pipelines.errors import ProjectError
+    from klamm.pipelines.project import Project
+
+    folder = nearest_project(Path.cwd())
+    if folder is None:
+        return DEFAULT_BOOTSTRAP, {}
+    try:
+        project = Project.load(folder)
+    except ProjectError as error:
+        raise IngestError(str(error), advice="Or name the brokers with --bootstrap") from None
+    return project.bootstrap, dict(project.client_settings("producer"))
 
 
 def _producer_options(compression: str, settings: list[str] | None) -> dict[str, object]:

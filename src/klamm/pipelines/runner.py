@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from klamm.client.errors import ClientError
+from klamm.client.errors import ClientError, ConnectionFailed, TimedOut
 from klamm.pipelines import frames
 from klamm.pipelines.attempts import current_attempt, present_starts
 from klamm.pipelines.callbacks import ensure_callbacks
@@ -62,6 +62,7 @@ STOP_S = 10.0
 """How long a query may take to end after its jobs were cancelled."""
 
 SETTINGS: Mapping[str, str] = {
+    "spark.scheduler.mode": "FAIR",
     # All readers of Parquet understand these, unlike Spark's older 96-bit timestamps.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # How often an idle query reports progress, so that its rate and lag stay current.
@@ -151,6 +152,7 @@ class _Run:
         self._seen: dict[str, str] = {}
         self._tries: dict[str, int] = {}
         self._is_stopping = False
+        self._no_broker: Failure | None = None
         self._told: dict[str, PipelineStatus] = {}
         # Changes to the tallies from other threads: a few per batch, applied at every poll.
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -166,7 +168,10 @@ class _Run:
         try:
             try:
                 for pipeline in pipelines:
-                    if not stop.is_set():
+                    if self._no_broker is not None:
+                        # Each would wait for the same brokers as long as the first one did.
+                        self._fail(pipeline.name, self._no_broker)
+                    elif not stop.is_set():
                         self._start(pipeline)
                         self._wait_until_reading(pipeline.name, stop)
                 if self._upkeep is not None and not self._once:
@@ -198,6 +203,8 @@ class _Run:
                 starts=starts,
                 attempt=attempt,
             )
+            # Each pipeline gets its share of the cores, however long the batches of the others are.
+            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", pipeline.name)
             query = start_query(
                 frame,
                 pipeline,
@@ -208,7 +215,10 @@ class _Run:
                 on_rows=lambda batch, rows: self._news.put(lambda: tally.wrote(batch, rows)),
             )
         except PipelineError as error:
-            self._fail(pipeline.name, Failure(error.text, error.place, str(error)))
+            failure = Failure(error.text, error.place, str(error))
+            if isinstance(error.__cause__, (ConnectionFailed, TimedOut)):
+                self._no_broker = failure
+            self._fail(pipeline.name, failure)
             return
         except Exception as error:
             failure = explain(str(error), self._project.root)

@@ -42,6 +42,26 @@ def test_samples_give_a_schema(lines: str, ddl: str) -> None:
     assert infer(json.loads(line) for line in lines.splitlines()) == parse_ddl(ddl)
 
 
+@pytest.mark.parametrize(
+    ("usual", "bad", "ddl"),
+    [
+        (1.5, "twelve", "a DOUBLE"),
+        (7, True, "a BIGINT"),
+        ("2026-01-31T12:00:00Z", "soon", "a TIMESTAMP"),
+        ({"x": 1}, "none", "a STRUCT<x: BIGINT>"),
+        ([1], {}, "a ARRAY<BIGINT>"),
+    ],
+)
+def test_a_few_bad_values_do_not_make_a_column_text(usual: object, bad: object, ddl: str) -> None:
+    samples = [{"a": usual}] * 190 + [{"a": bad}] * 10
+    assert infer(samples) == parse_ddl(ddl)
+    assert infer([*samples, {"a": bad}]) == parse_ddl("a STRING"), "one in twenty, and no more"
+
+
+def test_whole_numbers_do_not_hide_fractions() -> None:
+    assert infer([*[{"a": 1}] * 199, {"a": 1.5}]) == parse_ddl("a DOUBLE")
+
+
 def test_an_object_with_very_many_keys_is_a_map() -> None:
     values = {f"user{number}": {"count": number} for number in range(MAP_FIELDS + 1)}
     assert infer([{"by_user": values}]) == parse_ddl("by_user MAP<STRING, STRUCT<count: BIGINT>>")

@@ -100,7 +100,9 @@ def produce(bootstrap: str, *values: str | None) -> None:
             producer.send("orders", value.encode() if value is not None else None, partition=number % 2)
 
 
-def test_a_schema_is_inferred_once_and_then_updated_when_asked(tmp_path: Path) -> None:
+def test_a_schema_is_inferred_once_and_then_updated_when_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Broker() as broker:
         project = project_with(tmp_path, "schema='infer'", broker.bootstrap)
         source = source_of(project)
@@ -120,6 +122,10 @@ def test_a_schema_is_inferred_once_and_then_updated_when_asked(tmp_path: Path) -
         first = parse_ddl("id STRING, n BIGINT, at TIMESTAMP")
         assert ensure_schema(project, source) == first
         assert read_schema(project.schemas / "orders.json") == first
+        told = [record.getMessage() for record in caplog.records if "does not fit" in record.getMessage()]
+        assert told[0].startswith(
+            "orders-0 at offset 0 does not fit the inferred schema of orders: the value is not"
+        )
 
         produce(broker.bootstrap, '{"id": "c", "n": 2.5, "colour": {"r": 1}}')
         assert ensure_schema(project, source) == first, "what is written down counts"

@@ -13,7 +13,7 @@ from klamm.pipelines.project import PROJECT_FILE, Project
 
 def load_project(folder: Path | None, bootstrap: str | None = None, master: str | None = None) -> Project:
     """Load the project; the arguments override its file. Raises ProjectError."""
-    return Project.load(folder or _nearest(Path.cwd()), bootstrap=bootstrap, master=master)
+    return Project.load(folder or _here_or_above(Path.cwd()), bootstrap=bootstrap, master=master)
 
 
 def find_source(project: Project, name: str) -> Source:
@@ -24,10 +24,15 @@ def find_source(project: Project, name: str) -> Source:
     return node
 
 
-def _nearest(folder: Path) -> Path:
-    for each in (folder, *folder.parents):
-        if (each / PROJECT_FILE).is_file():
-            return each
+def nearest_project(folder: Path) -> Path | None:
+    """The folder itself or the nearest one above it that has a klamm.toml; None if there is none."""
+    return next((each for each in (folder, *folder.parents) if (each / PROJECT_FILE).is_file()), None)
+
+
+def _here_or_above(folder: Path) -> Path:
+    found = nearest_project(folder)
+    if found is not None:
+        return found
     raise ProjectError(
         f"there is no project here: neither {folder} nor a folder above it has a {PROJECT_FILE}",
         advice="Create one with `klamm pipeline init NAME`, or name its folder with --project",

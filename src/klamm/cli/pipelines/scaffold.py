@@ -68,8 +68,8 @@ def clean_orders(orders: DataFrame) -> DataFrame:
     return orders.withColumn("item", F.lower("item")).withColumn("day", F.to_date("ordered_at"))
 
 
-# A pipeline writes the DataFrame that it returns: here to the Delta table tables/orders, each row exactly
-once. @pipeline(to=table("orders", partition_by=["day"]), trigger="2 seconds")
+# A pipeline writes the DataFrame that it returns: here to the Delta table tables/orders, each row once.
+@pipeline(to=table("orders", partition_by=["day"]), trigger="2 seconds")
 def orders_table(clean_orders: DataFrame) -> DataFrame:
     return clean_orders
 

@@ -1,11 +1,12 @@
-"""Infers a schema from sample values: a StructType that all samples fit.
+"""Infers a schema from sample values: a StructType that nearly all samples fit.
 
     only null              STRING
     integers               BIGINT; with fractions among them DOUBLE; beyond 64 bits DECIMAL(38, 0)
     texts                  STRING; TIMESTAMP if all are ISO dates with a time, DATE if all are ISO dates
     objects                STRUCT of all fields that were seen; MAP if there are more than MAP_FIELDS
     arrays                 ARRAY of what fits all elements
-    mixed kinds            STRING with the JSON text of each
+    mixed kinds            what NEARLY_ALL values are, so that a few bad ones do not make a column text; if no
+                           kind is so frequent, STRING with the JSON text of each
 
 Every field may be null. Fields stand in the order in which they were first seen, so that the same samples in
 the same order give the same schema.
@@ -14,6 +15,7 @@ the same order give the same schema.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -23,8 +25,23 @@ from pyspark.sql import types
 MAP_FIELDS = 200
 """An object with more different keys than this becomes a map: its keys are data, not names."""
 
+NEARLY_ALL = 0.95
+"""If so many values of a field fit a type, the others count as mistakes. They are reported, and treated as
+values that cannot be decoded."""
+
 LARGEST_LONG = 2**63 - 1
 LARGEST_DECIMAL = 10**38 - 1
+
+_FAMILIES = (
+    ("object",),
+    ("array",),
+    ("boolean",),
+    ("integer", "large", "fraction"),
+    ("timestamp",),
+    ("date",),
+    ("timestamp", "date", "text"),
+)
+"""Kinds that one type holds."""
 
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d(:?\d\d)?)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -34,14 +51,15 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 class Shape:
     """The values seen at one place of the samples: their kinds, and the shapes inside of them."""
 
-    kinds: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    """How many values of each kind were seen; null is not counted."""
     fields: dict[str, Shape] = field(default_factory=dict)
     element: Shape | None = None
 
     def see(self, value: object) -> None:
         kind = kind_of(value)
         if kind != "null":
-            self.kinds.add(kind)
+            self.counts[kind] += 1
         if isinstance(value, Mapping):
             for name, inner in value.items():
                 self.fields.setdefault(name, Shape()).see(inner)
@@ -51,7 +69,7 @@ class Shape:
                 self.element.see(inner)
 
     def type(self) -> types.DataType:
-        kinds = self.kinds
+        kinds = self._usual_kinds()
         if kinds == {"object"}:
             return self._object()
         if kinds == {"array"}:
@@ -69,6 +87,15 @@ class Shape:
         if kinds == {"date"}:
             return types.DateType()
         return types.StringType()
+
+    def _usual_kinds(self) -> set[str]:
+        """The kinds of nearly all values; all kinds if no kind, or family of kinds, is so frequent."""
+        enough = NEARLY_ALL * self.counts.total()
+        for family in _FAMILIES:
+            kinds = {kind for kind in family if self.counts[kind]}
+            if kinds and sum(self.counts[kind] for kind in kinds) >= enough:
+                return kinds
+        return set(self.counts)
 
     def _object(self) -> types.DataType:
         if len(self.fields) > MAP_FIELDS:
@@ -91,7 +118,7 @@ class Shape:
 
     def take(self, other: Shape) -> None:
         """Add everything that another shape has seen."""
-        self.kinds |= other.kinds
+        self.counts += other.counts
         for name, inner in other.fields.items():
             self.fields.setdefault(name, Shape()).take(inner)
         if other.element is not None:
@@ -100,7 +127,7 @@ class Shape:
 
 
 def infer(samples: Iterable[Mapping[str, object]]) -> types.StructType:
-    """The schema that all samples fit. Samples are values as a JSON parser returns them."""
+    """The schema that nearly all samples fit. Samples are values as a JSON parser returns them."""
     shape = Shape()
     for sample in samples:
         shape.see(sample)

@@ -8,6 +8,7 @@ changes the type of an existing field, since tables have it already.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +22,15 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.sampling import sample
 from klamm.pipelines.schemas.avro import read_avro_schema
 from klamm.pipelines.schemas.ddl import parse_ddl
+from klamm.pipelines.schemas.explaining import json_explainer
 from klamm.pipelines.schemas.files import read_schema, write_schema
 from klamm.pipelines.schemas.inference import compare, infer
 from klamm.pipelines.schemas.protobuf import columns_of, message_class, read_descriptors
+
+logger = logging.getLogger(__name__)
+
+SHOWN_MISFITS = 3
+"""How many records that do not fit an inferred schema are named."""
 
 ERROR_COLUMN = "_error"
 RESERVED = frozenset({*CARRIED, ERROR_COLUMN})
@@ -133,6 +140,8 @@ def _schema_of(project: Project, source: Source) -> types.StructType:
 def _inferred(project: Project, source: Source) -> types.StructType:
     records = sample(project, source.topics)
     schema = _infer_csv(source, records) if source.format == "csv" else infer(parsed_values(records))
+    if source.format == "json":
+        _report_misfits(source, schema, records)
     if not schema.fields:
         why = f"none of the last {len(records)} records is an object" if records else "there are no records"
         raise SchemaError(
@@ -141,6 +150,23 @@ def _inferred(project: Project, source: Source) -> types.StructType:
             place=source.place,
         )
     return schema
+
+
+def _report_misfits(source: Source, schema: types.StructType, records: list[Record]) -> None:
+    """Log which of the sampled records do not fit the schema that was inferred from them."""
+    explain = json_explainer(schema, source.options)
+    faults = [(record, fault) for record in records if record.value and (fault := explain(record.value))]
+    for record, fault in faults[:SHOWN_MISFITS]:
+        logger.warning(
+            "%s-%d at offset %d does not fit the inferred schema of %s: %s",
+            record.topic,
+            record.partition,
+            record.offset,
+            source.name,
+            fault,
+        )
+    if len(faults) > SHOWN_MISFITS:
+        logger.warning("%d more records of %s do not fit either", len(faults) - SHOWN_MISFITS, source.name)
 
 
 def _infer_csv(source: Source, records: list[Record]) -> types.StructType:

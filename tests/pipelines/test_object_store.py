@@ -1,0 +1,96 @@
+"""Tables in a real object store: what holds on a disk holds there, and a lost driver disk loses nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from klamm.pipelines import replay
+from klamm.pipelines.runner import run
+from klamm.pipelines.tables.replacing import beside, missing_files, swap
+from klamm.pipelines.tables.table import Batch, BatchCommittedElsewhere, Reached, Table
+from klamm.pipelines.tables.upkeep import UpkeepPolicy, keep_up
+from klamm.pipelines.tables.versions import diff, restore
+from tests.conftest import cannot_run
+from tests.peers.kafka_jars import PeerMissing
+from tests.peers.s3_server import S3Server
+from tests.pipelines.running import Shop
+from tests.pipelines.tables.writing import OWNER, SCHEMA, append, numbers_in, written
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+
+TABLE = """
+@source(topic="{topic}", schema="n BIGINT", read={"maxOffsetsPerTrigger": 50})
+def orders(rows):
+    return rows.selectExpr("*", "n % 2 AS odd")
+
+@pipeline(to=to_table("orders", partition_by="odd"))
+def table(orders):
+    return orders
+
+@pipeline(to=to_table("newest"), mode="upsert", keys="odd")
+def newest(orders):
+    return orders
+"""
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    try:
+        server = S3Server(tmp_path_factory.mktemp("s3"))
+    except PeerMissing as problem:
+        cannot_run(problem)
+    with server:
+        yield server
+
+
+def test_a_table_in_an_object_store_is_changed_by_whole_commits(s3: S3Server) -> None:
+    table, other = (Table("s3://bucket/plain/orders", s3.options) for _ in range(2))
+    assert table.newest() is None and not table.has_other_files()
+    append(table, range(0, 3), 0)
+    assert other.is_there()
+    append(table, range(3, 6), 1)
+    with pytest.raises(BatchCommittedElsewhere):
+        append(other, range(3, 6), 1)
+    assert table.reached(OWNER) == Reached(1, 1, False)
+    assert keep_up(table, UpkeepPolicy(least_files=2), 0).merged == 2
+    made = Batch(OWNER, 2, 0, {"orders": {"0": 3}}, {"orders": {"0": 6}})
+    replayed = beside(table, 2)
+    replayed.append(written(replayed, [{"n": 99}]), made, SCHEMA, ())
+    assert missing_files(table, 0) == 0
+    assert swap(table, 2, 0, made) == 1
+    assert numbers_in(table) == [0, 1, 2, 99]
+    assert sorted(diff(table, 1, 3).gone["n"].to_pylist()) == [3, 4, 5]
+    restore(table, 1)
+    assert numbers_in(table) == list(range(6))
+    done = keep_up(table, UpkeepPolicy(least_files=2, keep_hours=0, vacuum_every_s=0), 10**11)
+    assert done.removed > 0 and numbers_in(table) == list(range(6))
+
+
+def test_pipelines_write_there_and_a_lost_disk_loses_nothing(
+    s3: S3Server, spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE, tables="s3://bucket/shop/tables", storage=s3.options)
+
+    def rows(name: str) -> list[int]:
+        table = DeltaTable(f"s3://bucket/shop/tables/{name}", storage_options=s3.options)
+        return sorted(table.to_pyarrow_table(columns=["n"])["n"].to_pylist())
+
+    shop.send(120)
+    statuses = run(shop.project, once=True, spark=spark, upkeep=UpkeepPolicy(least_files=3))
+    assert {(status.state, status.error) for status in statuses} == {("finished", "")}
+    assert rows("orders") == list(range(120)) and rows("newest") == [118, 119]
+    assert not list(tmp_path.rglob("*.parquet")), "nothing is written on this machine"
+    shutil.rmtree(shop.project.state)
+    shop.send(60)
+    statuses = run(shop.project, once=True, spark=spark)
+    assert {(status.state, status.rows_in) for status in statuses} == {("finished", 60)}
+    assert rows("orders") == list(range(180)) and rows("newest") == [178, 179]
+    for pipeline in ("table", "newest"):
+        replay.carry_out(shop.project, replay.plan(shop.project, pipeline, "earliest"), spark=spark)
+    assert rows("orders") == list(range(180)) and rows("newest") == [178, 179]
