@@ -129,6 +129,19 @@ def test_a_run_that_was_killed_is_not_called_running(shop: Project) -> None:
     assert done.exit_code == 0 and "running" in done.stdout
 
 
+def test_redrive_says_what_waits_for_a_topic(shop: Project) -> None:
+    headers = {PIPELINE: b"orders_table", RULE: b"small", "klamm.topic": b"orders", PARTITION: b"0"}
+    with klamm.Admin(shop.bootstrap) as admin:
+        admin.create_topic("orders", 1)
+    with klamm.Producer(shop.bootstrap) as producer:
+        producer.send(shop.dead_letters, b"bad", headers=headers).result()
+    done = run("redrive", "--dry-run", "-o", "json")
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"pipelines": {}, "dry_run": True})
+    assert "orders_table: 1 dead-letter records wait: its table has no batch yet; --to-topic" in done.stderr
+    assert "no pipeline called 'other'" in complaint(run("redrive", "--pipeline", "other"))
+    assert "give --to-topic too" in complaint(run("redrive", "--for-all"))
+
+
 def test_redrive_asks_counts_and_sends_once(shop: Project) -> None:
     produce(shop.bootstrap, "orders", "{}")
     with klamm.Producer(shop.bootstrap) as producer:
@@ -143,23 +156,24 @@ def test_redrive_asks_counts_and_sends_once(shop: Project) -> None:
             }
             sent = {name: text.encode() for name, text in headers.items()}
             producer.send(shop.dead_letters, b"bad", headers=sent)
-    done = run("redrive")
+    done = run("redrive", "--to-topic", "--to-topic")
     assert done.exit_code == 1, "nobody is there to be asked"
     assert "3 to orders" in done.stderr and "--yes" in done.stderr
-    done = run("redrive", "--rule", "small", "--dry-run", "-o", "json")
+    done = run("redrive", "--to-topic", "--rule", "small", "--dry-run", "-o", "json")
     assert done.exit_code == 0
     assert json.loads(done.stdout) == {
         "sent": {"orders": 2},
         "waiting": {},
         "kept": {},
         "repeated": 0,
+        "rows": 0,
         "of_rows": 2,
         "dry_run": True,
     }
     assert len(records_of(shop.bootstrap, "orders")) == 1
-    assert "2 sent" in run("redrive", "--rule", "small", "--yes").stderr
-    assert "1 sent" in run("redrive", "--yes").stderr
-    assert "none" in run("redrive", "--yes").stderr
+    assert "2 sent" in run("redrive", "--to-topic", "--rule", "small", "--yes").stderr
+    assert "1 sent" in run("redrive", "--to-topic", "--yes").stderr
+    assert "none" in run("redrive", "--to-topic", "--yes").stderr
     assert len(records_of(shop.bootstrap, "orders")) == 4
 
 

@@ -261,11 +261,15 @@ def redrive(
             help="Only dead-letter records of this expectation; decode: values that could not be decoded."
         ),
     ] = None,
+    to_topic: Annotated[
+        bool,
+        typer.Option("--to-topic", help="Send the records back to their topics, for pipelines of all kinds."),
+    ] = False,
     for_all: Annotated[
         bool,
         typer.Option(
             "--for-all",
-            help="For all pipelines that read the topics, not only the one that rejected the record.",
+            help="With --to-topic: for all pipelines that read the topics, not only the one that failed.",
         ),
     ] = False,
     yes: YesOption = False,
@@ -274,11 +278,24 @@ def redrive(
     bootstrap: BootstrapOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Send dead-letter records back to the topics they came from, each once, after their cause was fixed."""
+    """Bring dead-letter records into the tables of their pipelines, each once, after their cause was fixed.
+    With --to-topic, send them back to the topics they came from."""
+    if for_all and not to_topic:
+        raise _complaint("--for-all sends records to topics: give --to-topic too")
     with complaints():
         from klamm.cli.showing import write_json
 
         found = _load(project, bootstrap)
+        if not to_topic:
+            from klamm.cli.pipelines.redriving import redrive_tables
+
+            with _spark(found) as quiet:
+                values = redrive_tables(
+                    quiet, pipeline, rule, dry_run, lambda: confirmed(yes, "Redrive them?")
+                )
+            if output is not Output.TABLE:
+                write_json({"pipelines": values, "dry_run": dry_run})
+            return
         from klamm.pipelines.redrive import redrive as send_back
 
         send = partial(send_back, found, pipeline=pipeline, rule=rule, for_all=for_all)

@@ -62,6 +62,7 @@ def build(
     starts: Mapping[str, Position] | None = None,
     attempt: Attempt | None = None,
     makes_topics: bool = True,
+    records: Mapping[str, DataFrame] | None = None,
 ) -> DataFrame:
     """The DataFrame of a node. That of a pipeline lacks _key, _value and _headers, which do not go into
     sinks.
@@ -69,7 +70,8 @@ def build(
     `last` reads that many of the newest records of each source (without `streaming`). `starts` has the
     position at which each source begins; a source without one begins at the earliest record. `attempt` is the
     pipeline's present attempt, which decides which redriven records are skipped; without it none are.
-    `makes_topics` creates the dead-letter topic if the node may need it.
+    `makes_topics` creates the dead-letter topic if the node may need it. `records` has the records of each
+    source, with the columns of the data source, not what is in the topics; dead-letter records are sent.
     """
     _send_code_by_value(definitions)
     for logger in _QUERY_LOGGERS:
@@ -77,7 +79,8 @@ def build(
     nodes = order(node.name, definitions.nodes)
     if streaming and makes_topics and any(_may_send(each) for each in nodes):
         make_topic(project)
-    frame = _Builder(node, nodes, project, spark, streaming, last, starts or {}, attempt).build(nodes)
+    builder = _Builder(node, nodes, project, spark, streaming, last, starts or {}, attempt, records)
+    frame = builder.build(nodes)
     if isinstance(node, Pipeline):
         frame = frame.drop(*CONTENTS)
     if streaming:
@@ -98,7 +101,9 @@ class _Builder:
         last: int | None,
         starts: Mapping[str, Position],
         attempt: Attempt | None,
+        records: Mapping[str, DataFrame] | None,
     ) -> None:
+        self._records = records
         self._project = project
         self._spark = spark
         self._streaming = streaming
@@ -107,7 +112,8 @@ class _Builder:
         self._attempt = attempt
         self._query = node.name
         self._sources = [each.name for each in nodes if isinstance(each, Source)]
-        self._dead_letters = DeadLetters.of(project, node.name, attempt) if streaming else None
+        sends = streaming or records is not None
+        self._dead_letters = DeadLetters.of(project, node.name, attempt) if sends else None
         self._frames: dict[str, DataFrame] = {}
 
     def build(self, nodes: list[Node]) -> DataFrame:
@@ -128,15 +134,19 @@ class _Builder:
         return check_decoded(decoded, source, self._dead_letters, unknown, _explainer(source, schema))
 
     def _raw(self, source: Source) -> DataFrame:
-        options = self._read_options(source)
-        reader: Any = self._spark.readStream if self._streaming else self._spark.read
-        rows: DataFrame = reader.format(READ_FORMAT).options(**options).load()
+        rows = self._read(source) if self._records is None else self._records[source.name]
         if self._attempt is not None:
             group = self._project.group_of(self._query)
             rows = rows.filter(is_for(group, self._attempt, source.name, self._sources))
         if self._last is not None:
             rows = rows.orderBy(F.desc("timestamp"), F.desc("offset")).limit(self._last)
         return rows.select(*[F.col(name.removeprefix("_")).alias(name) for name in CARRIED])
+
+    def _read(self, source: Source) -> DataFrame:
+        options = self._read_options(source)
+        reader: Any = self._spark.readStream if self._streaming else self._spark.read
+        rows: DataFrame = reader.format(READ_FORMAT).options(**options).load()
+        return rows
 
     def _read_options(self, source: Source) -> dict[str, str]:
         options = {

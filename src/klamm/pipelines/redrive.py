@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,6 +33,7 @@ from klamm.pipelines.definitions import Definitions
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.project import Project
+from klamm.pipelines.redriven_tables import RedrivenTables
 from klamm.pipelines.state import State
 
 REDRIVEN = "klamm.redriven"
@@ -68,6 +70,8 @@ class Redriven:
     repeated: int = 0
     of_rows: int = 0
     others: set[str] = field(default_factory=set)
+    rows: int = 0
+    """How many rows were committed to a table."""
 
     @property
     def total(self) -> int:
@@ -80,6 +84,7 @@ class Redriven:
             "kept": dict(self.kept),
             "repeated": self.repeated,
             "of_rows": self.of_rows,
+            "rows": self.rows,
         }
 
 
@@ -102,12 +107,12 @@ def redrive(
         with (
             alone,
             # Without the group: a consumer in it would commit what was read, but we commit what was sent.
-            Consumer(project.bootstrap, config=_without_group(project)) as consumer,
-            Consumer(project.bootstrap, config=_without_group(project)) as originals,
+            Consumer(project.bootstrap, config=consumer_settings(project)) as consumer,
+            Consumer(project.bootstrap, config=consumer_settings(project)) as originals,
             Producer(project.bootstrap, config=project.client_settings("producer")) as producer,
             Admin(project.bootstrap, config=project.client_settings("admin")) as admin,
         ):
-            work = _Work(project, _Clients(consumer, originals, producer, admin), wanted)
+            work = _Work(project, Clients(consumer, originals, producer, admin), wanted)
             work.run()
             return work.result
     except ClientError as error:
@@ -158,7 +163,9 @@ class _Wanted(NamedTuple):
         return self.pipeline in (None, dead_letter.pipeline) and self.rule in (None, dead_letter.rule)
 
 
-class _Clients(NamedTuple):
+class Clients(NamedTuple):
+    """What a redrive works with."""
+
     consumer: Consumer
     originals: Consumer
     """Reads original records that their dead-letter records do not carry."""
@@ -215,40 +222,33 @@ def _hash(name: str) -> str:
 # ---- the work
 
 
-class _Work:
-    """One redrive: reads each partition of the dead-letter topic up to its present end."""
+class Originals:
+    """Finds the original records of dead-letter records, and counts those that cannot be found."""
 
-    def __init__(self, project: Project, clients: _Clients, wanted: _Wanted) -> None:
+    def __init__(
+        self, project: Project, clients: Clients, *, for_all: bool = False, by_epoch: bool = True
+    ) -> None:
+        self._by_epoch = by_epoch
         self.result = Redriven()
         self._project = project
-        self._group = project.group_of("redrive")
         self._clients = clients
-        self._wanted = wanted
+        self._for_all = for_all
         topics = clients.admin.describe_topics()
         self._partitions = {name: len(topic.partitions) for name, topic in topics.items()}
         # Bounded by the number of dead-letter records to send.
         self._met: set[tuple[object, ...]] = set()
 
-    def run(self) -> None:
-        dead_letter_topic = self._project.dead_letters
-        chosen = [
-            TopicPartition(dead_letter_topic, number)
-            for number in range(self._partitions.get(dead_letter_topic, 0))
-        ]
-        committed = self._clients.admin.list_group_offsets(self._group)
-        beginnings = self._clients.consumer.beginning_offsets(chosen)
-        ends = self._clients.consumer.end_offsets(chosen)
-        for partition in chosen:
-            marks = Marks.of(committed.get(partition), beginnings[partition])
-            start = max(marks.base, beginnings[partition])
-            if start < ends[partition]:
-                self._go_along(partition, marks, start, ends[partition])
+    def dead_letter_partitions(self) -> list[TopicPartition]:
+        topic = self._project.dead_letters
+        return [TopicPartition(topic, number) for number in range(self._partitions.get(topic, 0))]
 
-    def _go_along(self, partition: TopicPartition, marks: Marks, start: int, end: int) -> None:
+    def chunks(
+        self, partition: TopicPartition, start: int, end: int
+    ) -> Iterator[tuple[int, list[DeadLetter]]]:
+        """The dead-letter records of a partition in chunks, each with the offset after it."""
         consumer = self._clients.consumer
         consumer.assign([partition])
         consumer.seek(partition, start)
-        first_waiting: int | None = None
         position = start
         while position < end:
             records = consumer.poll(timeout=POLL_S, max_records=CHUNK_RECORDS)
@@ -260,19 +260,113 @@ class _Work:
                     advice="Try again when the broker answers: the redrive continues from there",
                 )
             position = min(end, reached)
+            yield position, [DeadLetter(record) for record in records if record.offset < end]
+
+    def find(self, dead_letter: DeadLetter) -> Record | None:
+        """The original record; None if nothing is sent back, which is counted."""
+        if reason := self._why_not(dead_letter):
+            self.result.kept[reason] += 1
+        elif not self._is_first(dead_letter):
+            self.result.repeated += 1
+        elif dead_letter.content != dead_letters.IS_ELSEWHERE:
+            return dead_letter.record
+        else:
+            found = self._look_up(dead_letter)
+            if found is not None:
+                return found
+            reason = f"they do not carry the original record, which is no longer in {dead_letter.topic}"
+            self.result.kept[reason] += 1
+        return None
+
+    def _why_not(self, dead_letter: DeadLetter) -> str:
+        if not dead_letter.topic:
+            return "their headers do not name a topic"
+        there = self._partitions.get(dead_letter.topic, 0)
+        if not there:
+            return f"their topic {dead_letter.topic} does not exist any more"
+        if dead_letter.partition is not None and dead_letter.partition >= there:
+            return f"partition {dead_letter.partition} of {dead_letter.topic} does not exist any more"
+        if dead_letter.content == dead_letters.IS_ROW:
+            return "they are rows of a transform that dropped the columns of the original record"
+        return ""
+
+    def _is_first(self, dead_letter: DeadLetter) -> bool:
+        """True for the first dead-letter record of its original and reader in this redrive. Remembers it."""
+        if dead_letter.offset is None:
+            return True
+        reader = () if self._for_all else (dead_letter.pipeline, dead_letter.epoch if self._by_epoch else "")
+        # With the timestamp: a topic that was deleted and created again has the same offsets.
+        record = (
+            *reader,
+            dead_letter.topic,
+            dead_letter.partition,
+            dead_letter.offset,
+            dead_letter.timestamp,
+        )
+        if record in self._met:
+            return False
+        self._met.add(record)
+        return True
+
+    def _look_up(self, dead_letter: DeadLetter) -> Record | None:
+        """Fetch the original record; None if it is no longer in its topic."""
+        if dead_letter.partition is None or dead_letter.offset is None:
+            return None
+        partition = TopicPartition(dead_letter.topic, dead_letter.partition)
+        consumer = self._clients.originals
+        if dead_letter.offset < consumer.beginning_offsets([partition])[partition]:
+            return None
+        if dead_letter.offset >= consumer.end_offsets([partition])[partition]:
+            return None
+        consumer.assign([partition])
+        consumer.seek(partition, dead_letter.offset)
+        found = consumer.poll(timeout=POLL_S, max_records=1)
+        if not found:
+            raise RedriveFailed(
+                f"the record at offset {dead_letter.offset} of {partition} did not arrive in {POLL_S:.0f} s",
+                advice="Try again when the broker answers: the redrive continues from there",
+            )
+        is_it = found[0].offset == dead_letter.offset and dead_letter.timestamp in (None, found[0].timestamp)
+        return found[0] if is_it else None  # a topic created again has another record there
+
+
+class _Work(Originals):
+    """One redrive: reads each partition of the dead-letter topic up to its present end."""
+
+    def __init__(self, project: Project, clients: Clients, wanted: _Wanted) -> None:
+        super().__init__(project, clients, for_all=wanted.for_all)
+        self._group = project.group_of("redrive")
+        self._wanted = wanted
+        self._tables = RedrivenTables(project, wanted.definitions)
+
+    def run(self) -> None:
+        chosen = self.dead_letter_partitions()
+        committed = self._clients.admin.list_group_offsets(self._group)
+        beginnings = self._clients.consumer.beginning_offsets(chosen)
+        ends = self._clients.consumer.end_offsets(chosen)
+        for partition in chosen:
+            marks = Marks.of(committed.get(partition), beginnings[partition])
+            start = max(marks.base, beginnings[partition])
+            if start < ends[partition]:
+                self._go_along(partition, marks, start, ends[partition])
+
+    def _go_along(self, partition: TopicPartition, marks: Marks, start: int, end: int) -> None:
+        first_waiting: int | None = None
+        for position, chunk in self.chunks(partition, start, end):
             to_send: list[tuple[DeadLetter, Record]] = []
-            for dead_letter in map(DeadLetter, (record for record in records if record.offset < end)):
+            for dead_letter in chunk:
                 if not self._wanted.includes(dead_letter):
                     self.result.others.add(f"{dead_letter.pipeline}, {dead_letter.rule}")
                     continue
-                if marks.is_done(dead_letter.name, dead_letter.record.offset):
+                is_sent = marks.is_done(dead_letter.name, dead_letter.record.offset)
+                if is_sent or self._tables.have(dead_letter):
                     continue
                 if reason := self._why_later(dead_letter):
                     self.result.waiting[reason] += 1
                     first_waiting = dead_letter.record.offset if first_waiting is None else first_waiting
                     continue
                 marks.advance(dead_letter.name, dead_letter.record.offset + 1)
-                original = self._original(dead_letter)
+                original = self.find(dead_letter)
                 if original is not None:
                     to_send.append((dead_letter, original))
             if self._wanted.is_everything:
@@ -330,73 +424,6 @@ class _Work:
             )
         return ""
 
-    def _original(self, dead_letter: DeadLetter) -> Record | None:
-        """The original record; None if nothing is sent back, which is counted."""
-        if reason := self._why_not(dead_letter):
-            self.result.kept[reason] += 1
-        elif not self._is_first(dead_letter):
-            self.result.repeated += 1
-        elif dead_letter.content != dead_letters.IS_ELSEWHERE:
-            return dead_letter.record
-        else:
-            found = self._look_up(dead_letter)
-            if found is not None:
-                return found
-            reason = f"they do not carry the original record, which is no longer in {dead_letter.topic}"
-            self.result.kept[reason] += 1
-        return None
-
-    def _why_not(self, dead_letter: DeadLetter) -> str:
-        if not dead_letter.topic:
-            return "their headers do not name a topic"
-        there = self._partitions.get(dead_letter.topic, 0)
-        if not there:
-            return f"their topic {dead_letter.topic} does not exist any more"
-        if dead_letter.partition is not None and dead_letter.partition >= there:
-            return f"partition {dead_letter.partition} of {dead_letter.topic} does not exist any more"
-        if dead_letter.content == dead_letters.IS_ROW:
-            return "they are rows of a transform that dropped the columns of the original record"
-        return ""
-
-    def _is_first(self, dead_letter: DeadLetter) -> bool:
-        """True for the first dead-letter record of its original and reader in this redrive. Remembers it."""
-        if dead_letter.offset is None:
-            return True
-        reader = () if self._wanted.for_all else (dead_letter.pipeline, dead_letter.epoch)
-        # With the timestamp: a topic that was deleted and created again has the same offsets.
-        record = (
-            *reader,
-            dead_letter.topic,
-            dead_letter.partition,
-            dead_letter.offset,
-            dead_letter.timestamp,
-        )
-        if record in self._met:
-            return False
-        self._met.add(record)
-        return True
-
-    def _look_up(self, dead_letter: DeadLetter) -> Record | None:
-        """Fetch the original record; None if it is no longer in its topic."""
-        if dead_letter.partition is None or dead_letter.offset is None:
-            return None
-        partition = TopicPartition(dead_letter.topic, dead_letter.partition)
-        consumer = self._clients.originals
-        if dead_letter.offset < consumer.beginning_offsets([partition])[partition]:
-            return None
-        if dead_letter.offset >= consumer.end_offsets([partition])[partition]:
-            return None
-        consumer.assign([partition])
-        consumer.seek(partition, dead_letter.offset)
-        found = consumer.poll(timeout=POLL_S, max_records=1)
-        if not found:
-            raise RedriveFailed(
-                f"the record at offset {dead_letter.offset} of {partition} did not arrive in {POLL_S:.0f} s",
-                advice="Try again when the broker answers: the redrive continues from there",
-            )
-        is_it = found[0].offset == dead_letter.offset and dead_letter.timestamp in (None, found[0].timestamp)
-        return found[0] if is_it else None  # a topic created again has another record there
-
     def _send_back(self, dead_letter: DeadLetter, original: Record) -> Delivery:
         """Send the original record to its partition, with its timestamp."""
         headers = [
@@ -420,7 +447,8 @@ class _Work:
         )
 
 
-def _without_group(project: Project) -> dict[str, str]:
+def consumer_settings(project: Project) -> dict[str, str]:
+    """Settings of a consumer without a group: a redrive itself commits what is redriven."""
     settings = project.client_settings("consumer")
     # If retention deletes records meanwhile, continue with the oldest one that is left.
     settings["auto.offset.reset"] = "earliest"

@@ -14,19 +14,21 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Mode, TableSink
 from klamm.pipelines.errors import PipelineError, Place
-from klamm.pipelines.positions import Position, merged, records_between
+from klamm.pipelines.positions import Position, merged
 from klamm.pipelines.tables.columns import arrow_schema, fit
 from klamm.pipelines.tables.files import REPORT, Target, write_files
-from klamm.pipelines.tables.table import Batch, Table, WrittenFile
+from klamm.pipelines.tables.table import Batch, Commit, Table, WrittenFile
 from klamm.pipelines.tables.upserting import check_keys, only_newest, upsert
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+CommitT = TypeVar("CommitT", bound=Commit)
 
 TASK_BYTES = 32 * 1024 * 1024
 """A task should write at least this much: files are then large enough, and small batches have one file."""
@@ -78,31 +80,29 @@ class TableWriter:
         if last is not None and number <= last:
             self._skip(frame, number, last)
             return
-        batch = self._batch(number)
-        rows = self.write(frame, batch)
+        rows = self.write(frame, self._batch(number), self._final)
         self._on_rows(number, rows)
 
-    def write(self, frame: DataFrame, batch: Batch) -> int:
-        """Write the rows of a batch and commit them. Returns how many there are."""
+    def write(
+        self, frame: DataFrame, batch: CommitT, finish: Callable[[CommitT], CommitT] = lambda batch: batch
+    ) -> int:
+        """Write the rows of a batch, or of a redrive, and commit them. Returns how many there are. `finish`
+        is called when the files are written and before they are committed."""
         frame = self._fitted(frame)
         keys, mode = self._writing.keys, self._writing.mode
         if mode == "upsert":
             frame = only_newest(frame, keys)
-        label = f"{batch.attempt}-{batch.number:08d}"
         target = Target(
             self._table.location,
             arrow_schema(frame.schema),
             self._partition_by(frame) if mode != "upsert" else (),
-            f"staged-{label}" if mode == "upsert" else label,
+            f"staged-{batch.label}" if mode == "upsert" else batch.label,
             self._table.options,
         )
-        records = records_between(batch.start, batch.end)
-        files, rows = self._write_files(frame, target, records)
-        if records:
-            self._record_bytes = max(1.0, sum(file.bytes for file in files) / records)
-        self._checkpoint.sync(batch.number)
-        # Spark makes the folder of a query's state with its first batch.
-        batch = replace(batch, keeps_state=self._checkpoint.keeps_state())
+        files, rows = self._write_files(frame, target, batch.records)
+        if batch.records:
+            self._record_bytes = max(1.0, sum(file.bytes for file in files) / batch.records)
+        batch = finish(batch)
         if mode == "upsert":
             upsert(self._table, files, batch, target, self._partition_by(frame), keys)
         elif mode == "complete":
@@ -110,6 +110,12 @@ class TableWriter:
         else:
             self._table.append(files, batch, target.schema, target.partition_by)
         return rows
+
+    def _final(self, batch: Batch) -> Batch:
+        """The batch as it is committed."""
+        self._checkpoint.sync(batch.number)
+        # Spark makes the folder of a query's state with its first batch.
+        return replace(batch, keeps_state=self._checkpoint.keeps_state())
 
     def _write_files(self, frame: DataFrame, target: Target, records: int) -> tuple[list[WrittenFile], int]:
         from pyspark.sql import Observation

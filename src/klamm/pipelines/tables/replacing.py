@@ -33,6 +33,9 @@ class Kept(NamedTuple):
     position: Position
 
 
+REDRIVEN = "redriven"
+"""In the metadata of a commit: how many dead-letter records it redrove."""
+
 NOTHING = -1
 """Stands for the version before the first one."""
 
@@ -45,17 +48,23 @@ def kept_versions(table: DeltaTable, owner: str) -> list[Kept]:
     """
     found: list[Kept] = []
     skip_above: int | None = None
+    was_redriven = False
     for entry in table.history():
         version = int(entry["version"])
         about = entry.get(METADATA) or {}
         if (skip_above is not None and version > skip_above) or about.get("pipeline") != owner:
             continue
+        if REDRIVEN in about:
+            # A version before it lacks rows of records that no later batch has: only all can be made anew.
+            was_redriven = True
+            continue
         if BASE in about:
             base = NOTHING if about[BASE] is None else int(about[BASE])
-            found.append(Kept(base, _position(about.get("start"))))
             skip_above = base
         else:
-            found.append(Kept(version - 1, _position(about.get("start"))))
+            base = version - 1
+        if base == NOTHING or not was_redriven:
+            found.append(Kept(base, _position(about.get("start"))))
     return found
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.locations import local_path
-from klamm.pipelines.positions import Position
+from klamm.pipelines.positions import Position, records_between
 from klamm.pipelines.syncing import sync
 from klamm.pipelines.tables.columns import delta_schema
 from klamm.pipelines.tables.files import FILE_PREFIX, Store
@@ -82,8 +83,40 @@ class WrittenFile(NamedTuple):
         return AddAction(self.path, self.bytes, values, self.written_ms, True, self.statistics)
 
 
+class Commit(ABC):
+    """Rows that a pipeline adds to its table in one commit, exactly once."""
+
+    owner: str
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What the names of its files begin with."""
+
+    @property
+    @abstractmethod
+    def records(self) -> int:
+        """From how many records the rows are made."""
+
+    @abstractmethod
+    def transactions(self) -> list[Transaction]:
+        """What the log keeps for good. Of two commits with the same transactions the second one fails."""
+
+    @abstractmethod
+    def metadata(self, rows: int) -> dict[str, Any]:
+        """What the log says for people, under `klamm`."""
+
+    @abstractmethod
+    def is_in(self, table: Table) -> bool:
+        """True if the table has it already."""
+
+    def properties(self, rows: int) -> CommitProperties:
+        """What the commit says, with its count of rows."""
+        return CommitProperties(custom_metadata=self.metadata(rows), app_transactions=self.transactions())
+
+
 @dataclass(frozen=True)
-class Batch:
+class Batch(Commit):
     """One batch of a pipeline: which one, and the offsets from which it was made."""
 
     owner: str
@@ -119,9 +152,20 @@ class Batch:
             }
         }
 
-    def properties(self, rows: int) -> CommitProperties:
-        """What the commit of this batch says, with its count of rows."""
-        return CommitProperties(custom_metadata=self.metadata(rows), app_transactions=self.transactions())
+    @property
+    def label(self) -> str:
+        return f"{self.attempt}-{self.number:08d}"
+
+    @property
+    def records(self) -> int:
+        return records_between(self.start, self.end)
+
+    def is_in(self, table: Table) -> bool:
+        last = table.last_batch(self.owner, self.attempt)
+        return last is not None and last >= self.number
+
+    def __str__(self) -> str:
+        return f"batch {self.number}"
 
 
 class Reached(NamedTuple):
@@ -184,6 +228,11 @@ class Table:
         table = self.newest()
         return None if table is None else table.transaction_version(f"klamm/{owner}/batch/{attempt}")
 
+    def transaction(self, name: str) -> int | None:
+        """The last value of one of the log's transactions."""
+        table = self.newest()
+        return None if table is None else table.transaction_version(name)
+
     def offsets(self, owner: str, partitions: Mapping[str, Sequence[str]]) -> Position:
         """The offsets of the next records to read, for those of the partitions that a batch has read."""
         table = self.newest()
@@ -200,13 +249,13 @@ class Table:
     # ---- changes
 
     def append(
-        self, files: Sequence[WrittenFile], batch: Batch, schema: pa.Schema, partition_by: Sequence[str]
+        self, files: Sequence[WrittenFile], batch: Commit, schema: pa.Schema, partition_by: Sequence[str]
     ) -> None:
         """Add the files of a batch. Creates the table if there is none."""
         self._commit(files, batch, schema, partition_by, "append")
 
     def replace_all(
-        self, files: Sequence[WrittenFile], batch: Batch, schema: pa.Schema, partition_by: Sequence[str]
+        self, files: Sequence[WrittenFile], batch: Commit, schema: pa.Schema, partition_by: Sequence[str]
     ) -> None:
         """Make the files of a batch the whole table."""
         self._commit(files, batch, schema, partition_by, "overwrite")
@@ -214,7 +263,7 @@ class Table:
     def _commit(
         self,
         files: Sequence[WrittenFile],
-        batch: Batch,
+        batch: Commit,
         schema: pa.Schema,
         partition_by: Sequence[str],
         mode: str,
@@ -284,13 +333,12 @@ class Table:
                 logger.info("the table %s was changed meanwhile, trying again: %s", self.location, error)
         raise AssertionError
 
-    def refuse_if_there(self, batch: Batch) -> None:
-        """Raise if another process has committed a batch."""
-        last = self.last_batch(batch.owner, batch.attempt)
-        if last is not None and last >= batch.number:
+    def refuse_if_there(self, commit: Commit) -> None:
+        """Raise if another process has committed it."""
+        if commit.is_in(self):
             raise BatchCommittedElsewhere(
-                f"another run of {batch.owner} has committed batch {batch.number} to {self.location}: two "
-                "runs of the project are active",
+                f"another run of {commit.owner} has committed {commit} to {self.location}: two runs of the "
+                "project are active",
                 advice="Stop one of them; this one has written nothing",
             )
 

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable
 from klamm.pipelines.errors import PipelineError, Place
 from klamm.pipelines.tables.columns import delta_schema
 from klamm.pipelines.tables.files import Store, Target
-from klamm.pipelines.tables.table import Batch, Table, WrittenFile
+from klamm.pipelines.tables.table import Commit, Table, WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,7 +56,7 @@ def check_keys(nulls: Mapping[str, int], place: Place) -> None:
 def upsert(
     table: Table,
     files: Sequence[WrittenFile],
-    batch: Batch,
+    batch: Commit,
     staged: Target,
     partition_by: Sequence[str],
     keys: Sequence[str],
@@ -97,11 +97,10 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _refuse_equal_keys(rows: Any, keys: Sequence[str], batch: Batch) -> None:
+def _refuse_equal_keys(rows: Any, keys: Sequence[str], batch: Commit) -> None:
     found = rows.to_table(columns=list(keys))
     if found.group_by(list(keys)).aggregate([]).num_rows != found.num_rows:
         raise KeysRefused(
-            f"two rows of batch {batch.number} have the same {', '.join(keys)}, and nothing says which is "
-            "newer",
+            f"two rows of {batch} have the same {', '.join(keys)}, and nothing says which is newer",
             advice=f"Keep the columns {' and '.join(ORDER)}, or make one row of each key",
         )

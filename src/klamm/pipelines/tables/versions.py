@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from klamm.pipelines.errors import PipelineError
-from klamm.pipelines.tables.replacing import BASE
+from klamm.pipelines.tables.replacing import BASE, REDRIVEN
 from klamm.pipelines.tables.table import METADATA, Table
 
 
@@ -160,6 +160,8 @@ def _words(operation: str, about: Mapping[str, Any]) -> str:
         return f"replay, attempt {about['attempt']}"
     if "batch" in about:
         return f"batch {about['batch']} of attempt {about['attempt']}"
+    if REDRIVEN in about:
+        return f"{about[REDRIVEN]} dead-letter records redriven"
     if "restored" in about:
         return f"version {about['restored']} restored"
     if "added columns" in about:

@@ -1,0 +1,280 @@
+"""Redrives the dead-letter records of a pipeline into its table, each once: nothing is sent to a topic.
+
+The original records go through the pipeline's present functions as one batch, and the rows are committed to
+the table together with the offsets of the dead-letter records (`redriven_tables.py`). A redrive that is
+killed has committed all of that or nothing. Records that break an expectation again get new dead-letter
+records before the commit, and the next redrive finds those; of several dead-letter records of one original
+it takes one.
+
+Records that the pipeline has read again since, in a replay or because a batch ran again, are left out: their
+rows are in the table, or they have newer dead-letter records. Pipelines with state, and sinks other than
+append tables, need their records from a topic: see `redrive.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from klamm.client.errors import BrokerError, ClientError
+from klamm.client.plain.admin import Admin
+from klamm.client.plain.consumer import Consumer
+from klamm.client.plain.producer import Producer
+from klamm.client.results import Record
+from klamm.pipelines import dead_letters, frames
+from klamm.pipelines.callbacks import ensure_callbacks
+from klamm.pipelines.checkpoints import Checkpoint
+from klamm.pipelines.definitions import Definitions, Pipeline, Source, TableSink
+from klamm.pipelines.discovery import load_definitions
+from klamm.pipelines.graph import sources_of
+from klamm.pipelines.positions import EARLIEST_OFFSET
+from klamm.pipelines.project import Project
+from klamm.pipelines.redrive import (
+    REDRIVEN,
+    Clients,
+    DeadLetter,
+    Marks,
+    Originals,
+    RedriveFailed,
+    Redriven,
+    consumer_settings,
+)
+from klamm.pipelines.redriven_tables import ALL_RULES, RedriveCommit, redriven_below
+from klamm.pipelines.runner import make_session
+from klamm.pipelines.sinks.table import TableWriter, Writing
+from klamm.pipelines.sinks.writing import open_table
+from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.tables.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_RECORDS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+"""The columns of the data source."""
+
+
+class _Found(NamedTuple):
+    dead_letter: DeadLetter
+    original: Record
+
+
+def why_not(project: Project, pipeline: Pipeline) -> str:
+    """Why the dead-letter records of a pipeline cannot be redriven into its table; empty if they can."""
+    if not isinstance(pipeline.to, TableSink):
+        return "it does not write to a table"
+    if pipeline.mode != "append":
+        return f"rows of its table change (mode={pipeline.mode!r})"
+    reached = open_table(project, pipeline.to).reached(project.group_of(pipeline.name))
+    if reached is None:
+        return "its table has no batch yet"
+    return "it keeps state (windows, joins, deduplication)" if reached.keeps_state else ""
+
+
+def redrive_to_table(
+    project: Project,
+    pipeline: str,
+    *,
+    rule: str | None = None,
+    dry_run: bool = False,
+    spark: SparkSession | None = None,
+) -> Redriven:
+    """Redrive the dead-letter records of a pipeline that exist now, of all rules or one. With `dry_run` they
+    are only counted. The project may be running meanwhile."""
+    definitions = load_definitions(project)
+    node = definitions.pipelines[pipeline]
+    if reason := why_not(project, node):
+        raise RedriveFailed(
+            f"dead-letter records of {pipeline} cannot be redriven into a table: {reason}",
+            advice="Send them back to their topics with --to-topic",
+        )
+    attempt = State(project).attempt(pipeline)
+    if attempt is None:
+        raise RedriveFailed(f"{pipeline} does not know its attempt", advice="Run it first")
+    try:
+        with ExitStack() as stack:
+            if not dry_run:
+                purpose = "redriving dead-letter records"
+                stack.enter_context(State(project).lock(purpose, "redrive.lock"))
+            clients = Clients(
+                stack.enter_context(Consumer(project.bootstrap, config=consumer_settings(project))),
+                stack.enter_context(Consumer(project.bootstrap, config=consumer_settings(project))),
+                stack.enter_context(Producer(project.bootstrap, config=project.client_settings("producer"))),
+                stack.enter_context(Admin(project.bootstrap, config=project.client_settings("admin"))),
+            )
+            work = _TableWork(project, clients, definitions, node, attempt, rule)
+            commit, found = work.read()
+            if found and not dry_run:
+                session = spark if spark is not None else make_session(project)
+                if spark is None:
+                    stack.callback(session.stop)
+                work.write(commit, found, session)
+            return work.result
+    except ClientError as error:
+        raise RedriveFailed(
+            f"the dead-letter records in {project.dead_letters} were not redriven: {error}",
+            advice="" if isinstance(error, BrokerError) else "Is the broker running?",
+        ) from error
+
+
+class _TableWork(Originals):
+    """One redrive of one pipeline."""
+
+    def __init__(
+        self,
+        project: Project,
+        clients: Clients,
+        definitions: Definitions,
+        pipeline: Pipeline,
+        attempt: Attempt,
+        rule: str | None,
+    ) -> None:
+        super().__init__(project, clients, by_epoch=False)
+        assert isinstance(pipeline.to, TableSink)
+        self._definitions = definitions
+        self._pipeline = pipeline
+        self._sink: TableSink = pipeline.to
+        self._attempt = attempt
+        self._rule = rule
+        self._owner = project.group_of(pipeline.name)
+        self._table: Table = open_table(project, self._sink)
+        self._sources = sources_of(pipeline.name, definitions.nodes)
+        self._known: dict[tuple[str, int], int] = {}
+
+    def read(self) -> tuple[RedriveCommit, list[_Found]]:
+        """The dead-letter records to redrive, and what to commit with their rows."""
+        chosen = self.dead_letter_partitions()
+        beginnings = self._clients.consumer.beginning_offsets(chosen)
+        ends = self._clients.consumer.end_offsets(chosen)
+        # What was sent back to topics counts as redriven, too.
+        sent = self._clients.admin.list_group_offsets(self._project.group_of("redrive"))
+        found: list[_Found] = []
+        for partition in chosen:
+            marks = Marks.of(sent.get(partition), beginnings[partition])
+            start = max(beginnings[partition], self._below(ALL_RULES, partition.partition))
+            if start >= ends[partition]:
+                continue
+            for _, chunk in self.chunks(partition, start, ends[partition]):
+                for dead_letter in chunk:
+                    if self._is_wanted(dead_letter) and not marks.is_done(
+                        dead_letter.name, dead_letter.record.offset
+                    ):
+                        original = self.find(dead_letter)
+                        if original is not None:
+                            found.append(_Found(dead_letter, original))
+        commit = RedriveCommit(
+            self._owner,
+            self._project.dead_letters,
+            ALL_RULES if self._rule is None else self._rule,
+            {partition.partition: ends[partition] for partition in chosen},
+            len(found),
+        )
+        self.result.sent[f"table {self._sink.table}"] = len(found)
+        names = {source.name for source in self._sources}
+        self.result.of_rows = sum(each.dead_letter.source not in names for each in found)
+        return commit, found
+
+    def write(self, commit: RedriveCommit, found: Sequence[_Found], spark: SparkSession) -> None:
+        """Make rows of the records and commit them. Those that are still bad get new dead-letter records."""
+        ensure_callbacks(spark)
+        frame = frames.build(
+            self._pipeline,
+            self._definitions,
+            self._project,
+            spark,
+            streaming=False,
+            attempt=self._attempt,
+            records={source.name: self._records(source, found, spark) for source in self._sources},
+        )
+        writing = Writing(
+            self._owner,
+            self._attempt.number,
+            self._attempt.epoch,
+            {},
+            self._pipeline.mode,
+            self._pipeline.keys,
+            self._pipeline.place,
+        )
+        checkpoint = Checkpoint(spark, State(self._project).checkpoint(self._pipeline.name, self._attempt))
+        writer = TableWriter(self._sink, self._table, writing, checkpoint, lambda batch, rows: None)
+        self.result.rows = writer.write(frame, commit)
+
+    def _is_wanted(self, dead_letter: DeadLetter) -> bool:
+        if dead_letter.pipeline != self._pipeline.name or self._rule not in (None, dead_letter.rule):
+            self.result.others.add(f"{dead_letter.pipeline}, {dead_letter.rule}")
+            return False
+        record = dead_letter.record
+        if record.offset < self._below(dead_letter.rule, record.partition):
+            return False
+        if self._is_read_anew(dead_letter):
+            self.result.repeated += 1
+            return False
+        return True
+
+    def _below(self, rule: str, partition: int) -> int:
+        """The offset below which the dead-letter records of a rule are redriven."""
+        if (rule, partition) not in self._known:
+            topic = self._project.dead_letters
+            self._known[rule, partition] = redriven_below(self._table, self._owner, rule, topic, partition)
+        return self._known[rule, partition]
+
+    def _is_read_anew(self, dead_letter: DeadLetter) -> bool:
+        """True if a later epoch than the one that wrote the dead-letter record reads the original record. A
+        dead-letter record with another pipeline id is older than all epochs of this one."""
+        if dead_letter.offset is None or not dead_letter.epoch:
+            return False
+        pipeline_id, _, number = dead_letter.epoch.rpartition(".")
+        is_ours = pipeline_id == self._attempt.pipeline_id and number.isdigit()
+        written_in = int(number) if is_ours else 0
+        return any(
+            epoch.number > written_in
+            and source.name in epoch.start
+            and epoch.start[source.name]
+            .get(dead_letter.topic, {})
+            .get(str(dead_letter.partition), EARLIEST_OFFSET)
+            <= dead_letter.offset
+            for epoch in self._attempt.epochs
+            for source in self._readers(dead_letter)
+        )
+
+    def _readers(self, dead_letter: DeadLetter) -> list[Source]:
+        """The sources that read the original record, or the one whose expectation it broke."""
+        readers = [source for source in self._sources if dead_letter.topic in source.topics]
+        return [source for source in readers if source.name == dead_letter.source] or readers
+
+    def _records(self, source: Source, found: Sequence[_Found], spark: SparkSession) -> DataFrame:
+        """The original records that a source reads, as the data source would read them."""
+        rows = [_row(each) for each in found if source in self._readers(each.dead_letter)]
+        return spark.createDataFrame(pa.Table.from_pylist(rows, _RECORDS))
+
+
+def _row(found: _Found) -> dict[str, object]:
+    dead_letter, original = found
+    headers = [
+        {"key": name, "value": value}
+        for name, value in original.headers
+        if name != REDRIVEN and not dead_letters.is_ours(name)
+    ]
+    return {
+        "key": original.key,
+        "value": original.value,
+        "topic": dead_letter.topic,
+        "partition": dead_letter.partition,
+        "offset": dead_letter.offset,
+        "timestamp": None if dead_letter.timestamp is None else dead_letter.timestamp * 1000,
+        "timestampType": 0,
+        "headers": headers or None,
+    }
