@@ -9,8 +9,9 @@ import pytest
 from tests.clients.conftest import Clients, NewTopic
 from tests.clients.contract import PATIENCE_SECONDS, AdminClient, Record
 from tests.clients.kcat import KcatClient, find_kcat, run_kcat
+from tests.moments import MIDNIGHT_MS
 
-START_MS = 1_700_000_000_000
+START_MS = MIDNIGHT_MS
 
 
 @pytest.fixture

@@ -23,10 +23,11 @@ from tests.clients.contract import (
     values,
 )
 from tests.clients.selection import for_clients
+from tests.moments import MIDNIGHT_MS
 
 MESSAGE_TOO_LARGE = 10
 INVALID_RECORD = 87
-START_MS = 1_700_000_000_000
+START_MS = MIDNIGHT_MS
 
 
 def sample_records() -> list[Record]:

@@ -6,6 +6,7 @@ import pytest
 from tests.clients.conftest import NewTopic, unique
 from tests.clients.contract import AdminClient, ClientError, Record, values
 from tests.clients.selection import for_clients
+from tests.moments import MIDNIGHT_MS
 from tests.waiting import wait_until
 
 OFFSET_OUT_OF_RANGE = 1
@@ -15,7 +16,7 @@ TOPIC_ALREADY_EXISTS = 36
 INVALID_PARTITIONS = 37
 INVALID_REPLICATION_FACTOR = 38
 INVALID_CONFIG = 40
-START_MS = 1_700_000_000_000
+START_MS = MIDNIGHT_MS
 
 
 @for_clients(admin=True)

@@ -22,10 +22,11 @@ from tests.client.faults.proxy import PASS, Answer, FaultProxy, Verdict, pass_al
 from tests.client.faults.stands import InProcessStand
 from tests.client.reading import PATIENCE_S, collect, values
 from tests.client.topics import make_topic
+from tests.moments import MIDNIGHT_MS
 
 RECORDS = 20
 TRIES = 15
-MOMENT_MS = 1_700_000_000_000
+MOMENT_MS = MIDNIGHT_MS
 LENGTH_AT, MAGIC_AT, CRC_AT, COUNT_AT = 8, 16, 17, 57
 SENT = [b"marked-%d" % number for number in range(RECORDS)]
 

@@ -13,8 +13,9 @@ from klamm.client.results import TopicPartition
 from tests.client.behaviour.conftest import NewTopic
 from tests.client.faces import Face
 from tests.client.reading import collect, fill, read_topic, values
+from tests.moments import MIDNIGHT_MS
 
-MOMENT_MS = 1_700_000_000_000
+MOMENT_MS = MIDNIGHT_MS
 
 
 def collect_arrow(consumer: Any, count: int) -> Any:

@@ -17,6 +17,8 @@ from tests.client.reading import QUIET_S, collect, fill, values
 from tests.client.topics import unique
 
 FIRST_MS = 1_700_000_000_000
+WITHOUT_RETENTION: dict[str, str | int] = {"retention.ms": -1}
+"""Of topics with records of years ago, which brokers would delete."""
 
 
 def fill_with_times(face: Face, bootstrap: str, topic: str, count: int) -> None:
@@ -222,7 +224,7 @@ def test_what_was_fetched_before_a_pause_waits(face: Face, bootstrap: str, new_t
 
 
 def test_offsets_by_time(face: Face, bootstrap: str, new_topic: NewTopic) -> None:
-    topic = new_topic()
+    topic = new_topic(1, WITHOUT_RETENTION)
     fill_with_times(face, bootstrap, topic, 10)
     partition = TopicPartition(topic, 0)
     with face.consumer(bootstrap) as consumer:
@@ -280,7 +282,7 @@ ONE_HOUR = timedelta(hours=1)
     ids=str,
 )
 def test_start(face: Face, bootstrap: str, new_topic: NewTopic, start: object, first: int | None) -> None:
-    topic = new_topic()
+    topic = new_topic(1, WITHOUT_RETENTION)
     fill_with_times(face, bootstrap, topic, 10)
     with face.consumer(bootstrap, start=start) as consumer, face.producer(bootstrap) as producer:
         consumer.assign([(topic, 0)])

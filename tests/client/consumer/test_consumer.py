@@ -28,9 +28,10 @@ from tests.abuse.calls import batch_of, create_topic, produce, read_all
 from tests.client.faces import Face
 from tests.client.reading import PATIENCE_S, collect, poll_until, values
 from tests.client.topics import make_topic, unique
+from tests.moments import MIDNIGHT_MS
 from tests.waiting import wait_until
 
-MOMENT_MS = 1_700_000_000_000
+MOMENT_MS = MIDNIGHT_MS
 
 
 def fill(
