@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+import klamm
 from klamm.pipelines import redrive, replay
 from klamm.pipelines.redrive_to_table import redrive_to_table, why_not
 from klamm.pipelines.runner import run
-from klamm.pipelines.tables.table import Table
+from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.tables.table import Batch, Table
 from klamm.pipelines.tables.versions import history
 from tests.pipelines.running import Shop
+from tests.pipelines.tables.writing import SCHEMA
 
 TABLE = """
 @source(topic="{topic}", schema="n BIGINT, amount DOUBLE")
@@ -104,6 +108,47 @@ def test_dead_letters_reach_the_table_once_whatever_breaks(
     found = redrive_to_table(shop.project, "table", spark=spark)
     assert (found.total, found.rows) == (1, 0) and found.repeated >= 1
     assert numbers(shop) == [2, 4, 6, 8, 11, 12]
+
+
+def test_dead_letters_that_do_not_count_are_left(klamm_bootstrap: str, tmp_path: Path) -> None:
+    """Those of a batch that is not in the table, which may run again, and of a replay that was given up."""
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
+    state = State(shop.project)
+    attempt = Attempt.first({"orders": {shop.topic: {"0": 0, "1": 0}}})
+    attempt = attempt.again({"orders": {shop.topic: {"0": 50, "1": 50}}})
+    given_up = attempt.next({"orders": {shop.topic: {"0": 0, "1": 0}}})
+    state.keep_attempt("table", replace(attempt, used_epochs=given_up.epochs[-1].number))
+    table = Table(str(shop.table("orders")))
+    table.append([], Batch(f"{shop.name}.table", 1, 0, end={shop.topic: {"0": 100, "1": 100}}), SCHEMA, ())
+
+    def dead_letter(offset: int, epoch: str) -> None:
+        headers = {
+            "klamm.pipeline": "table",
+            "klamm.rule": "n is even",
+            "klamm.source": "orders",
+            "klamm.topic": shop.topic,
+            "klamm.partition": "0",
+            "klamm.offset": str(offset),
+            "klamm.generation": epoch,
+            "klamm.content": "record",
+        }
+        with klamm.Producer(klamm_bootstrap) as producer:
+            encoded = {name: value.encode() for name, value in headers.items()}
+            producer.send(shop.project.dead_letters, b"{}", headers=encoded, partition=0).result()
+
+    dead_letter(10, f"{attempt.pipeline_id}.1")
+    dead_letter(11, given_up.epoch)
+    dead_letter(60, f"{attempt.pipeline_id}.1")  # a later epoch reads it from 50 on
+    found = redrive_to_table(shop.project, "table", dry_run=True)
+    assert (found.total, found.repeated) == (1, 2)
+    dead_letter(100, attempt.epoch)
+    dead_letter(12, f"{attempt.pipeline_id}.1")
+    assert redrive_to_table(shop.project, "table", dry_run=True).total == 1, "it stops at the open batch"
+    table.append([], Batch(f"{shop.name}.table", 1, 1, end={shop.topic: {"0": 101, "1": 100}}), SCHEMA, ())
+    assert redrive_to_table(shop.project, "table", dry_run=True).total == 3
+    state.keep_attempt("table", replace(attempt, number=0))
+    with pytest.raises(redrive.RedriveFailed, match="does not know the last attempt"):
+        redrive_to_table(shop.project, "table", dry_run=True)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,9 @@ def test_files_that_vacuum_has_removed_cannot_stay(shop: Shop) -> None:
     table = Table(str(shop.table("orders")))
     keep_up(table, UpkeepPolicy(least_files=2), 0)
     keep_up(table, UpkeepPolicy(least_files=2, keep_hours=0, vacuum_every_s=0), 10**11)
-    with pytest.raises(replay.ReplayRefused, match=r"1 files of version 0 .* were removed by vacuum"):
+    with pytest.raises(
+        replay.ReplayRefused, match="version 0 of the table, whose rows would stay, has lost 1 files"
+    ):
         replay.plan(shop.project, "table", 7)
     assert replay.plan(shop.project, "table", "earliest").base is None
 

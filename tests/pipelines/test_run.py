@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import klamm
 from klamm.pipelines import replay
-from klamm.pipelines.errors import DefinitionError, ProjectError
+from klamm.pipelines.errors import DefinitionError, PipelineError, ProjectError
 from klamm.pipelines.preview import preview
 from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.runner import check_places, run
@@ -258,6 +258,27 @@ def test_a_point_in_time_is_replayed(spark: SparkSession, klamm_bootstrap: str, 
     assert run(shop.project, once=True, spark=spark)[0].generation == 3
     shop.assert_each_once("orders")
     assert all(row["twice"] == row["n"] * 2 for row in shop.delta("orders").to_pyarrow_table().to_pylist())
+
+
+@pytest.mark.long
+def test_a_replay_makes_only_rows_that_its_table_can_have(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
+    shop.send(120)
+    run(shop.project, once=True, spark=spark)
+    offset = {shop.topic: {"0": 30, "1": 30}}
+    shop.write(TABLE.replace('to_table("orders")', 'to_table("orders", partition_by="_partition")'))
+    with pytest.raises(PipelineError, match="is partitioned by nothing, not by _partition"):
+        replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"), spark=spark)
+    shop.write(TABLE.replace("n BIGINT", "n STRING"))
+    with pytest.raises(PipelineError, match="the column n is STRING now, and BIGINT in the table"):
+        replay.carry_out(shop.project, replay.plan(shop.project, "table", offset), spark=spark)
+    shop.assert_each_once("orders")
+    shop.write(TABLE.replace("    return orders\n", '    return orders.withColumnRenamed("n", "N")\n', 1))
+    planned = replay.plan(shop.project, "table", offset)
+    assert planned.base == 0 and replay.carry_out(shop.project, planned, spark=spark) == 70
+    shop.assert_each_once("orders")
 
 
 def test_a_dead_broker_is_waited_for_once(spark: SparkSession, tmp_path: Path) -> None:

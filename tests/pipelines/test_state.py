@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,16 @@ def test_the_attempt_of_a_replay_is_kept_beside_the_present_one(tmp_path: Path) 
     assert state.attempt("orders_table") == first
     state.keep_next_attempt("orders_table", None)
     assert state.next_attempt("orders_table") is None
+
+
+def test_an_epoch_that_was_given_up_is_not_used_again() -> None:
+    first = Attempt.first({"orders": {}}).again({"orders": {"orders": {"0": 5}}})
+    failed = first.next({"orders": {"orders": {"0": 2}}})
+    assert failed.epoch.endswith(".3")
+    kept = replace(first, used_epochs=failed.epochs[-1].number)
+    assert kept.is_given_up(failed.epoch) and not kept.is_given_up(first.epoch)
+    assert not kept.is_given_up("other.3") and not kept.is_given_up("")
+    assert kept.next({}).epoch.endswith(".4")
 
 
 def test_an_attempt_of_version_0_1_is_read(tmp_path: Path) -> None:

@@ -93,6 +93,12 @@ def restore(
         table = _table(project, name)
         wanted = versions.resolve_version(table, version)
         typer.echo(f"{table.location} gets the rows of version {wanted}", err=True)
+        if undone := versions.written_since(table, wanted):
+            typer.echo(
+                f"undone: {', '.join(undone)}. Records that only these have read are in no row until you "
+                "replay them",
+                err=True,
+            )
         if confirmed(yes, "Restore it?"):
             versions.restore(table, wanted)
 

@@ -39,11 +39,11 @@ def current_attempt(
     if isinstance(pipeline.to, TableSink):
         table = open_table(project, pipeline.to)
         reached = table.reached(project.group_of(pipeline.name))
-        found = _finish_replay(state, pipeline, found, reached)
+        found = finish_replay(state, pipeline, found, reached)
         if reached is None:
             _refuse_a_foreign_table(project, state, pipeline, table, found, spark)
         elif found is None or _is_behind(state, pipeline, found, reached, spark):
-            known = _known_to_the_table(project, state, pipeline, table, reached, spark)
+            known = _known_to_the_table(project, state, definitions, pipeline, table, reached, spark)
             found = known or _go_on_from_the_table(project, definitions, pipeline, table, reached, found)
             state.keep_attempt(pipeline.name, found)
     elif found is None or (found.pipeline_id and found.table != place):
@@ -72,7 +72,7 @@ def table_place(project: Project, pipeline: Pipeline) -> str | None:
 # ---- tables
 
 
-def _finish_replay(
+def finish_replay(
     state: State, pipeline: Pipeline, found: Attempt | None, reached: Reached | None
 ) -> Attempt | None:
     """The present attempt. If a replay was killed after its rows were swapped in, its attempt is the present
@@ -96,7 +96,7 @@ def _refuse_a_foreign_table(
     spark: SparkSession,
 ) -> None:
     """Raise if the table has no batch of this pipeline, although it should have one or has others."""
-    if table.is_there():
+    if table.is_there() and not table.is_created_by(project.group_of(pipeline.name)):
         raise CannotGoOn(
             f"the table {table.location} has no batch of {pipeline.name}: another pipeline or program wrote "
             "it",
@@ -139,6 +139,7 @@ def _is_behind(
 def _known_to_the_table(
     project: Project,
     state: State,
+    definitions: Definitions,
     pipeline: Pipeline,
     table: Table,
     reached: Reached,
@@ -146,16 +147,32 @@ def _known_to_the_table(
 ) -> Attempt | None:
     """The attempt of the table's last batch, if its checkpoint is still there: the project was moved to
     another folder or machine, and its checkpoints are elsewhere."""
-    pipeline_id, _, number = table.last_epoch(project.group_of(pipeline.name), reached).partition(".")
-    if not number.isdigit():
+    pipeline_id, epochs = _epochs_in_the_table(project, definitions, pipeline, table)
+    if not epochs:
         return None
-    found = Attempt(
-        reached.attempt,
-        table=table_place(project, pipeline),
-        pipeline_id=pipeline_id,
-        epochs=(Epoch(int(number), {}),),
-    )
+    place = table_place(project, pipeline)
+    found = Attempt(reached.attempt, table=place, pipeline_id=pipeline_id, epochs=epochs)
     return None if _is_behind(state, pipeline, found, reached, spark) else found
+
+
+def _epochs_in_the_table(
+    project: Project, definitions: Definitions, pipeline: Pipeline, table: Table
+) -> tuple[str, tuple[Epoch, ...]]:
+    """The id of the pipeline and its epochs, as the log of its table knows them. They decide which
+    dead-letter records are of records that a later epoch has read again."""
+    names = table.epochs(project.group_of(pipeline.name))
+    pipeline_id = names[-1][0].rpartition(".")[0] if names else ""
+    sources = sources_of(pipeline.name, definitions.nodes)
+    epochs = []
+    for name, position in names:
+        its_id, _, number = name.rpartition(".")
+        if its_id == pipeline_id and number.isdigit():
+            start = {
+                source.name: {topic: position[topic] for topic in source.topics if topic in position}
+                for source in sources
+            }
+            epochs.append(Epoch(int(number), start))
+    return pipeline_id, tuple(epochs)
 
 
 def _go_on_from_the_table(
@@ -193,13 +210,9 @@ def _go_on_from_the_table(
             for topic, numbers in there.items()
         }
     number = max(reached.attempt, found.number if found is not None else 0) + 1
-    return Attempt(
-        number,
-        start,
-        table_place(project, pipeline),
-        pipeline_id=secrets.token_hex(4),
-        epochs=(Epoch(1, start),),
-    )
+    pipeline_id, epochs = _epochs_in_the_table(project, definitions, pipeline, table)
+    place = table_place(project, pipeline)
+    return Attempt(number, start, place, pipeline_id or secrets.token_hex(4), epochs).again(start)
 
 
 # ---- folders

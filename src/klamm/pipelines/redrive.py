@@ -338,6 +338,8 @@ class _Work(Originals):
         self._group = project.group_of("redrive")
         self._wanted = wanted
         self._tables = RedrivenTables(project, wanted.definitions)
+        state = State(project)
+        self._attempts = {name: state.attempt(name) for name in wanted.definitions.pipelines}
 
     def run(self) -> None:
         chosen = self.dead_letter_partitions()
@@ -359,7 +361,7 @@ class _Work(Originals):
                     self.result.others.add(f"{dead_letter.pipeline}, {dead_letter.rule}")
                     continue
                 is_sent = marks.is_done(dead_letter.name, dead_letter.record.offset)
-                if is_sent or self._tables.have(dead_letter):
+                if is_sent or self._tables.have(dead_letter) or self._is_given_up(dead_letter):
                     continue
                 if reason := self._why_later(dead_letter):
                     self.result.waiting[reason] += 1
@@ -372,6 +374,11 @@ class _Work(Originals):
             if self._wanted.is_everything:
                 marks.base = position if first_waiting is None else first_waiting
             self._finish(partition, marks, to_send)
+
+    def _is_given_up(self, dead_letter: DeadLetter) -> bool:
+        """True if a replay wrote the dead-letter record that was not finished."""
+        attempt = self._attempts.get(dead_letter.pipeline)
+        return attempt is not None and attempt.is_given_up(dead_letter.epoch)
 
     def _finish(
         self, partition: TopicPartition, marks: Marks, to_send: list[tuple[DeadLetter, Record]]

@@ -25,6 +25,7 @@ from klamm.client.plain.consumer import Consumer
 from klamm.client.plain.producer import Producer
 from klamm.client.results import Record
 from klamm.pipelines import dead_letters, frames
+from klamm.pipelines.attempts import finish_replay
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Definitions, Pipeline, Source, TableSink
@@ -101,14 +102,12 @@ def redrive_to_table(
             f"dead-letter records of {pipeline} cannot be redriven into a table: {reason}",
             advice="Send them back to their topics with --to-topic",
         )
-    attempt = State(project).attempt(pipeline)
-    if attempt is None:
-        raise RedriveFailed(f"{pipeline} does not know its attempt", advice="Run it first")
+    state = State(project)
     try:
         with ExitStack() as stack:
-            if not dry_run:
-                purpose = "redriving dead-letter records"
-                stack.enter_context(State(project).lock(purpose, "redrive.lock"))
+            if not dry_run:  # a replay has the lock, too
+                stack.enter_context(state.lock("redriving dead-letter records", "redrive.lock"))
+            attempt = _present(project, state, node)
             clients = Clients(
                 stack.enter_context(Consumer(project.bootstrap, config=consumer_settings(project))),
                 stack.enter_context(Consumer(project.bootstrap, config=consumer_settings(project))),
@@ -128,6 +127,20 @@ def redrive_to_table(
             f"the dead-letter records in {project.dead_letters} were not redriven: {error}",
             advice="" if isinstance(error, BrokerError) else "Is the broker running?",
         ) from error
+
+
+def _present(project: Project, state: State, pipeline: Pipeline) -> Attempt:
+    """The pipeline's attempt. Its epochs decide which dead-letter records count, so it must be that of the
+    table."""
+    assert isinstance(pipeline.to, TableSink)
+    reached = open_table(project, pipeline.to).reached(project.group_of(pipeline.name))
+    found = finish_replay(state, pipeline, state.attempt(pipeline.name), reached)
+    if found is None or reached is None or found.number < reached.attempt:
+        raise RedriveFailed(
+            f"the project's state does not know the last attempt of {pipeline.name}",
+            advice="Run the pipeline first: it finds its state again",
+        )
+    return found
 
 
 class _TableWork(Originals):
@@ -153,6 +166,9 @@ class _TableWork(Originals):
         self._table: Table = open_table(project, self._sink)
         self._sources = sources_of(pipeline.name, definitions.nodes)
         self._known: dict[tuple[str, int], int] = {}
+        topics = {topic for source in self._sources for topic in source.topics}
+        partitions = {topic: [str(n) for n in range(self._partitions.get(topic, 0))] for topic in topics}
+        self._committed = self._table.offsets(self._owner, partitions)
 
     def read(self) -> tuple[RedriveCommit, list[_Found]]:
         """The dead-letter records to redrive, and what to commit with their rows."""
@@ -162,6 +178,7 @@ class _TableWork(Originals):
         # What was sent back to topics counts as redriven, too.
         sent = self._clients.admin.list_group_offsets(self._project.group_of("redrive"))
         found: list[_Found] = []
+        ends = dict(ends)
         for partition in chosen:
             marks = Marks.of(sent.get(partition), beginnings[partition])
             start = max(beginnings[partition], self._below(ALL_RULES, partition.partition))
@@ -169,6 +186,10 @@ class _TableWork(Originals):
                 continue
             for _, chunk in self.chunks(partition, start, ends[partition]):
                 for dead_letter in chunk:
+                    if self._is_of_an_open_batch(dead_letter):
+                        ends[partition] = min(ends[partition], dead_letter.record.offset)
+                    if dead_letter.record.offset >= ends[partition]:
+                        break
                     if self._is_wanted(dead_letter) and not marks.is_done(
                         dead_letter.name, dead_letter.record.offset
                     ):
@@ -219,10 +240,18 @@ class _TableWork(Originals):
         record = dead_letter.record
         if record.offset < self._below(dead_letter.rule, record.partition):
             return False
-        if self._is_read_anew(dead_letter):
+        if self._attempt.is_given_up(dead_letter.epoch) or self._is_read_anew(dead_letter):
             self.result.repeated += 1
             return False
         return True
+
+    def _is_of_an_open_batch(self, dead_letter: DeadLetter) -> bool:
+        """True if the batch that wrote the dead-letter record is not in the table: it may run again, and
+        write another one. A redrive stops there."""
+        if dead_letter.pipeline != self._pipeline.name or dead_letter.offset is None:
+            return False
+        committed = self._committed.get(dead_letter.topic, {}).get(str(dead_letter.partition))
+        return committed is not None and dead_letter.offset >= committed
 
     def _below(self, rule: str, partition: int) -> int:
         """The offset below which the dead-letter records of a rule are redriven."""

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from klamm.pipelines import frames
-from klamm.pipelines.attempts import present_starts, table_place
+from klamm.pipelines.attempts import finish_replay, present_starts, table_place
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Definitions, Pipeline, TableSink, TopicSink
@@ -38,6 +38,7 @@ from klamm.pipelines.sinks.kinds import sink_text
 from klamm.pipelines.sinks.writing import open_table, start_query
 from klamm.pipelines.starts import Point, parse_point, resolve
 from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.tables.columns import check_partition_columns, fit
 from klamm.pipelines.tables.replacing import (
     NOTHING,
     Kept,
@@ -52,7 +53,7 @@ from klamm.pipelines.tables.replacing import (
 from klamm.pipelines.tables.table import Batch, Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class ReplayRefused(PipelineError):
@@ -141,16 +142,20 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
     state = State(project)
     definitions = load_definitions(project)
     wanted = _pipeline(definitions, planned.pipeline)
-    with state.lock("replaying"), _session_for(project, spark, needed=planned.rebuilds) as session:
+    with (
+        state.lock("replaying"),
+        # A redrive meanwhile would add rows that the replay makes, too, or lose what it had added.
+        state.lock("replaying", "redrive.lock"),
+        _session_for(project, spark, needed=planned.rebuilds) as session,
+    ):
         present = _present(project, state, wanted)
         if present.number + 1 != planned.attempt:
             raise ReplayRefused(
                 f"{planned.pipeline} was replayed after this replay was planned",
                 advice="Plan the replay again",
             )
-        begun = present.next(planned.start)
         if not isinstance(wanted.to, TableSink):
-            state.keep_attempt(planned.pipeline, begun)
+            state.keep_attempt(planned.pipeline, present.next(planned.start))
             return None
         assert session is not None
         table = open_table(project, wanted.to)
@@ -159,7 +164,7 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
             raise ReplayRefused(
                 f"{planned.pipeline} has run since the replay was planned", advice="Plan the replay again"
             )
-        return _rebuild(project, state, definitions, wanted, table, begun, planned, session)
+        return _rebuild(project, state, definitions, wanted, table, present, planned, session)
 
 
 # ---- tables
@@ -200,10 +205,12 @@ def _rebuilt(
     begins = base.position if base is not None else first
     warnings: tuple[str, ...] = ()
     if is_gone(begins, end, oldest, latest):
-        there = [kept for kept in versions if kept.version != NOTHING]
-        base = next(
-            (kept for kept in reversed(there) if not is_gone(kept.position, end, oldest, latest)), None
-        )
+        there = [
+            kept
+            for kept in reversed(versions)
+            if kept.version != NOTHING and not is_gone(kept.position, end, oldest, latest)
+        ]
+        base = next((kept for kept in there if missing_files(table, kept.version) is not None), None)
         if base is None:
             raise ReplayRefused(
                 f"records of all batches from there on are no longer in {', '.join(topics)}: nothing can be "
@@ -219,10 +226,10 @@ def _rebuilt(
             f"{pipeline.name} has the mode {pipeline.mode!r}: only a replay of everything is exact",
             advice="Replay it from earliest",
         )
-    if base is not None and (gone := missing_files(table, base.version)):
+    if base is not None and (gone := missing_files(table, base.version)) != 0:
+        what = "is not in its log any more" if gone is None else f"has lost {gone} files to vacuum"
         raise ReplayRefused(
-            f"{gone} files of version {base.version} of the table, whose rows would stay, were removed by "
-            "vacuum",
+            f"version {base.version} of the table, whose rows would stay, {what}",
             advice="Replay from a later point, or from earliest",
         )
     rows = row_count(table) - (row_count(table, base.version) if base is not None else 0)
@@ -235,7 +242,7 @@ def _rebuild(
     definitions: Definitions,
     pipeline: Pipeline,
     table: Table,
-    begun: Attempt,
+    present: Attempt,
     planned: ReplayPlan,
     spark: SparkSession,
 ) -> int:
@@ -244,9 +251,11 @@ def _rebuild(
     If the process is killed before the swap, nothing has changed; the next replay begins anew. If it is
     killed after the swap, the next run makes the attempt the present one (`attempts.py`).
     """
+    begun = present.next(planned.start)
     checkpoint = Checkpoint(spark, state.checkpoint(pipeline.name, begun))
     discard(table, begun.number)
     checkpoint.delete()
+    state.keep_attempt(pipeline.name, replace(present, used_epochs=begun.epochs[-1].number))
     state.keep_next_attempt(pipeline.name, begun)
     ensure_callbacks(spark)
     into = beside(table, begun.number)
@@ -260,6 +269,7 @@ def _rebuild(
             starts=present_starts(project, definitions, pipeline, begun),
             attempt=begun,
         )
+        frame = _fitting(frame, pipeline, table, planned.base)
         query = start_query(
             frame, pipeline, project, state, begun, once=True, on_rows=lambda batch, rows: None, into=into
         )
@@ -293,6 +303,22 @@ def _rebuild(
     return rows
 
 
+def _fitting(frame: DataFrame, pipeline: Pipeline, table: Table, base: int | None) -> DataFrame:
+    """The frame with its columns as the table spells them. Raises if the table cannot have the rows: with
+    rows that stay, types must not change; partition columns must not change at all."""
+    newest = table.newest()
+    if newest is None or not isinstance(pipeline.to, TableSink):
+        return frame
+    partition_by = newest.metadata().partition_columns
+    if base is None:
+        check_partition_columns(pipeline.to.partition_by, partition_by, table.location, pipeline.place)
+        return frame
+    fitted = fit(
+        frame.schema, pipeline.to.partition_by, newest.schema(), partition_by, table.location, pipeline.place
+    )
+    return frame.withColumnsRenamed(fitted.renamed) if fitted.renamed else frame
+
+
 def _begun(position: Position, rebuilt: _Rebuilt) -> Position:
     """Where a source begins: where the version that stays ended, new partitions at their oldest record. If no
     version stays, it begins where the first batch began, or earlier if that was asked for."""
@@ -314,6 +340,7 @@ def _present(project: Project, state: State, pipeline: Pipeline) -> Attempt:
     found = state.attempt(pipeline.name)
     if isinstance(pipeline.to, TableSink):
         reached = open_table(project, pipeline.to).reached(project.group_of(pipeline.name))
+        found = finish_replay(state, pipeline, found, reached)
         if reached is not None and (found is None or found.number < reached.attempt):
             lost = Attempt.first({}, table_place(project, pipeline))
             return Attempt(reached.attempt, {}, lost.table, lost.pipeline_id)

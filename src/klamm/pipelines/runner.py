@@ -232,6 +232,7 @@ class _Run:
                 table_location(self._project.tables, pipeline.to.table),
                 self._project.storage,
                 lambda note: self._news.put(lambda: tally.noted(note, _now_ms())),
+                merges=pipeline.mode != "complete",
             )
 
     def _wait_until_reading(self, name: str, stop: threading.Event) -> None:

@@ -81,6 +81,9 @@ class Attempt:
     table: str | None = None
     pipeline_id: str = ""
     epochs: tuple[Epoch, ...] = ()
+    used_epochs: int = 0
+    """The highest number of an epoch that a replay has used, also one that was given up: its dead-letter
+    records must not look like those of a later epoch."""
 
     @classmethod
     def first(cls, start: Mapping[str, Position], table: str | None = None) -> Self:
@@ -93,9 +96,18 @@ class Attempt:
     def again(self, start: Mapping[str, Position]) -> Self:
         """The same attempt with a new epoch, which begins at `start`, the position of the batch to run
         again."""
-        number = self.epochs[-1].number + 1 if self.epochs else 1
+        number = max(self.epochs[-1].number if self.epochs else 0, self.used_epochs) + 1
         kept = [epoch for epoch in self.epochs if not _covers(start, epoch.start)]
         return replace(self, epochs=(*kept[1 - MOST_EPOCHS :], Epoch(number, start)))
+
+    def is_given_up(self, epoch: str) -> bool:
+        """True if an epoch is one of a replay that failed or was killed. What it wrote does not count."""
+        pipeline_id, _, number = epoch.rpartition(".")
+        known = [each.number for each in self.epochs]
+        if pipeline_id != self.pipeline_id or not number.isdigit() or not known:
+            return False
+        # Epochs below the first known one are left out, as there may have been too many to keep.
+        return int(number) > min(known) and int(number) not in known
 
     @property
     def epoch(self) -> str:
@@ -194,6 +206,7 @@ class State:
                 value.get("table"),
                 value.get("lineage", ""),
                 tuple(Epoch(int(number), start) for number, start in value.get("lives", ())),
+                int(value.get("used_epochs", 0)),
             )
         except FileNotFoundError:
             return None

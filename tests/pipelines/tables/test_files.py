@@ -173,6 +173,19 @@ def test_statistics_are_bounds(
 
 
 @pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1.0, float("inf")]),
+        pa.array([Decimal("12345678901234567.89")]),
+        pa.array([Decimal("1.5"), Decimal("12345678901234567.9")]),
+    ],
+)
+def test_bounds_that_json_would_round_are_left_out(tmp_path: Path, column: pa.Array) -> None:
+    found = statistics_of(tmp_path, column)
+    assert found["minValues"] == found["maxValues"] == {} and found["numRecords"] == len(column)
+
+
+@pytest.mark.parametrize(
     "column", [pa.array([None, None], pa.int64()), pa.array([b"x"]), pa.array([[1]]), pa.array([{"a": 1}])]
 )
 def test_other_columns_have_no_bounds(tmp_path: Path, column: pa.Array) -> None:

@@ -58,6 +58,17 @@ def test_a_batch_is_committed_once(tmp_path: Path) -> None:
     assert numbers_in(table) == list(range(9))
 
 
+def test_a_later_attempt_fences_an_earlier_one(tmp_path: Path) -> None:
+    """A driver that hung goes on after another has taken over, in a new attempt."""
+    table, hung = make_table(tmp_path), make_table(tmp_path)
+    append(table, range(0, 5), 0)
+    append(table, range(5, 9), 0, attempt=2)
+    with pytest.raises(BatchCommittedElsewhere, match="or a later attempt"):
+        append(hung, range(5, 9), 1)
+    assert table.reached(OWNER) == Reached(2, 0, False)
+    assert numbers_in(table) == list(range(9))
+
+
 def test_of_many_runs_at_once_one_commits_a_batch(tmp_path: Path) -> None:
     append(make_table(tmp_path), range(0, 1), 0)
     begin = threading.Barrier(4)
@@ -130,7 +141,7 @@ def test_two_rows_of_a_batch_with_one_key_are_refused(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     rows = [{"item": "tea", "Price": 1}, {"item": "tea", "Price": 2}]
     target = Target(table.location, PRICES)
-    with pytest.raises(KeysRefused, match="two rows of batch 0 have the same item"):
+    with pytest.raises(KeysRefused, match="two rows of batch 0 of attempt 1 have the same item"):
         upsert(table, written(table, rows, PRICES), Batch(OWNER, 1, 0), target, (), ("item",))
 
 
@@ -150,6 +161,21 @@ def test_small_files_are_merged_and_old_ones_removed(tmp_path: Path) -> None:
     assert done.removed == 2 and not list(Path(table.location).glob("rows-*"))
     assert numbers_in(table) == list(range(6))
     assert table.last_batch(OWNER, 1) == 1
+
+
+def test_files_that_no_commit_names_are_removed_and_tables_that_are_replaced_not_merged(
+    tmp_path: Path,
+) -> None:
+    table = make_table(tmp_path)
+    append(table, range(0, 3), 0)
+    append(table, range(3, 6), 1)
+    (lost,) = written(table, [{"n": 99}])
+    assert keep_up(table, MERGE, 0, merges=False) == Done()
+    done = keep_up(table, UpkeepPolicy(keep_hours=0, vacuum_every_s=0), LATER_S)
+    assert (done.removed, done.is_vacuumed) == (1, True)
+    assert not (Path(table.location) / lost.path).exists() and numbers_in(table) == list(range(6))
+    day = UpkeepPolicy(keep_hours=0)
+    assert not keep_up(table, day, LATER_S, vacuumed_s=LATER_S - 100).is_vacuumed
 
 
 def test_merging_and_writing_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -182,5 +208,6 @@ def test_merging_and_writing_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 def test_an_empty_table_is_created_with_its_columns(tmp_path: Path) -> None:
     table = make_table(tmp_path)
-    table.create_empty(delta_schema(SCHEMA), ())
+    table.create_empty(delta_schema(SCHEMA), (), OWNER)
+    assert table.is_created_by(OWNER) and not table.is_created_by("shop.other")
     assert keep_up(table, MERGE, 0) == Done() and numbers_in(table) == []

@@ -70,6 +70,15 @@ def test_versions_are_compared_by_their_rows(table: Table) -> None:
     assert (numbers(found.added), numbers(found.gone)) == ([4, 9], [0, 1, 2, 3]), "rows may be there twice"
 
 
+def test_versions_with_odd_partition_values_are_compared(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    schema = pa.schema([("n", pa.int64()), ("p", pa.string())])
+    for batch, value in enumerate(["12:00", "a%b c"]):
+        rows = written(table, [{"n": batch, "p": value}], schema, ("p",))
+        table.append(rows, Batch(OWNER, 1, batch), schema, ("p",))
+    assert diff(table, 0, 1).added.to_pylist() == [{"n": 1, "p": "a%b c"}]
+
+
 def test_what_vacuum_has_removed_is_told(table: Table) -> None:
     keep_up(table, UpkeepPolicy(keep_hours=0, vacuum_every_s=0), 10**11)
     with pytest.raises(NoSuchVersion, match="removed by vacuum"):

@@ -106,6 +106,19 @@ class Fitted:
         self.new = new
 
 
+def check_partition_columns(
+    partition_by: Sequence[str], table_partition_by: Sequence[str], location: str, place: Place
+) -> None:
+    """Raise if rows are to be partitioned otherwise than the table."""
+    if [name.lower() for name in partition_by] != [name.lower() for name in table_partition_by]:
+        raise TableRefused(
+            f"the table {location} is partitioned by {_list(table_partition_by)}, not by "
+            f"{_list(partition_by)}",
+            advice=f"Write partition_by={list(table_partition_by)!r}, or name another table",
+            place=place,
+        )
+
+
 def fit(
     rows: StructType,
     partition_by: Sequence[str],
@@ -115,13 +128,7 @@ def fit(
     place: Place,
 ) -> Fitted:
     """How rows fit an existing table. Raises TableRefused if they do not."""
-    if [name.lower() for name in partition_by] != [name.lower() for name in table_partition_by]:
-        raise TableRefused(
-            f"the table {location} is partitioned by {_list(table_partition_by)}, not by "
-            f"{_list(partition_by)}",
-            advice=f"Write partition_by={list(table_partition_by)!r}, or name another table",
-            place=place,
-        )
+    check_partition_columns(partition_by, table_partition_by, location, place)
     known = {each.name.lower(): each for each in table.fields}
     renamed: dict[str, str] = {}
     new: list[Field] = []

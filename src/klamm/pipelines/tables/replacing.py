@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from klamm.pipelines.locations import joined
@@ -73,10 +74,14 @@ def newest_before(versions: Sequence[Kept], point: Position) -> Kept | None:
     return next((kept for kept in versions if not reaches(kept.position, point)), None)
 
 
-def missing_files(table: Table, version: int) -> int:
-    """How many files of a version are no longer in the store."""
+def missing_files(table: Table, version: int) -> int | None:
+    """How many files of a version are no longer in the store; None if the log does not know the version any
+    more."""
     store = Store(table.location, table.options)
-    at = DeltaTable(table.where, version=version, storage_options=table.options)
+    try:
+        at = DeltaTable(table.where, version=version, storage_options=table.options)
+    except DeltaError:
+        return None
     paths = pa.table(at.get_add_actions(flatten=True))["path"].to_pylist()
     return sum(not store.exists(unquote(path)) for path in paths)
 
@@ -132,7 +137,7 @@ def swap(table: Table, attempt: int, base: int | None, batch: Batch) -> int:
 
     newest = table.newest()
     if newest is None and rebuilt is not None:
-        table.create_empty(rebuilt.schema(), rebuilt.metadata().partition_columns)
+        table.create_empty(rebuilt.schema(), rebuilt.metadata().partition_columns, batch.owner)
     elif newest is not None and rebuilt is not None and base is not None:
         there = {each.name.lower() for each in newest.schema().fields}
         if new := [each for each in rebuilt.schema().fields if each.name.lower() not in there]:

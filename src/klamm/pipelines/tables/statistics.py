@@ -8,6 +8,7 @@ never rows. Nested and binary columns are left out. NaN does not count for bound
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -43,13 +44,14 @@ def statistics(metadata: Any, schema: pa.Schema) -> str:
         told = [each for each, group in zip(found, groups, strict=True) if each.null_count < group.num_values]
         if not told or not _is_ordered(field.type) or not all(each.has_min_max for each in told):
             continue
-        least[field.name] = _lower(min(each.min for each in told))
-        greatest[field.name] = _upper(max(each.max for each in told))
+        bounds = min(each.min for each in told), max(each.max for each in told)
+        if all(map(_is_exact_in_json, bounds)):
+            least[field.name], greatest[field.name] = _lower(bounds[0]), _upper(bounds[1])
     return json.dumps(
         {
             "numRecords": metadata.num_rows,
             "minValues": least,
-            "maxValues": {name: value for name, value in greatest.items() if value is not None},
+            "maxValues": greatest,
             "nullCount": nulls,
         },
         separators=(",", ":"),
@@ -74,6 +76,13 @@ def _is_ordered(kind: pa.DataType) -> bool:
     )
 
 
+def _is_exact_in_json(value: Any) -> bool:
+    """False for infinity, and for decimals that a float would round: a rounded bound could hide rows."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return not isinstance(value, Decimal) or Decimal(str(float(value))) == value
+
+
 def _lower(value: Any) -> Any:
     match value:
         case datetime():
@@ -81,7 +90,7 @@ def _lower(value: Any) -> Any:
         case date():
             return value.isoformat()
         case Decimal():
-            return float(value) if value != int(value) else int(value)
+            return int(value) if value == int(value) else float(value)
         case str():
             return value[:MOST_CHARACTERS]
         case _:

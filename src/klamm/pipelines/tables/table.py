@@ -7,6 +7,7 @@ stay in the log for good, what the pipeline has reached:
     klamm/<owner>/batch/<attempt>              the last batch of that attempt
     klamm/<owner>/offset/<topic>/<partition>   the offset of the next record to read
     klamm/<owner>/stateful                     1 if the pipeline keeps state in its checkpoint
+    klamm/<owner>/created                      1 if the pipeline created the table without rows
 
 The owner is `<project>.<pipeline>`. The commit's metadata has the same for people, under `klamm`; Delta
 removes old metadata after a month.
@@ -161,11 +162,15 @@ class Batch(Commit):
         return records_between(self.start, self.end)
 
     def is_in(self, table: Table) -> bool:
+        """Also true if the table has a later attempt: then this run goes on although another took over."""
+        reached = table.reached(self.owner)
+        if reached is not None and reached.attempt > self.attempt:
+            return True
         last = table.last_batch(self.owner, self.attempt)
         return last is not None and last >= self.number
 
     def __str__(self) -> str:
-        return f"batch {self.number}"
+        return f"batch {self.number} of attempt {self.attempt}"
 
 
 class Reached(NamedTuple):
@@ -215,14 +220,16 @@ class Table:
         assert batch is not None, "attempt and batch are committed together"
         return Reached(attempt, batch, bool(table.transaction_version(f"klamm/{owner}/stateful")))
 
-    def last_epoch(self, owner: str, reached: Reached) -> str:
-        """The epoch that wrote the last batch; empty if the log does not know it any more."""
+    def epochs(self, owner: str) -> list[tuple[str, Position]]:
+        """The pipeline's epochs that the log still knows, the oldest first: their names, and where each
+        began."""
         table = self.newest()
-        for entry in table.history() if table is not None else ():
+        found: dict[str, Position] = {}
+        for entry in reversed(table.history()) if table is not None else ():
             about = entry.get(METADATA) or {}
-            if about.get("pipeline") == owner and about.get("attempt") == reached.attempt:
-                return str(about.get("epoch", ""))
-        return ""
+            if about.get("pipeline") == owner and about.get("epoch"):
+                found.setdefault(about["epoch"], about.get("start") or {})
+        return list(found.items())
 
     def last_batch(self, owner: str, attempt: int) -> int | None:
         table = self.newest()
@@ -282,9 +289,15 @@ class Table:
             self._try(commit, lambda: self.refuse_if_there(batch))
         self._sync_log()
 
-    def create_empty(self, schema: Schema, partition_by: Sequence[str]) -> None:
-        self._create([], schema, partition_by, CommitProperties())
+    def create_empty(self, schema: Schema, partition_by: Sequence[str], owner: str) -> None:
+        """Create the table of a pipeline, for a commit that needs one. If the process is killed in between,
+        the next run finds that the table is its own (`is_created_by`)."""
+        created = CommitProperties(app_transactions=[Transaction(f"klamm/{owner}/created", 1)])
+        self._create([], schema, partition_by, created)
         self._sync_log()
+
+    def is_created_by(self, owner: str) -> bool:
+        return self.transaction(f"klamm/{owner}/created") is not None
 
     def _create(
         self,
@@ -337,8 +350,8 @@ class Table:
         """Raise if another process has committed it."""
         if commit.is_in(self):
             raise BatchCommittedElsewhere(
-                f"another run of {commit.owner} has committed {commit} to {self.location}: two runs of the "
-                "project are active",
+                f"another run of {commit.owner} has committed {commit}, or a later attempt, to "
+                f"{self.location}: two runs of the project are active",
                 advice="Stop one of them; this one has written nothing",
             )
 

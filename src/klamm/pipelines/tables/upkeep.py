@@ -27,6 +27,9 @@ STOP_S = 5.0
 """How long to wait at the end of a run for a merge that is under way. A merge that is broken off leaves files
 that no commit names."""
 
+LOOKED_AT_COMMITS = 200
+"""So many of the newest commits are asked whether old files were removed."""
+
 _VACUUMED = "VACUUM END"
 
 
@@ -53,6 +56,8 @@ class Done(NamedTuple):
     into: int = 0
     removed: int = 0
     """How many old files were removed."""
+    is_vacuumed: bool = False
+    """Whether old files were looked for."""
 
     def __str__(self) -> str:
         parts = []
@@ -63,13 +68,22 @@ class Done(NamedTuple):
         return ", ".join(parts)
 
 
-def keep_up(table: Table, policy: UpkeepPolicy, now_s: float) -> Done:
-    """Merge and remove what the policy says."""
+def keep_up(
+    table: Table,
+    policy: UpkeepPolicy,
+    now_s: float,
+    *,
+    merges: bool = True,
+    vacuumed_s: float | None = None,
+) -> Done:
+    """Merge and remove what the policy says. `merges` is False for tables whose batches replace all rows:
+    Delta does not notice if files are merged meanwhile. `vacuumed_s` is when old files were last removed, if
+    known."""
     newest = table.newest()
     if newest is None:
         return Done()
     merged = into = removed = 0
-    if _most_small_files(newest, policy) >= policy.least_files:
+    if merges and _most_small_files(newest, policy) >= policy.least_files:
         properties = CommitProperties(custom_metadata={METADATA: {"upkeep": "small files merged"}})
 
         def merge(newest: DeltaTable) -> dict[str, Any]:
@@ -79,15 +93,20 @@ def keep_up(table: Table, policy: UpkeepPolicy, now_s: float) -> Done:
 
         metrics = table.change(merge)
         merged, into = int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
-    if now_s - _last_vacuum_s(newest) >= policy.vacuum_every_s:
+    is_vacuumed = now_s - (vacuumed_s or _last_vacuum_s(newest)) >= policy.vacuum_every_s
+    if is_vacuumed:
+        # `full` also removes the files of tasks and replays that were never committed.
         removed = len(
             table.change(
                 lambda newest: newest.vacuum(
-                    retention_hours=policy.keep_hours, dry_run=False, enforce_retention_duration=False
+                    retention_hours=policy.keep_hours,
+                    dry_run=False,
+                    enforce_retention_duration=False,
+                    full=True,
                 )
             )
         )
-    return Done(merged, into, removed)
+    return Done(merged, into, removed, is_vacuumed)
 
 
 def _most_small_files(table: DeltaTable, policy: UpkeepPolicy) -> int:
@@ -105,11 +124,21 @@ def _most_small_files(table: DeltaTable, policy: UpkeepPolicy) -> int:
 
 
 def _last_vacuum_s(table: DeltaTable) -> float:
-    """When old files were last removed, in seconds; when the oldest commit that is known was made, if they
-    never were."""
-    history = table.history()
-    found = next((entry for entry in history if entry.get("operation") == _VACUUMED), history[-1])
-    return float(found["timestamp"]) / 1000
+    """When old files were last removed, in seconds, as far as the newest commits tell; else when the table
+    was created."""
+    entries = table.history(LOOKED_AT_COMMITS)
+    found = next((entry for entry in entries if entry.get("operation") == _VACUUMED), None)
+    return float(found["timestamp"] if found is not None else table.metadata().created_time) / 1000
+
+
+@dataclass
+class _Kept:
+    """A table that is looked after."""
+
+    options: Mapping[str, str]
+    tell: Callable[[str], None]
+    merges: bool
+    vacuumed_s: float | None = None
 
 
 class Upkeep:
@@ -117,13 +146,15 @@ class Upkeep:
 
     def __init__(self, policy: UpkeepPolicy) -> None:
         self._policy = policy
-        self._tables: dict[str, tuple[Mapping[str, str], Callable[[str], None]]] = {}
+        self._tables: dict[str, _Kept] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, location: str, options: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    def add(
+        self, location: str, options: Mapping[str, str], tell: Callable[[str], None], *, merges: bool
+    ) -> None:
         """Look after a table. `tell` is called with what was done to it."""
-        self._tables[location] = (options, tell)
+        self._tables[location] = _Kept(options, tell, merges)
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._loop, name="klamm-upkeep", daemon=True)
@@ -136,20 +167,26 @@ class Upkeep:
 
     def look_at_all(self) -> None:
         """Look at all tables once, in the caller's thread."""
-        for location, (options, tell) in list(self._tables.items()):
+        for location, kept in list(self._tables.items()):
             if not self._stopped.is_set():
-                self._look_at(location, options, tell)
+                self._look_at(location, kept)
 
     def _loop(self) -> None:
         while not self._stopped.wait(self._policy.interval_s):
             self.look_at_all()
 
-    def _look_at(self, location: str, options: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    def _look_at(self, location: str, kept: _Kept) -> None:
+        table = Table(location, kept.options)
+        now_s = time.time()
         try:
-            done = keep_up(Table(location, options), self._policy, time.time())
+            done = keep_up(table, self._policy, now_s, merges=kept.merges, vacuumed_s=kept.vacuumed_s)
         except Exception as error:
             logger.warning("the files of the table %s were not merged", location, exc_info=error)
-            tell(f"files not merged: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
+            kept.tell(
+                f"files not merged: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+            )
             return
+        if done.is_vacuumed:
+            kept.vacuumed_s = now_s
         if str(done):
-            tell(str(done))
+            kept.tell(str(done))

@@ -70,7 +70,7 @@ def upsert(
         rows = ds.dataset([file.path for file in files], schema=staged.schema, filesystem=store.system)
         _refuse_equal_keys(rows, keys, batch)
         if not table.is_there():
-            table.create_empty(delta_schema(staged.schema), partition_by)
+            table.create_empty(delta_schema(staged.schema), partition_by, batch.owner)
         count = sum(file.rows for file in files)
         table.change(
             lambda newest: _merge(newest, rows, batch.properties(count), keys),

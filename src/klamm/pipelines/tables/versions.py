@@ -85,6 +85,11 @@ def restore(table: Table, version: int) -> None:
         ) from None
 
 
+def written_since(table: Table, version: int) -> list[str]:
+    """What pipelines have written after a version, in words, the newest first."""
+    return [each.what for each in history(table) if each.version > version and each.pipeline]
+
+
 def diff(table: Table, old: int, new: int) -> Difference:
     """The rows that only one of two versions has. Files that both have are not read."""
     before, after = _at(table, old), _at(table, new)
@@ -125,7 +130,7 @@ def _paths(table: DeltaTable) -> set[str]:
 def _rows(table: DeltaTable, paths: set[str]) -> pa.Table:
     """The rows of some files of a table."""
     whole: Any = table.to_pyarrow_dataset()
-    fragments = [each for each in whole.get_fragments() if unquote(each.path).lstrip("/") in paths]
+    fragments = [each for each in whole.get_fragments() if each.path.lstrip("/") in paths]
     return ds.FileSystemDataset(fragments, whole.schema, whole.format, whole.filesystem).to_table()
 
 
