@@ -64,6 +64,11 @@ def read_case(sink: str, size: int, on: str = KLAMM) -> str:
     return f"topic to {SINKS[sink]}, {size_text(size)}{_on(on)}"
 
 
+def table_case(size: int) -> str:
+    """Ours to a table, beside the official connector to Parquet."""
+    return f"topic to a table, {size_text(size)}"
+
+
 def write_case(size: int, on: str = KLAMM) -> str:
     return f"rows to a topic, {size_text(size)}{_on(on)}"
 
@@ -79,7 +84,7 @@ def trigger_case(partitions: int, settings: str) -> str:
 def case_count(bench: Bench) -> int:
     copies = len(ROWS) * (len(SINKS) + 1)
     on_both = 2 if KafkaBroker in bench.kinds else 1
-    return 1 + copies * on_both + 2 * len(TRIGGER_PARTITIONS) + 1
+    return 1 + copies * on_both + len(ROWS) + 2 * len(TRIGGER_PARTITIONS) + 1
 
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:
@@ -145,6 +150,8 @@ class Runs:
                     yield self.compare_decoding(name, min(DECODE_ROWS, rows // PARTITION_COUNT))
                 for sink in SINKS:
                     yield self.compare_reading(name, sink, rows, size)
+                if self._has_all:
+                    yield self.compare_tables(name, rows, size)
             yield self.compare_writing(rows, size)
 
     def _options(self, **given: object) -> dict[str, str]:
@@ -181,6 +188,20 @@ class Runs:
             measures[contestant] = self._reader(contestant, SOURCES[contestant], options, sink, rows, size)
         case, writes_bytes = read_case(sink, size, self._broker.name), rows * size * (sink == "parquet")
         return Comparison(case, _warmed(measures), self._rounds, writes_bytes)
+
+    def compare_tables(self, name: str, rows: int, size: int) -> Comparison:
+        measures = {
+            contestant: self._reader(
+                contestant,
+                SOURCES[contestant],
+                self._options(subscribe=name),
+                "table" if contestant == KLAMM else "parquet",
+                rows,
+                size,
+            )
+            for contestant in self._connectors
+        }
+        return Comparison(table_case(size), _warmed(measures), self._rounds, rows * size)
 
     def _reader(
         self, child: str, source: str, options: dict[str, str], sink: str, rows: int, size: int

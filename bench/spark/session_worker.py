@@ -13,6 +13,7 @@ import shutil
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ import klamm
 import pyspark_klamm
 from bench import processes
 from bench.spark.ready_made import ReadyMade
+from klamm.pipelines.tables.columns import arrow_schema
+from klamm.pipelines.tables.files import REPORT, Target, write_files
+from klamm.pipelines.tables.table import Batch, Table, WrittenFile
 from pyspark_klamm.session import LOCAL_SETTINGS
 
 MASTER = "local[2]"
@@ -62,14 +66,32 @@ class SessionTasks:
         frame = self._spark.read.format(source).options(**options).load()
         if columns:
             frame = frame.selectExpr(*columns)
-        figures = self._to_noop(frame) if sink == "noop" else self._to_parquet(frame, rows)
-        return {"rows": rows, "seconds": figures["ended"] - started}
+        sinks = {"noop": self._to_noop, "parquet": self._to_parquet, "table": self._to_table}
+        return {"rows": rows, "seconds": sinks[sink](frame, rows) - started}
 
-    def _to_noop(self, frame: DataFrame) -> dict[str, float]:
+    def _to_noop(self, frame: DataFrame, rows: int) -> float:
         frame.write.format("noop").mode("overwrite").save()
-        return {"ended": time.perf_counter()}
+        return time.perf_counter()
 
-    def _to_parquet(self, frame: DataFrame, rows: int) -> dict[str, float]:
+    def _to_table(self, frame: DataFrame, rows: int) -> float:
+        """As a pipeline writes a batch to its table."""
+        path = self._directory / "delta"
+        target = Target(str(path), arrow_schema(frame.schema))
+        table = Table(str(path))
+        try:
+            reports = frame.mapInArrow(partial(write_files, target=target), REPORT).collect()
+            files = [WrittenFile.of(report.asDict()) for report in reports]
+            table.append(files, Batch("bench", 1, 0), target.schema, ())
+            ended = time.perf_counter()
+            newest = table.newest()
+            found = 0 if newest is None else newest.count()
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+        if found != rows:
+            raise RuntimeError(f"{found} of {rows} rows are in the table")
+        return ended
+
+    def _to_parquet(self, frame: DataFrame, rows: int) -> float:
         path = self._directory / "table"
         try:
             frame.write.parquet(str(path))
@@ -79,7 +101,7 @@ class SessionTasks:
             shutil.rmtree(path, ignore_errors=True)
         if found != rows:
             raise RuntimeError(f"{found} of {rows} rows are in the table")
-        return {"ended": ended}
+        return ended
 
     def write(
         self, *, source: str, options: dict[str, str], rows: int, size: int, tasks: int
@@ -89,7 +111,7 @@ class SessionTasks:
         frame = self._spark.range(0, rows, 1, tasks).select(value)
         started = time.perf_counter()
         if source == "noop":
-            self._to_noop(frame)
+            self._to_noop(frame, rows)
         else:
             frame.write.format(source).options(**options).save()
         return {"rows": rows, "seconds": time.perf_counter() - started}

@@ -42,12 +42,12 @@ def at(moment: str, count: int, strike: Callable[[], None]) -> tuple[Any, str, C
     original = getattr(owner, name)
     met = 0
 
-    def wrapped(*arguments: Any) -> Any:
+    def wrapped(*arguments: Any, **named: Any) -> Any:
         nonlocal met
         met += 1
         if before and met > count:
             strike()
-        result = original(*arguments)
+        result = original(*arguments, **named)
         if not before and met > count:
             strike()
         return result
