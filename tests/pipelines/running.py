@@ -13,6 +13,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 import klamm
+from klamm.pipelines.locations import table_location
 from klamm.pipelines.project import Project
 from klamm.pipelines.state import State
 from tests.pipelines.projects import make_project
@@ -76,7 +77,7 @@ class Shop:
         return Path(state.checkpoint(pipeline, attempt)) / "commits"
 
     def table(self, name: str) -> Path:
-        return Path(self.project.tables) / name
+        return Path(table_location(self.project.tables, name))
 
     def delta(self, name: str) -> DeltaTable:
         return DeltaTable(str(self.table(name)))

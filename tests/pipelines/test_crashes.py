@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -121,6 +122,36 @@ def test_a_signal_ends_a_run_that_goes_on_for_ever(klamm_bootstrap: str, tmp_pat
 def numbers_of(shop: Shop, batches: int) -> list[int]:
     """The first batches, which take ten records of each of the two partitions."""
     return list(range(20 * batches))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_replay_that_is_broken_off_has_replaced_all_rows_or_none(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE)
+    shop.send(60)
+    run(shop.project, once=True, spark=spark)
+    original = replay.swap
+
+    def before(*arguments: Any) -> int:
+        raise OSError("the disk has gone away")
+
+    def after(*arguments: Any) -> int:
+        original(*arguments)
+        raise OSError("the disk has gone away")
+
+    for moment, attempt in ((before, 1), (after, 2)):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="the disk has gone away"):
+            patch.setattr(replay, "swap", moment)
+            replay.carry_out(shop.project, replay.plan(shop.project, "table", 10), spark=spark)
+        shop.assert_each_once("orders")
+        shop.send(20)
+        (status,) = run(shop.project, once=True, spark=spark)
+        assert (status.state, status.generation, status.rows_out) == ("finished", attempt, 20)
+        shop.assert_each_once("orders")
+    replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"), spark=spark)
+    shop.assert_each_once("orders")
 
 
 @pytest.mark.faults

@@ -73,18 +73,24 @@ def table_place(project: Project, pipeline: Pipeline) -> str | None:
 
 
 def finish_replay(
-    state: State, pipeline: Pipeline, found: Attempt | None, reached: Reached | None
+    state: State,
+    pipeline: Pipeline,
+    found: Attempt | None,
+    reached: Reached | None,
+    *,
+    is_looking: bool = False,
 ) -> Attempt | None:
     """The present attempt. If a replay was killed after its rows were swapped in, its attempt is the present
-    one; if it was killed before that, its attempt is given up."""
+    one; if it was killed before that, its attempt is given up. With `is_looking` nothing is written."""
     pending = state.next_attempt(pipeline.name)
     if pending is None:
         return found
-    if reached is not None and reached.attempt == pending.number:
-        state.keep_attempt(pipeline.name, pending)
-        found = pending
-    state.keep_next_attempt(pipeline.name, None)
-    return found
+    is_swapped = reached is not None and reached.attempt == pending.number
+    if not is_looking:
+        if is_swapped:
+            state.keep_attempt(pipeline.name, pending)
+        state.keep_next_attempt(pipeline.name, None)
+    return pending if is_swapped else found
 
 
 def _refuse_a_foreign_table(

@@ -107,7 +107,7 @@ def redrive_to_table(
         with ExitStack() as stack:
             if not dry_run:  # a replay has the lock, too
                 stack.enter_context(state.lock("redriving dead-letter records", "redrive.lock"))
-            attempt = _present(project, state, node)
+            attempt = _present(project, state, node, is_looking=dry_run)
             clients = Clients(
                 stack.enter_context(Consumer(project.bootstrap, config=consumer_settings(project))),
                 stack.enter_context(Consumer(project.bootstrap, config=consumer_settings(project))),
@@ -129,12 +129,13 @@ def redrive_to_table(
         ) from error
 
 
-def _present(project: Project, state: State, pipeline: Pipeline) -> Attempt:
+def _present(project: Project, state: State, pipeline: Pipeline, *, is_looking: bool) -> Attempt:
     """The pipeline's attempt. Its epochs decide which dead-letter records count, so it must be that of the
     table."""
     assert isinstance(pipeline.to, TableSink)
     reached = open_table(project, pipeline.to).reached(project.group_of(pipeline.name))
-    found = finish_replay(state, pipeline, state.attempt(pipeline.name), reached)
+    present = state.attempt(pipeline.name)
+    found = finish_replay(state, pipeline, present, reached, is_looking=is_looking)
     if found is None or reached is None or found.number < reached.attempt:
         raise RedriveFailed(
             f"the project's state does not know the last attempt of {pipeline.name}",

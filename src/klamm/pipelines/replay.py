@@ -92,7 +92,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
     definitions = load_definitions(project)
     wanted = _pipeline(definitions, pipeline)
     state = State(project)
-    present = _present(project, state, wanted)
+    present = _present(project, state, wanted, is_looking=True)
     point = parse_point(from_) if isinstance(from_, str) else from_
     starts = {
         source.name: resolve(project, source.topics, _for_topics(point, source.topics))
@@ -335,12 +335,12 @@ def _begun(position: Position, rebuilt: _Rebuilt) -> Position:
 # ---- all sinks
 
 
-def _present(project: Project, state: State, pipeline: Pipeline) -> Attempt:
+def _present(project: Project, state: State, pipeline: Pipeline, *, is_looking: bool = False) -> Attempt:
     """The pipeline's present attempt. If the state is lost, its table tells the number."""
     found = state.attempt(pipeline.name)
     if isinstance(pipeline.to, TableSink):
         reached = open_table(project, pipeline.to).reached(project.group_of(pipeline.name))
-        found = finish_replay(state, pipeline, found, reached)
+        found = finish_replay(state, pipeline, found, reached, is_looking=is_looking)
         if reached is not None and (found is None or found.number < reached.attempt):
             lost = Attempt.first({}, table_place(project, pipeline))
             return Attempt(reached.attempt, {}, lost.table, lost.pipeline_id)
