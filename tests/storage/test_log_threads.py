@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.storage.logs import NOW_MS, Harness, all_records, split_batches
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -90,6 +92,38 @@ def test_everybody_at_once(tmp_path: Path) -> None:
     log.remove_deleted_files(2**62)
     log.close()
     assert verify_log_directory(harness.directory) == []
+
+
+class Interrupted:
+    """A lock before which something else happens, once."""
+
+    def __init__(self, lock: Any, work: Callable[[], object]) -> None:
+        self._lock = lock
+        self._work: Callable[[], object] | None = work
+
+    def __enter__(self) -> object:
+        work, self._work = self._work, None
+        if work is not None:
+            work()
+        return self._lock.__enter__()
+
+    def __exit__(self, *how: Any) -> object:
+        return self._lock.__exit__(*how)
+
+
+def test_a_reader_whose_records_are_deleted_meanwhile_does_not_get_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = Harness(tmp_path, segment_bytes=2000, retention_bytes=4000, retention_ms=-1)
+    log = harness.log
+    for _ in range(100):
+        harness.append(2)
+    assert log.log_start_offset == 0
+    monkeypatch.setattr(log, "_lock", Interrupted(log._lock, lambda: log.delete_expired(NOW_MS)))
+    with pytest.raises(KafkaError) as refused:
+        log.read(0, 1000, log.log_end_offset, must_return_one=True, may_block=True)
+    assert refused.value.code == ErrorCode.OFFSET_OUT_OF_RANGE and log.log_start_offset > 0
+    log.close()
 
 
 def test_readers_beside_a_log_that_is_cut_again_and_again(tmp_path: Path) -> None:

@@ -158,17 +158,16 @@ class Log(LogEnd):
         return. Raises WouldBlock unless `may_block`, and OFFSET_OUT_OF_RANGE.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{self.topic_partition} has offsets {self.log_start_offset} to {self.log_end_offset}, "
-                f"not {offset}",
-            )
+            raise self._out_of_range(offset)
         if offset >= end_offset:
             return None
-        with self._lock:  # so that size and log end belong together
+        with self._lock:  # so that size, log start and log end belong to these segments
             segments = self._segments.current
             active_size = self._segments.active.size
+            log_start_offset = self.log_start_offset
             log_end_offset = self.log_end_offset
+        if offset < log_start_offset:  # retention has just deleted it, and the next segment has other records
+            raise self._out_of_range(offset)
         try:
             return find_slice(
                 segments,
@@ -184,6 +183,13 @@ class Log(LogEnd):
             if self._segments.is_current(segments):
                 raise
         return self.read(offset, max_bytes, end_offset, must_return_one=must_return_one, may_block=may_block)
+
+    def _out_of_range(self, offset: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{self.topic_partition} has offsets {self.log_start_offset} to {self.log_end_offset}, "
+            f"not {offset}",
+        )
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record not before `timestamp`; blocks."""
