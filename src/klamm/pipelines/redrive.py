@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
@@ -104,15 +104,8 @@ def redrive(
     wanted = _Wanted(pipeline, rule, for_all, dry_run, load_definitions(project))
     alone = nullcontext() if dry_run else State(project).lock("redriving dead-letter records", "redrive.lock")
     try:
-        with (
-            alone,
-            # Without the group: a consumer in it would commit what was read, but we commit what was sent.
-            Consumer(project.bootstrap, config=consumer_settings(project)) as consumer,
-            Consumer(project.bootstrap, config=consumer_settings(project)) as originals,
-            Producer(project.bootstrap, config=project.client_settings("producer")) as producer,
-            Admin(project.bootstrap, config=project.client_settings("admin")) as admin,
-        ):
-            work = _Work(project, Clients(consumer, originals, producer, admin), wanted)
+        with alone, open_clients(project) as clients:
+            work = _Work(project, clients, wanted)
             work.run()
             return work.result
     except ClientError as error:
@@ -171,6 +164,20 @@ class Clients(NamedTuple):
     """Reads original records that their dead-letter records do not carry."""
     producer: Producer
     admin: Admin
+
+
+@contextmanager
+def open_clients(project: Project) -> Iterator[Clients]:
+    """The clients of a redrive, closed at its end."""
+    # Without the group: a consumer in it would commit what was read, but we commit what was sent.
+    settings = consumer_settings(project)
+    with (
+        Consumer(project.bootstrap, config=settings) as consumer,
+        Consumer(project.bootstrap, config=settings) as originals,
+        Producer(project.bootstrap, config=project.client_settings("producer")) as producer,
+        Admin(project.bootstrap, config=project.client_settings("admin")) as admin,
+    ):
+        yield Clients(consumer, originals, producer, admin)
 
 
 # ---- progress

@@ -20,9 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 from klamm.client.errors import BrokerError, ClientError
-from klamm.client.plain.admin import Admin
-from klamm.client.plain.consumer import Consumer
-from klamm.client.plain.producer import Producer
 from klamm.client.results import Record
 from klamm.pipelines import dead_letters, frames
 from klamm.pipelines.attempts import finish_replay
@@ -41,7 +38,7 @@ from klamm.pipelines.redrive import (
     Originals,
     RedriveFailed,
     Redriven,
-    consumer_settings,
+    open_clients,
 )
 from klamm.pipelines.redriven_tables import ALL_RULES, RedriveCommit, redriven_below
 from klamm.pipelines.runner import make_session
@@ -108,12 +105,7 @@ def redrive_to_table(
             if not dry_run:  # a replay has the lock, too
                 stack.enter_context(state.lock("redriving dead-letter records", "redrive.lock"))
             attempt = _present(project, state, node, is_looking=dry_run)
-            clients = Clients(
-                stack.enter_context(Consumer(project.bootstrap, config=consumer_settings(project))),
-                stack.enter_context(Consumer(project.bootstrap, config=consumer_settings(project))),
-                stack.enter_context(Producer(project.bootstrap, config=project.client_settings("producer"))),
-                stack.enter_context(Admin(project.bootstrap, config=project.client_settings("admin"))),
-            )
+            clients = stack.enter_context(open_clients(project))
             work = _TableWork(project, clients, definitions, node, attempt, rule)
             commit, found = work.read()
             if found and not dry_run:
@@ -175,11 +167,10 @@ class _TableWork(Originals):
         """The dead-letter records to redrive, and what to commit with their rows."""
         chosen = self.dead_letter_partitions()
         beginnings = self._clients.consumer.beginning_offsets(chosen)
-        ends = self._clients.consumer.end_offsets(chosen)
+        ends = dict(self._clients.consumer.end_offsets(chosen))
         # What was sent back to topics counts as redriven, too.
         sent = self._clients.admin.list_group_offsets(self._project.group_of("redrive"))
         found: list[_Found] = []
-        ends = dict(ends)
         for partition in chosen:
             marks = Marks.of(sent.get(partition), beginnings[partition])
             start = max(beginnings[partition], self._below(ALL_RULES, partition.partition))

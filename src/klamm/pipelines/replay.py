@@ -5,8 +5,7 @@ rows that were written before depends on the sink:
 
     table      the replay writes the new rows beside the table, and swaps them in with one commit
     topic      the next run writes the rows once more
-    parquet, jdbc, iceberg    the next run adds the rows once more; delete the old ones first if you want
-    them once
+    others     the next run adds the rows once more; delete the old ones first if you want them once
 
 A table keeps the rows of its newest version that has no record from the given point on; the replay begins
 where that version ended. Batches whose records are no longer in the topics stay as they are, since their rows
@@ -38,7 +37,7 @@ from klamm.pipelines.sinks.kinds import sink_text
 from klamm.pipelines.sinks.writing import open_table, start_query
 from klamm.pipelines.starts import Point, parse_point, resolve
 from klamm.pipelines.state import Attempt, State
-from klamm.pipelines.tables.columns import check_partition_columns, fit
+from klamm.pipelines.tables.columns import check_partition_columns
 from klamm.pipelines.tables.replacing import (
     NOTHING,
     Kept,
@@ -306,17 +305,15 @@ def _rebuild(
 def _fitting(frame: DataFrame, pipeline: Pipeline, table: Table, base: int | None) -> DataFrame:
     """The frame with its columns as the table spells them. Raises if the table cannot have the rows: with
     rows that stay, types must not change; partition columns must not change at all."""
+    assert isinstance(pipeline.to, TableSink)
     newest = table.newest()
-    if newest is None or not isinstance(pipeline.to, TableSink):
-        return frame
-    partition_by = newest.metadata().partition_columns
-    if base is None:
-        check_partition_columns(pipeline.to.partition_by, partition_by, table.location, pipeline.place)
-        return frame
-    fitted = fit(
-        frame.schema, pipeline.to.partition_by, newest.schema(), partition_by, table.location, pipeline.place
-    )
-    return frame.withColumnsRenamed(fitted.renamed) if fitted.renamed else frame
+    if base is not None:
+        fitted = table.fit(frame.schema, pipeline.to.partition_by, pipeline.place)
+        return frame.withColumnsRenamed(fitted.renamed) if fitted is not None and fitted.renamed else frame
+    if newest is not None:
+        its_partitions = newest.metadata().partition_columns
+        check_partition_columns(pipeline.to.partition_by, its_partitions, table.location, pipeline.place)
+    return frame
 
 
 def _begun(position: Position, rebuilt: _Rebuilt) -> Position:

@@ -73,8 +73,7 @@ class JdbcWriter:
     def __call__(self, frame: DataFrame, batch: int) -> None:
         spark = frame.sparkSession
         if self.has(spark, batch):
-            if self._checkpoint.keeps_state():
-                frame.write.format("noop").mode("overwrite").save()
+            self._checkpoint.update_state(frame)
             return
         staging = self._prefix + uuid.uuid4().hex[:_RANDOM_DIGITS]
         written = self._write_counted(frame, staging)

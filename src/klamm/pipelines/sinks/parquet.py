@@ -95,5 +95,4 @@ class ParquetWriter:
                 f"{self._checkpoint.location} is at batch {batch}: it was deleted, or is an old copy",
                 advice="Restore the checkpoint, or let the pipeline write to another folder",
             )
-        if self._checkpoint.keeps_state():
-            frame.write.format("noop").mode("overwrite").save()
+        self._checkpoint.update_state(frame)

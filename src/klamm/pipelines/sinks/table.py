@@ -20,7 +20,7 @@ from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Mode, TableSink
 from klamm.pipelines.errors import PipelineError, Place
 from klamm.pipelines.positions import Position, merged
-from klamm.pipelines.tables.columns import arrow_schema, fit
+from klamm.pipelines.tables.columns import arrow_schema
 from klamm.pipelines.tables.files import REPORT, Target, write_files
 from klamm.pipelines.tables.table import Batch, Commit, Table, WrittenFile
 from klamm.pipelines.tables.upserting import check_keys, only_newest, upsert
@@ -148,17 +148,9 @@ class TableWriter:
 
     def _fitted(self, frame: DataFrame) -> DataFrame:
         """The frame with the columns as the table spells them. Adds new columns to the table."""
-        table = self._table.newest()
-        if table is None:
+        fitted = self._table.fit(frame.schema, self._sink.partition_by, self._writing.place)
+        if fitted is None:
             return frame
-        fitted = fit(
-            frame.schema,
-            self._sink.partition_by,
-            table.schema(),
-            table.metadata().partition_columns,
-            self._table.location,
-            self._writing.place,
-        )
         if fitted.new:
             self._table.add_columns(fitted.new)
         return frame.withColumnsRenamed(fitted.renamed) if fitted.renamed else frame
@@ -176,8 +168,7 @@ class TableWriter:
                 f"{self._checkpoint.location} is at batch {number}: the checkpoint is an old copy",
                 advice="Delete the checkpoint: the pipeline then goes on from the offsets in the table",
             )
-        if self._checkpoint.keeps_state():
-            frame.write.format("noop").mode("overwrite").save()
+        self._checkpoint.update_state(frame)
 
     def _batch(self, number: int) -> Batch:
         """The batch with its offsets: from the end of the last one to the end that the checkpoint has."""

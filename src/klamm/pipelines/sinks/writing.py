@@ -54,8 +54,7 @@ def start_query(
     into: Table | None = None,
 ) -> StreamingQuery:
     """Start the query that writes `frame` to the pipeline's sink, from its checkpoint on. A replay has it
-    write
-    `into` another table than the pipeline's own."""
+    write `into` another table than the pipeline's own."""
     check_mode(pipeline)
     check_columns(pipeline, frame.columns)
     sink = pipeline.to
@@ -94,12 +93,7 @@ def check_table(frame: DataFrame, pipeline: Pipeline, sink: TableSink, table: Ta
     """Raise if the rows cannot be written to the table: by their names, their types, or its partition
     columns."""
     columns.check_columns(frame.schema, sink.partition_by, pipeline.name, pipeline.place)
-    there = table.newest()
-    if there is not None:
-        its_partitions = there.metadata().partition_columns
-        columns.fit(
-            frame.schema, sink.partition_by, there.schema(), its_partitions, table.location, pipeline.place
-        )
+    table.fit(frame.schema, sink.partition_by, pipeline.place)
 
 
 def is_applied(

@@ -6,9 +6,10 @@ readers of the table rely on them.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from deltalake import Field, Schema
@@ -97,13 +98,12 @@ def check_columns(schema: StructType, partition_by: Sequence[str], who: str, pla
         )
 
 
-class Fitted:
+class Fitted(NamedTuple):
     """How rows fit a table: `renamed` has the names to give to columns that the table spells otherwise, `new`
     the columns that the table does not have yet."""
 
-    def __init__(self, renamed: dict[str, str], new: list[Field]) -> None:
-        self.renamed = renamed
-        self.new = new
+    renamed: dict[str, str]
+    new: list[Field]
 
 
 def check_partition_columns(
@@ -157,8 +157,6 @@ def missing_columns(rows: StructType, table: Schema) -> list[str]:
 
 def plain(kind: Any) -> Any:
     """A type of Delta without what does not concern its values: whether it may be null, and metadata."""
-    import json
-
     value = kind if isinstance(kind, (dict, list, str)) else json.loads(kind.to_json())
     if isinstance(value, dict):
         return {

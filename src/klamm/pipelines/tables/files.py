@@ -2,8 +2,7 @@
 
 A task tells of its files only when all of them are complete, and only what a task that succeeded tells
 reaches the driver, which adds the files to the table's log. A file that no commit names is not part of the
-table;
-`upkeep.py` removes it after a while. Its name has the attempt, the batch and the task that wrote it.
+table; `upkeep.py` removes it after a while. Its name has the attempt, the batch and the task that wrote it.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ class TaskWriter:
         return self._written
 
     def give_up(self) -> None:
-        """Close the files of a task that failed, and remove those that can be."""
+        """Close the files of a task that failed. No commit names them."""
         for file in self._open.values():
             file.discard()
         self._open.clear()

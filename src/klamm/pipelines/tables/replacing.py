@@ -79,7 +79,7 @@ def missing_files(table: Table, version: int) -> int | None:
     more."""
     store = Store(table.location, table.options)
     try:
-        at = DeltaTable(table.where, version=version, storage_options=table.options)
+        at = table.at(version)
     except DeltaError:
         return None
     paths = pa.table(at.get_add_actions(flatten=True))["path"].to_pylist()
@@ -88,7 +88,7 @@ def missing_files(table: Table, version: int) -> int | None:
 
 def row_count(table: Table, version: int | None = None) -> int:
     """How many rows the table has, or had in a version."""
-    at = DeltaTable(table.where, version=version, storage_options=table.options)
+    at = table.at(version)
     return sum(pa.table(at.get_add_actions(flatten=True))["num_records"].to_pylist())
 
 
@@ -123,7 +123,7 @@ def swap(table: Table, attempt: int, base: int | None, batch: Batch) -> int:
             )
             return
         now = _actions(newest)
-        then = _actions(DeltaTable(table.where, version=base, storage_options=table.options))
+        then = _actions(table.at(base))
         moment_ms = int(time.time() * 1000)
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(path, True, moment_ms, add.size, dict(add.partition_values))

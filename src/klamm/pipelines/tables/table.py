@@ -24,20 +24,23 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from klamm.pipelines.errors import PipelineError
+from klamm.pipelines.errors import PipelineError, Place
 from klamm.pipelines.locations import local_path
 from klamm.pipelines.positions import Position, records_between
 from klamm.pipelines.syncing import sync
-from klamm.pipelines.tables.columns import delta_schema
+from klamm.pipelines.tables.columns import Fitted, delta_schema, fit
 from klamm.pipelines.tables.files import FILE_PREFIX, Store
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 logger = logging.getLogger(__name__)
 
@@ -164,10 +167,7 @@ class Batch(Commit):
     def is_in(self, table: Table) -> bool:
         """Also true if the table has a later attempt: then this run goes on although another took over."""
         reached = table.reached(self.owner)
-        if reached is not None and reached.attempt > self.attempt:
-            return True
-        last = table.last_batch(self.owner, self.attempt)
-        return last is not None and last >= self.number
+        return reached is not None and reached[:2] >= (self.attempt, self.number)
 
     def __str__(self) -> str:
         return f"batch {self.number} of attempt {self.attempt}"
@@ -201,6 +201,18 @@ class Table:
             self._handle.update_incremental()
         return self._handle
 
+    def at(self, version: int | None) -> DeltaTable:
+        """A version of the table, or the newest one, in an object of its own. Raises DeltaError."""
+        return DeltaTable(self.where, version=version, storage_options=self.options)
+
+    def fit(self, rows: StructType, partition_by: Sequence[str], place: Place) -> Fitted | None:
+        """How rows fit the table; None if there is none. Raises TableRefused if they do not."""
+        table = self.newest()
+        if table is None:
+            return None
+        its_partitions = table.metadata().partition_columns
+        return fit(rows, partition_by, table.schema(), its_partitions, self.location, place)
+
     def is_there(self) -> bool:
         return self.newest() is not None
 
@@ -232,8 +244,7 @@ class Table:
         return list(found.items())
 
     def last_batch(self, owner: str, attempt: int) -> int | None:
-        table = self.newest()
-        return None if table is None else table.transaction_version(f"klamm/{owner}/batch/{attempt}")
+        return self.transaction(f"klamm/{owner}/batch/{attempt}")
 
     def transaction(self, name: str) -> int | None:
         """The last value of one of the log's transactions."""
@@ -276,15 +287,15 @@ class Table:
         mode: str,
     ) -> None:
         properties = batch.properties(sum(file.rows for file in files))
-        actions: list[AddAction | RemoveAction] = [file.add() for file in files]
+        adds = [file.add() for file in files]
 
         def commit(table: DeltaTable) -> None:
             table.create_write_transaction(
-                actions, mode, table.schema(), list(partition_by), commit_properties=properties
+                list(adds), mode, table.schema(), list(partition_by), commit_properties=properties
             )
 
         if self.newest() is None:
-            self._create([file.add() for file in files], delta_schema(schema), partition_by, properties)
+            self._create(adds, delta_schema(schema), partition_by, properties)
         else:
             self._try(commit, lambda: self.refuse_if_there(batch))
         self._sync_log()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
 from klamm.pipelines.tables.files import TARGET_BYTES
@@ -111,8 +112,6 @@ def keep_up(
 
 def _most_small_files(table: DeltaTable, policy: UpkeepPolicy) -> int:
     """How many small files the partition has that has most of them."""
-    import pyarrow as pa
-
     files = pa.table(table.get_add_actions(flatten=True))
     names = [name for name in files.column_names if name.startswith("partition.")]
     sizes = files["size_bytes"].to_pylist()

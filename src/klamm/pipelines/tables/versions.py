@@ -118,7 +118,7 @@ def _existing(table: Table) -> DeltaTable:
 
 def _at(table: Table, version: int) -> DeltaTable:
     try:
-        return DeltaTable(table.where, version=version, storage_options=table.options)
+        return table.at(version)
     except DeltaError as error:
         raise NoSuchVersion(f"version {version} of {table.location} cannot be read: {error}") from None
 
