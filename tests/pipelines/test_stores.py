@@ -1,10 +1,12 @@
-"""Tables in a real object store: what holds on a disk holds there, and a lost driver disk loses nothing."""
+"""Tables in a real object store and on a real HDFS: what holds on a disk holds there, and a lost driver disk
+loses nothing."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from deltalake import DeltaTable
@@ -17,6 +19,7 @@ from klamm.pipelines.tables.table import Batch, BatchCommittedElsewhere, Reached
 from klamm.pipelines.tables.upkeep import UpkeepPolicy, keep_up
 from klamm.pipelines.tables.versions import diff, restore
 from tests.conftest import cannot_run
+from tests.peers.hdfs import Hdfs
 from tests.peers.kafka_jars import PeerMissing
 from tests.peers.s3_server import S3Server
 from tests.pipelines.running import Shop
@@ -39,18 +42,29 @@ def newest(orders):
 """
 
 
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+class Store(NamedTuple):
+    """Where tables lie, and the options of deltalake's store."""
+
+    uri: str
+    options: Mapping[str, str]
+
+
+@pytest.fixture(scope="module", params=["s3", "hdfs"])
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    folder = tmp_path_factory.mktemp(request.param)
     try:
-        server = S3Server(tmp_path_factory.mktemp("s3"))
+        server = S3Server(folder) if request.param == "s3" else Hdfs(folder)
     except PeerMissing as problem:
         cannot_run(problem)
     with server:
-        yield server
+        if isinstance(server, S3Server):
+            yield Store("s3://bucket", server.options)
+        else:
+            yield Store(server.uri, {})
 
 
-def test_a_table_in_an_object_store_is_changed_by_whole_commits(s3: S3Server) -> None:
-    table, other = (Table("s3://bucket/plain/orders", s3.options) for _ in range(2))
+def test_a_table_is_changed_by_whole_commits(store: Store) -> None:
+    table, other = (Table(f"{store.uri}/plain/orders", store.options) for _ in range(2))
     assert table.newest() is None and not table.has_other_files()
     append(table, range(0, 3), 0)
     assert other.is_there()
@@ -73,12 +87,12 @@ def test_a_table_in_an_object_store_is_changed_by_whole_commits(s3: S3Server) ->
 
 
 def test_pipelines_write_there_and_a_lost_disk_loses_nothing(
-    s3: S3Server, spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+    store: Store, spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:
-    shop = Shop(tmp_path, klamm_bootstrap, TABLE, tables="s3://bucket/shop/tables", storage=s3.options)
+    shop = Shop(tmp_path, klamm_bootstrap, TABLE, tables=f"{store.uri}/shop/tables", storage=store.options)
 
     def rows(name: str) -> list[int]:
-        table = DeltaTable(f"s3://bucket/shop/tables/{name}", storage_options=s3.options)
+        table = DeltaTable(f"{store.uri}/shop/tables/{name}", storage_options=dict(store.options))
         return sorted(table.to_pyarrow_table(columns=["n"])["n"].to_pylist())
 
     shop.send(120)
