@@ -95,7 +95,7 @@ def test_from_init_to_a_table(klamm: klamm.testing.Broker, shop: Path) -> None:
     planned = type_klamm(
         shop, "pipeline", "replay", "orders_table", "--from", "earliest", "--dry-run", "-o", "json"
     )
-    assert json.loads(planned.stdout)["retired_rows"] == good
+    assert json.loads(planned.stdout)["replaced_rows"] == good
 
 
 @pytest.mark.long

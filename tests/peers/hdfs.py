@@ -1,5 +1,4 @@
-"""A real HDFS for tests: a name node and a data node. Maven copies their jars into the cache of the clone when
-a test first asks for them.
+"""A real HDFS for tests: a name node and a data node, whose jars Maven copies into the cache of the clone.
 
     with Hdfs(folder) as hdfs:
         print(hdfs.uri)
