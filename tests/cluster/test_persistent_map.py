@@ -25,14 +25,14 @@ def test_it_is_a_dict_that_never_changes(changes):
 
 
 @given(st.dictionaries(KEYS, st.integers()), st.dictionaries(KEYS, st.one_of(st.none(), st.integers())))
-def test_changed_keys_are_found(before, entries):
+def test_changes_are_found(before, entries):
     first = PersistentMap(before)
     second = first.changed(entries)
-    expected = {
-        key for key in before.keys() | entries.keys() if first.get(key, None) is not second.get(key, None)
-    }
-    assert set(second.keys_changed_since(first)) == expected
-    assert set(first.keys_changed_since(second)) == expected
+    keys = before.keys() | entries.keys()
+    expected = {(key, first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
+    assert set(second.changes_since(first)) == expected
+    assert set(second.changes_since(PersistentMap(before))) == expected, "nothing is shared"
+    assert set(first.changes_since(second)) == {(key, new, old) for key, old, new in expected}
 
 
 def test_a_change_copies_one_bucket_and_shares_the_others():

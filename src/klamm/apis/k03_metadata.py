@@ -208,8 +208,8 @@ class TopicAnswers:
         if before is None or image.brokers is not before.brokers or offline_version != self._offline_version:
             self._topics.clear()
         else:
-            for name in image.topics.keys_changed_since(before.topics):
-                if name not in image.topics:
+            for name, _, topic in image.topics.changes_since(before.topics):
+                if topic is None:
                     self._topics.pop(name, None)
         self._image = image
         self._offline_version = offline_version

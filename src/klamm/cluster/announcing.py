@@ -313,12 +313,20 @@ def _config_messages(configs: ConfigDelta) -> list[UpdateMetadataConfig]:
 # ---- the way back
 
 
-def delta_of_request(image: ClusterImage, request: UpdateMetadataRequest) -> ImageDelta:
-    """How a broker's image is changed by an UpdateMetadata request of the controller."""
+def image_after_request(
+    image: ClusterImage, request: UpdateMetadataRequest
+) -> tuple[ClusterImage, ImageDelta]:
+    """A broker's image after an UpdateMetadata request of the controller, and what has changed.
+
+    The image of a full request is used as it is made. To change the old image by the difference instead took
+    as long again, and kept the event loop away when a controller did not know thousands of topics any longer.
+    """
     if request.type == FULL:
         empty = ClusterImage(image.cluster_id, request.controller_id)
-        return difference(image, empty.with_delta(_changes(empty, request)))
-    return _changes(image, request)
+        after = empty.with_delta(_changes(empty, request))
+        return after, difference(image, after)
+    delta = _changes(image, request)
+    return image.with_delta(delta), delta
 
 
 def _changes(image: ClusterImage, request: UpdateMetadataRequest) -> ImageDelta:

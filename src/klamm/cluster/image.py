@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from klamm.cluster.persistent_map import PersistentMap
@@ -292,23 +293,24 @@ def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta:
     }
     return ImageDelta(
         topics={
-            name: topic_delta(old.topics.get(name), new.topics.get(name))
-            for name in sorted(new.topics.keys_changed_since(old.topics))
-            if old.topics.get(name) != new.topics.get(name)
+            name: topic_delta(before, after)
+            for name, before, after in sorted(new.topics.changes_since(old.topics), key=itemgetter(0))
         },
         brokers=changed_brokers,
         broker_configs=_config_difference(old.broker_configs, new.broker_configs),
         group_configs=_config_difference(old.group_configs, new.group_configs),
         controller_id=new.controller_id if new.controller_id != old.controller_id else None,
         deleted_topics={
-            topic_id: new.deleted_topics.get(topic_id)
-            for topic_id in sorted(new.deleted_topics.keys_changed_since(old.deleted_topics))
-            if old.deleted_topics.get(topic_id) != new.deleted_topics.get(topic_id)
+            topic_id: after
+            for topic_id, _, after in sorted(
+                new.deleted_topics.changes_since(old.deleted_topics), key=itemgetter(0)
+            )
         },
         known_epochs={
-            broker_id: new.known_epochs.get(broker_id)
-            for broker_id in sorted(new.known_epochs.keys_changed_since(old.known_epochs))
-            if old.known_epochs.get(broker_id) != new.known_epochs.get(broker_id)
+            broker_id: after
+            for broker_id, _, after in sorted(
+                new.known_epochs.changes_since(old.known_epochs), key=itemgetter(0)
+            )
         },
     )
 
@@ -316,9 +318,7 @@ def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta:
 def _config_difference(
     old: PersistentMap[str, Mapping[str, str]], new: PersistentMap[str, Mapping[str, str]]
 ) -> ConfigDelta:
-    return {
-        name: new.get(name) for name in sorted(new.keys_changed_since(old)) if old.get(name) != new.get(name)
-    }
+    return {name: after for name, _, after in sorted(new.changes_since(old), key=itemgetter(0))}
 
 
 def joined(deltas: Iterable[ImageDelta]) -> ImageDelta:

@@ -98,8 +98,10 @@ class PersistentMap(Mapping[KeyT, ValueT]):
         after._len = length
         return after
 
-    def keys_changed_since(self, before: PersistentMap[KeyT, ValueT]) -> Iterator[KeyT]:
-        """Keys whose value is another object than in `before`, also those that came or went.
+    def changes_since(
+        self, before: PersistentMap[KeyT, ValueT]
+    ) -> Iterator[tuple[KeyT, ValueT | None, ValueT | None]]:
+        """Keys whose value does not equal that in `before`, with the value before and now; None is none.
 
         Of two maps of which one was made from the other, the shared buckets are not looked into.
         """
@@ -108,14 +110,17 @@ class PersistentMap(Mapping[KeyT, ValueT]):
                 self._buckets, before._buckets, strict=True
             )
         else:
-            pairs = ((dict(self), dict(before)),)
+            pairs = ((dict(self.items()), dict(before.items())),)
         for ours, theirs in pairs:
             if ours is theirs:
                 continue
             for key, value in ours.items():
-                if theirs.get(key) is not value:
-                    yield key
-            yield from (key for key in theirs if key not in ours)
+                known = theirs.get(key)
+                if known is not value and known != value:
+                    yield key, known, value
+            for key, known in theirs.items():
+                if key not in ours:
+                    yield key, known, None
 
 
 class _Values(ValuesView[ValueT]):

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from klamm.cluster.announcing import delta_of_request
+from klamm.cluster.announcing import image_after_request
 from klamm.cluster.changes import Change
 from klamm.cluster.channels import Send
 from klamm.cluster.committing import Committer
@@ -187,10 +187,9 @@ class ClusterService:
 
     async def update(self, request: UpdateMetadataRequest) -> None:
         """Follow what the controller says of the cluster; `obey` was called."""
-        image = self.view.image
-        delta = delta_of_request(image, request)
+        image, delta = image_after_request(self.view.image, request)
         if delta:
-            await asyncio.shield(self.view.publish(image.with_delta(delta), delta))
+            await asyncio.shield(self.view.publish(image, delta))
 
     @property
     def _serving(self) -> Control:

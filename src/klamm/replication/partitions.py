@@ -288,7 +288,9 @@ class Partitions:
         """Another broker is the controller, and has told of new topics and settings. Roles come apart."""
         async with self._turn:
             self._topics = new.topics
-            for change in delta.topics.values():
+            for number, change in enumerate(delta.topics.values(), 1):
+                if number % TOPICS_BETWEEN_PAUSES == 0:
+                    await asyncio.sleep(0)
                 if (deleted := change.deleted) is not None:
                     self._topic_names.pop(deleted.topic_id, None)
                     # Before its name stands for another topic, whose followers would be given its records.
