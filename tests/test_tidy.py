@@ -139,6 +139,7 @@ CORES = (
     "pipelines/failures.py",
     "pipelines/positions.py",
     "pipelines/progress.py",
+    "pipelines/retrying.py",
     "pipelines/sinks/layout.py",
     "pipelines/tables/partitioning.py",
     "pipelines/tables/statistics.py",

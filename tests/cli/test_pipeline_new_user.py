@@ -136,6 +136,7 @@ def test_a_failure_is_named_others_go_on_and_ctrl_c_ends_it(
     klamm: klamm.testing.Broker, tmp_path: Path
 ) -> None:
     toml = f'[project]\nname="shop"\nbootstrap="{klamm.bootstrap}"\n[spark]\nmaster="local[2]"\n'
+    toml += '[run]\nretries=0\non_failure="go on"\n'
     project = make_project(tmp_path, FAILING, toml=toml)
     produce(klamm.bootstrap, "orders", '{"order": 1}')
 

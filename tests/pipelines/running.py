@@ -32,6 +32,7 @@ class Shop:
         text: str,
         *,
         spark: str = "",
+        run: str = "retries = 0",
         tables: str = "tables",
         storage: Mapping[str, str] | None = None,
     ) -> None:
@@ -43,7 +44,7 @@ class Shop:
             admin.create_topic(self.topic, PARTITIONS)
         self._toml = (
             f'[project]\nname = "{self.name}"\nbootstrap = "{bootstrap}"\ntables = "{tables}"\n'
-            f"[spark]\n{spark}\n[storage]\n"
+            f"[spark]\n{spark}\n[run]\n{run}\n[storage]\n"
         )
         self._toml += "".join(f'{name} = "{value}"\n' for name, value in (storage or {}).items())
         self.sent = 0

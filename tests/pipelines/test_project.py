@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from klamm.pipelines.errors import ProjectError
 from klamm.pipelines.project import Project
+from klamm.pipelines.retrying import RunPolicy
 
 
 def load(root: Path, text: str) -> Project:
@@ -91,3 +93,16 @@ def test_what_cannot_be_is_refused_by_line(tmp_path: Path, text: str, words: str
 def test_a_folder_without_a_project_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ProjectError, match="klamm pipeline init"):
         Project.load(tmp_path)
+
+
+def test_what_a_run_does_about_failures(tmp_path: Path) -> None:
+    assert load(tmp_path, '[project]\nname = "shop"\n').run == RunPolicy(3, "stop")
+    text = '[project]\nname = "shop"\n[run]\n'
+    assert load(tmp_path, text + 'retries = 0\non_failure = "go on"\n').run == RunPolicy(0, "go on")
+    for line, complaint in (
+        ("retries = -1", "retries is '-1'. Give a whole number"),
+        ('on_failure = "panic"', 'on_failure is \'panic\'. Use "stop" or "go on"'),
+        ("retrys = 1", "Did you mean retries?"),
+    ):
+        with pytest.raises(ProjectError, match=re.escape(complaint)):
+            load(tmp_path, text + line)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +41,12 @@ WAIT_S = 120.0
 
 def ended(statuses: Sequence[PipelineStatus]) -> dict[str, str]:
     return {status.pipeline: status.state for status in statuses}
+
+
+def by_seconds() -> Callable[[], int]:
+    """A clock that moves a second whenever it is asked: pauses of retries are over soon."""
+    now_ms = itertools.count(0, 1000)
+    return lambda: next(now_ms)
 
 
 def test_a_table_has_each_record_once_and_tells_where_it_came_from(
@@ -181,7 +188,7 @@ def grouped(orders):
 def test_one_pipeline_fails_and_the_others_go_on_until_they_are_stopped(
     spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:
-    shop = Shop(tmp_path, klamm_bootstrap, TWO)
+    shop = Shop(tmp_path, klamm_bootstrap, TWO, run='retries = 0\non_failure = "go on"')
     shop.send(20)
     stop = threading.Event()
     seen: list[dict[str, PipelineStatus]] = []
@@ -221,6 +228,81 @@ def test_one_pipeline_fails_and_the_others_go_on_until_they_are_stopped(
     assert not spark.streams.active
     with pytest.raises(Exception, match="no pipeline called 'tabel'"):
         run(shop.project, names=["tabel"], spark=spark)
+
+
+SHAKY = """
+from pathlib import Path
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
+
+@source(topic="{topic}", schema="n BIGINT", read={"maxOffsetsPerTrigger": 10})
+def orders(rows):
+    return rows
+
+@pipeline(to=to_table("orders"))
+def table(orders):
+    return orders
+
+@pipeline(to=to_table("shaky"))
+def shaky(orders):
+    @F.udf(LongType())
+    def asked(n):
+        if n >= 10 and not Path("{service}").exists():
+            raise OSError("the service is away")
+        return n
+    return orders.withColumn("n", asked("n"))
+"""
+
+
+def test_a_failed_pipeline_is_tried_again_and_then_ends_the_run(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    service = tmp_path / "service"
+    shop = Shop(tmp_path, klamm_bootstrap, SHAKY.replace("{service}", str(service)), run="retries = 1")
+    shop.send(20)
+    seen: list[PipelineStatus] = []
+
+    def on_status(statuses: Sequence[PipelineStatus]) -> None:
+        seen.extend(status for status in statuses if status.pipeline == "shaky")
+
+    statuses = run(shop.project, on_status=on_status, spark=spark, clock_ms=by_seconds())
+    assert ended(statuses) == {"table": "stopped", "shaky": "failed"}
+    assert "the service is away" in statuses[1].error
+    assert statuses[1].batch == 0, "the first batch was finished"
+    assert {(each.retry, each.retries) for each in seen if each.state == "retrying"} == {(1, 1)}
+    assert all("the service is away" in each.error for each in seen if each.state == "retrying")
+    assert not any(each.error for each in seen if each.state == "running")
+
+    # With --once, too; and when the service is back, the next try succeeds.
+    seen.clear()
+
+    def mend(statuses: Sequence[PipelineStatus]) -> None:
+        on_status(statuses)
+        if any(status.state == "retrying" for status in statuses):
+            service.touch()
+
+    statuses = run(shop.project, once=True, on_status=mend, spark=spark, clock_ms=by_seconds())
+    assert ended(statuses) == {"table": "finished", "shaky": "finished"}
+    assert {each.retry for each in seen} == {0, 1} and statuses[1].error == ""
+    shop.assert_each_once("shaky")
+
+
+def test_a_stop_ends_the_pause_before_a_retry(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, SHAKY.replace("{service}", "/nowhere"), run="retries = 2")
+    shop.send(20)
+    stop = threading.Event()
+
+    def on_status(statuses: Sequence[PipelineStatus]) -> None:
+        if any(status.state == "retrying" for status in statuses):
+            stop.set()
+
+    (status,) = run(
+        shop.project, names=["shaky"], on_status=on_status, stop=stop, spark=spark, clock_ms=lambda: 0
+    )
+    assert status.state == "failed" and "the service is away" in status.error
 
 
 @pytest.mark.long
@@ -284,7 +366,7 @@ def test_a_replay_makes_only_rows_that_its_table_can_have(
 def test_a_dead_broker_is_waited_for_once(spark: SparkSession, tmp_path: Path) -> None:
     toml = (
         '[project]\nname = "shop"\nbootstrap = "127.0.0.1:1"\n[kafka]\ndefault.api.timeout.ms = 1500\n'
-        "reconnect.backoff.ms = 10\n"
+        "reconnect.backoff.ms = 10\n[run]\nretries = 1\n"
     )
     text = "\n".join(
         f'@source(topic="t{number}", schema="n BIGINT")\ndef source{number}(rows):\n    return rows\n'
@@ -292,11 +374,11 @@ def test_a_dead_broker_is_waited_for_once(spark: SparkSession, tmp_path: Path) -
         for number in range(5)
     )
     begun = time.monotonic()
-    statuses = run(make_project(tmp_path, text, toml=toml), once=True, spark=spark)
+    statuses = run(make_project(tmp_path, text, toml=toml), once=True, spark=spark, clock_ms=by_seconds())
     seconds = time.monotonic() - begun
     assert {status.state for status in statuses} == {"failed"} and len(statuses) == 5
     assert all("127.0.0.1:1" in status.error for status in statuses)
-    assert seconds < 2 * 1.5 + 2, seconds
+    assert seconds < 2 * (2 * 1.5 + 2), "once, and once for the retry of all"
 
 
 def test_the_last_records_are_shown(spark: SparkSession, klamm_bootstrap: str, tmp_path: Path) -> None:

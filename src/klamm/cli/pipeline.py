@@ -165,7 +165,8 @@ def run(
 ) -> None:
     """Run pipelines in one Spark session, until Ctrl-C or, with --once, until they have caught up.
 
-    A pipeline that fails does not stop the others. The exit status is 1 if one has failed.
+    A pipeline that fails is started again after growing pauses, [run] retries times; then the run ends with
+    the exit status 1. With --once the others still finish.
     """
     with complaints():
         from klamm.cli.pipelines.watching import Watch

@@ -14,8 +14,11 @@ from typing import Any, Literal, TypeAlias
 from klamm.pipelines.counting import NodeCounts, read_counts
 from klamm.pipelines.definitions import Otherwise
 from klamm.pipelines.positions import Position, is_position, records_between
+from klamm.pipelines.retrying import Retry
 
-PipelineState: TypeAlias = Literal["starting", "running", "finished", "stopped", "failed", "killed"]
+PipelineState: TypeAlias = Literal[
+    "starting", "running", "retrying", "finished", "stopped", "failed", "killed"
+]
 ENDED: tuple[PipelineState, ...] = ("finished", "stopped", "failed", "killed")
 
 RATE_WINDOW_MS = 10_000
@@ -49,6 +52,10 @@ class PipelineStatus:
     note: str = ""
     error: str = ""
     error_detail: str = ""
+    retry: int = 0
+    """In the state "retrying": which retry follows, of `retries`, in about `retry_in_s` seconds."""
+    retries: int = 0
+    retry_in_s: int = 0
     started_ms: int = 0
     updated_ms: int = 0
 
@@ -84,7 +91,7 @@ class Tally:
         self._recent: list[tuple[int, int]] = []
 
     def started(self, generation: int, now_ms: int) -> None:
-        self._change(now_ms, state="running", generation=generation)
+        self._change(now_ms, state="running", generation=generation, error="", error_detail="", **_NO_RETRY)
 
     def wrote(self, batch: int, rows: int) -> None:
         """A sink that counts its rows has written those of a batch.
@@ -99,7 +106,27 @@ class Tally:
 
     def ended(self, state: PipelineState, now_ms: int, error: str = "", detail: str = "") -> None:
         self._recent.clear()
-        self._change(now_ms, state=state, error=error, error_detail=detail, rate=0.0)
+        self._change(now_ms, state=state, error=error, error_detail=detail, rate=0.0, **_NO_RETRY)
+
+    def retrying(self, retry: Retry, retries: int, now_ms: int, error: str, detail: str) -> None:
+        """The pipeline has failed, and is started again after a pause."""
+        self._recent.clear()
+        self._change(
+            now_ms,
+            state="retrying",
+            error=error,
+            error_detail=detail,
+            rate=0.0,
+            retry=retry.number,
+            retries=retries,
+            retry_in_s=_seconds_until(retry, now_ms),
+        )
+
+    def waited(self, retry: Retry, now_ms: int) -> None:
+        """Bring the seconds until the retry up to date."""
+        seconds = _seconds_until(retry, now_ms)
+        if seconds != self.status.retry_in_s:
+            self._change(now_ms, retry_in_s=seconds)
 
     def apply(self, progress: Mapping[str, Any], now_ms: int) -> None:
         """Take in one progress of the query, as its JSON.
@@ -167,6 +194,13 @@ class Tally:
 
     def _change(self, now_ms: int, **changes: Any) -> None:
         self.status = replace(self.status, updated_ms=now_ms, **changes)
+
+
+_NO_RETRY: Mapping[str, Any] = {"retry": 0, "retries": 0, "retry_in_s": 0}
+
+
+def _seconds_until(retry: Retry, now_ms: int) -> int:
+    return max(0, -(-(retry.at_ms - now_ms) // 1000))
 
 
 def rule_name(node: str, rule: str) -> str:

@@ -17,6 +17,10 @@
     [kafka]
     security.protocol = "SSL"             # any client key, in Kafka's dotted names
 
+    [run]
+    retries = 3                           # how often a failed pipeline is started again
+    on_failure = "stop"                   # "go on": the others run on when a pipeline is given up
+
     [storage]                             # of tables that are not on this machine: the keys of deltalake's
     stores aws_region = "eu-central-1"
     aws_secret_access_key = "${env:AWS_SECRET}"     # or ${file:/run/secrets/aws}
@@ -32,7 +36,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -40,6 +44,7 @@ from klamm.config.client_config import KEYS_BY_KIND
 from klamm.config.files import Setting, read_config_file
 from klamm.config.rows import ConfigError
 from klamm.pipelines.errors import Place, ProjectError
+from klamm.pipelines.retrying import ON_FAILURE, RunPolicy
 
 PROJECT_FILE = "klamm.toml"
 DEFAULT_BOOTSTRAP = "localhost:9092"
@@ -55,6 +60,7 @@ _PROJECT_KEYS = (
     "checkpoints",
     "dead_letters",
 )
+_RUN_KEYS = ("retries", "on_failure")
 # The name becomes part of the names of topics, groups and folders.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -81,6 +87,7 @@ class Project:
     """Client keys in Kafka's dotted names, without `bootstrap.servers`."""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The keys of the store that the tables are in. They may be secrets."""
+    run: RunPolicy = field(default_factory=RunPolicy)
 
     @classmethod
     def load(
@@ -121,6 +128,7 @@ class _Sections:
         self._spark: dict[str, str] = {}
         self._kafka: dict[str, str] = {}
         self._storage: dict[str, str] = {}
+        self._run: dict[str, Setting] = {}
 
     def take(self, setting: Setting) -> None:
         section, _, name = setting.name.partition(".")
@@ -136,13 +144,16 @@ class _Sections:
         elif section == "kafka":
             self._known(setting, name, {key for keys in KEYS_BY_KIND.values() for key in keys}, "[kafka]")
             self._kafka[name] = self._looked_up(setting)
+        elif section == "run":
+            self._known(setting, name, _RUN_KEYS, "[run]")
+            self._run[name] = setting
         elif section == "storage":
             self._storage[name] = self._looked_up(setting)
         else:
             raise self._error(
                 setting,
                 f"[{section}] is not a known section",
-                "Use [project], [spark], [kafka] and [storage]",
+                "Use [project], [spark], [kafka], [run] and [storage]",
             )
 
     def _looked_up(self, setting: Setting) -> str:
@@ -182,7 +193,24 @@ class _Sections:
             spark={key: value for key, value in self._spark.items() if key != "master"},
             kafka=self._kafka,
             storage=self._storage,
+            run=self._run_policy(),
         )
+
+    def _run_policy(self) -> RunPolicy:
+        policy = RunPolicy()
+        if (setting := self._run.get("retries")) is not None:
+            if not setting.text.isdecimal():
+                raise self._error(
+                    setting, f"retries is {setting.text!r}", "Give a whole number; 0 means no retries"
+                )
+            policy = replace(policy, retries=int(setting.text))
+        if (setting := self._run.get("on_failure")) is not None:
+            found = next((each for each in ON_FAILURE if each == setting.text), None)
+            if found is None:
+                known = " or ".join(f'"{each}"' for each in ON_FAILURE)
+                raise self._error(setting, f"on_failure is {setting.text!r}", f"Use {known}")
+            policy = replace(policy, on_failure=found)
+        return policy
 
     def _name(self) -> str:
         setting = self._project.get("name")

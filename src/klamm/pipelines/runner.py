@@ -1,6 +1,9 @@
 """Runs the pipelines of a project in one Spark session, continuously or until they have caught up.
 
-Each pipeline is one streaming query. A query that fails is reported and not restarted; the others go on.
+Each pipeline is one streaming query. A query that fails is started again after a pause, as often as `[run]
+retries` says (`retrying.py`); the others go on meanwhile. A pipeline that is given up ends the run, unless
+the run is one with `once`, or `[run] on_failure` says that the others go on.
+
 Meanwhile this thread polls the queries: it reads Spark's progress reports, writes the status files, and calls
 `on_status`. A thread of its own looks after the tables (`tables/upkeep.py`).
 
@@ -22,7 +25,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import AnalysisException, IllegalArgumentException
 
 from klamm.client.errors import ClientError, ConnectionFailed, TimedOut
 from klamm.pipelines import frames
@@ -30,12 +35,19 @@ from klamm.pipelines.attempts import current_attempt, present_starts
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.definitions import Definitions, Otherwise, ParquetSink, Pipeline, TableSink
 from klamm.pipelines.discovery import load_definitions
-from klamm.pipelines.errors import DefinitionError, PipelineError, ProjectError
+from klamm.pipelines.errors import (
+    DecoderUnavailable,
+    DefinitionError,
+    PipelineError,
+    ProjectError,
+    SamplingFailed,
+)
 from klamm.pipelines.failures import Failure, explain
 from klamm.pipelines.graph import order
 from klamm.pipelines.locations import local_path, overlap, table_location
 from klamm.pipelines.progress import ENDED, PipelineStatus, Tally, rule_name
 from klamm.pipelines.project import Project
+from klamm.pipelines.retrying import Retries, heals
 from klamm.pipelines.sinks.kinds import counts_itself, sink_text
 from klamm.pipelines.sinks.writing import start_query
 from klamm.pipelines.state import State
@@ -70,6 +82,9 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.streaming.stopTimeout": f"{STOP_S:.0f}s",
 }
 
+# Errors of Spark about a plan or an option: the next start would fail in the same way.
+_OF_THE_PLAN = (AnalysisException, IllegalArgumentException)
+
 _SLOW_WORKER = "Python worker failed to connect back"
 
 OnStatus = Callable[[Sequence[PipelineStatus]], None]
@@ -84,12 +99,14 @@ def run(
     stop: threading.Event | None = None,
     upkeep: UpkeepPolicy | None = UpkeepPolicy(),  # noqa: B008 (it is frozen)
     spark: SparkSession | None = None,
+    clock_ms: Callable[[], int] = lambda: int(time.time() * 1000),
 ) -> list[PipelineStatus]:
     """Run all pipelines, or those named, until they end or `stop` is set. Returns their last status.
 
     With `once` each reads the records that are in its topics now, and ends. A pipeline that failed has the
-    state "failed". `upkeep=None` leaves the files of tables as they are. A given session is used, and not
-    stopped at the end. Raises PipelineError if nothing can be run at all.
+    state "failed"; unless klamm.toml says otherwise, its end is that of the run. `upkeep=None` leaves the
+    files of tables as they are. A given session is used, and not stopped at the end. `clock_ms` is what
+    retries wait by. Raises PipelineError if nothing can be run at all.
     """
     check_places(project)
     definitions = load_definitions(project)
@@ -103,7 +120,7 @@ def run(
         stack.enter_context(_stopping_on_signals(stop))
         tidy_up(state, definitions.pipelines, [pipeline.name for pipeline in chosen])
         keeper = Upkeep(upkeep) if upkeep is not None else None
-        running = _Run(project, definitions, state, session, once, on_status, keeper)
+        running = _Run(project, definitions, state, session, once, on_status, keeper, clock_ms)
         return running.run(chosen, stop)
 
 
@@ -139,6 +156,7 @@ class _Run:
         once: bool,
         on_status: OnStatus | None,
         upkeep: Upkeep | None,
+        clock_ms: Callable[[], int],
     ) -> None:
         self._project = project
         self._definitions = definitions
@@ -147,6 +165,8 @@ class _Run:
         self._once = once
         self._on_status = on_status
         self._upkeep = upkeep
+        self._now_ms = clock_ms
+        self._retries: dict[str, Retries] = {}
         self._tallies: dict[str, Tally] = {}
         self._queries: dict[str, StreamingQuery] = {}
         self._seen: dict[str, str] = {}
@@ -159,10 +179,11 @@ class _Run:
 
     def run(self, pipelines: Sequence[Pipeline], stop: threading.Event) -> list[PipelineStatus]:
         for pipeline in pipelines:
+            self._retries[pipeline.name] = Retries(self._project.run.retries)
             rules = _rules(self._definitions, pipeline)
             sink = pipeline.to
             self._tallies[pipeline.name] = Tally(
-                pipeline.name, sink_text(sink), _now_ms(), rules, counts_itself(sink)
+                pipeline.name, sink_text(sink), self._now_ms(), rules, counts_itself(sink)
             )
         self._tell()
         try:
@@ -170,14 +191,15 @@ class _Run:
                 for pipeline in pipelines:
                     if self._no_broker is not None:
                         # Each would wait for the same brokers as long as the first one did.
-                        self._fail(pipeline.name, self._no_broker)
+                        self._fail(pipeline.name, self._no_broker, heals=True)
                     elif not stop.is_set():
                         self._start(pipeline)
                         self._wait_until_reading(pipeline.name, stop)
                 if self._upkeep is not None and not self._once:
                     self._upkeep.start()
-                while self._active() and not stop.wait(LOOK_S):
+                while self._goes_on() and not stop.wait(LOOK_S):
                     self._look()
+                    self._start_again(stop)
             finally:
                 self._stop()
         except (Py4JNetworkError, ConnectionError) as error:
@@ -218,20 +240,21 @@ class _Run:
             failure = Failure(error.text, error.place, str(error))
             if isinstance(error.__cause__, (ConnectionFailed, TimedOut)):
                 self._no_broker = failure
-            self._fail(pipeline.name, failure)
+            self._fail(pipeline.name, failure, heals=_has_a_cause_outside(error))
             return
         except Exception as error:
             failure = explain(str(error), self._project.root)
-            self._fail(pipeline.name, failure._replace(place=failure.place or pipeline.place))
+            failure = failure._replace(place=failure.place or pipeline.place)
+            self._fail(pipeline.name, failure, heals=not isinstance(error, _OF_THE_PLAN))
             return
         self._queries[pipeline.name] = query
         self._seen.pop(pipeline.name, None)
-        tally.started(attempt.number, _now_ms())
+        tally.started(attempt.number, self._now_ms())
         if self._upkeep is not None and isinstance(pipeline.to, TableSink):
             self._upkeep.add(
                 table_location(self._project.tables, pipeline.to.table),
                 self._project.storage,
-                lambda note: self._news.put(lambda: tally.noted(note, _now_ms())),
+                lambda note: self._news.put(lambda: tally.noted(note, self._now_ms())),
                 merges=pipeline.mode != "complete",
             )
 
@@ -241,22 +264,51 @@ class _Run:
             self._look()
             message = str(self._queries[name].status["message"])
             reading = message.startswith(("Waiting", "Processing"))
-            if reading or self._tallies[name].status.state in ENDED or stop.wait(LOOK_S):
+            if reading or not self._is_running(name) or stop.wait(LOOK_S):
                 break
         self._tell()
 
-    def _active(self) -> bool:
-        return any(self._tallies[name].status.state not in ENDED for name in self._queries)
+    def _start_again(self, stop: threading.Event) -> None:
+        """Start the pipelines whose pause after a failure is over."""
+        self._no_broker = None
+        for name, retries in self._retries.items():
+            if stop.is_set() or not self._goes_on():
+                return
+            if retries.waiting is None:
+                continue
+            now_ms = self._now_ms()  # anew for each: the start of the one before may have taken long
+            if not retries.is_due(now_ms):
+                self._tallies[name].waited(retries.waiting, now_ms)
+                continue
+            logger.info("starting the pipeline %s again: retry %d", name, retries.waiting.number)
+            retries.begun()
+            if self._no_broker is not None:
+                self._fail(name, self._no_broker, heals=True)
+            else:
+                self._start(self._definitions.pipelines[name])
+                self._wait_until_reading(name, stop)
+        self._tell()
+
+    def _is_running(self, name: str) -> bool:
+        state = self._tallies[name].status.state
+        return name in self._queries and state not in ENDED and state != "retrying"
+
+    def _goes_on(self) -> bool:
+        """False if no pipeline is left to run, or the failure of one is to end the run."""
+        states = [tally.status.state for tally in self._tallies.values()]
+        if "failed" in states and not self._once and self._project.run.on_failure == "stop":
+            return False
+        return any(state not in ENDED for state in states)
 
     def _look(self) -> None:
         for name, query in list(self._queries.items()):
             tally = self._tallies[name]
-            if tally.status.state in ENDED:
+            if not self._is_running(name):
                 continue
             # Checked before the progress is read: after the end no more progress follows.
             ended = not query.isActive
             self._read_progress(name, query, tally)
-            tally.passed(_now_ms())
+            tally.passed(self._now_ms())
             if ended:
                 self._end(name, query, tally)
         self._tell()
@@ -275,12 +327,12 @@ class _Run:
         # After the progress was read: the rows of a batch are told before its progress is.
         self._take_news()
         for progress in reversed(new):
-            tally.apply(progress, _now_ms())
+            tally.apply(progress, self._now_ms())
 
     def _end(self, name: str, query: StreamingQuery, tally: Tally) -> None:
         error = query.exception()
         if error is None:
-            tally.ended("finished" if self._once else "stopped", _now_ms())
+            tally.ended("finished" if self._once else "stopped", self._now_ms())
         elif (
             _SLOW_WORKER in str(error)
             and self._tries.get(name, 1) < START_TRIES
@@ -290,18 +342,25 @@ class _Run:
             logger.warning("starting %s again: its Python process did not connect in time", name)
             self._start(self._definitions.pipelines[name])
         else:
-            self._fail(name, explain(str(error), self._project.root))
+            self._fail(name, explain(str(error), self._project.root), heals=heals(str(error)))
 
-    def _fail(self, name: str, failure: Failure) -> None:
+    def _fail(self, name: str, failure: Failure, *, heals: bool) -> None:
+        """Note a failure. If the next try may succeed and one is left, the pipeline waits for it."""
         logger.error("the pipeline %s failed: %s", name, failure)
-        self._tallies[name].ended("failed", _now_ms(), str(failure), failure.detail)
+        tally, now_ms = self._tallies[name], self._now_ms()
+        if heals and not self._is_stopping:
+            retry = self._retries[name].failed(now_ms, tally.status.batch)
+            if retry is not None:
+                tally.retrying(retry, self._project.run.retries, now_ms, str(failure), failure.detail)
+                return
+        tally.ended("failed", now_ms, str(failure), failure.detail)
 
     def _lose_the_jvm(self, error: Exception) -> None:
         """Mark all pipelines as failed: the JVM is gone, and their queries with it."""
         text = "Spark's JVM is gone: it was killed, or ran out of memory (spark.driver.memory)"
         for name, tally in self._tallies.items():
             if tally.status.state not in ENDED:
-                self._fail(name, Failure(text, None, f"{text}\n{error}"))
+                self._fail(name, Failure(text, None, f"{text}\n{error}"), heals=False)
 
     def _stop(self) -> None:
         """Stop all running queries at the same time: each may have a batch to cancel."""
@@ -315,12 +374,15 @@ class _Run:
         for name, each in self._queries.items():
             tally = self._tallies[name]
             self._read_progress(name, each, tally)
-            if tally.status.state in ENDED:
+            if not self._is_running(name):
                 continue
             if name in active:
-                tally.ended("stopped", _now_ms())
+                tally.ended("stopped", self._now_ms())
             else:
                 self._end(name, each, tally)
+        for tally in self._tallies.values():
+            if tally.status.state == "retrying":  # its last try has failed
+                tally.ended("failed", self._now_ms(), tally.status.error, tally.status.error_detail)
 
     def _tell(self) -> None:
         """Write the statuses that have changed into their files, and report all to `on_status`."""
@@ -432,5 +494,9 @@ def _stopping_on_signals(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
+def _has_a_cause_outside(error: PipelineError) -> bool:
+    """True if an error that keeps a pipeline from starting may be gone at the next try: a broker, a store or
+    a registry did not answer."""
+    if isinstance(error, (DecoderUnavailable, SamplingFailed)):
+        return True
+    return isinstance(error.__cause__, (ClientError, OSError, DeltaError))

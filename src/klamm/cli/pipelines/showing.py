@@ -10,7 +10,8 @@ from rich.text import Text
 from klamm.cli.showing import new_table
 from klamm.pipelines.progress import PipelineStatus
 
-_COLOURS = {"running": "green", "finished": "green", "failed": "red", "killed": "red", "starting": "yellow"}
+_COLOURS = {"running": "green", "finished": "green", "failed": "red", "killed": "red"}
+_COLOURS |= dict.fromkeys(("starting", "retrying"), "yellow")
 
 
 def status_table(statuses: Sequence[PipelineStatus]) -> Table:
@@ -35,6 +36,8 @@ def status_table(statuses: Sequence[PipelineStatus]) -> Table:
 
 def status_line(status: PipelineStatus) -> str:
     """A pipeline's status as one line, for logs."""
+    if status.state == "retrying":
+        return _retry_line(status)
     parts = [
         f"{status.pipeline}: {status.state}",
         f"batch {'–' if status.batch is None else status.batch}",
@@ -70,9 +73,16 @@ def remarks(statuses: Sequence[PipelineStatus]) -> list[str]:
         ]
         if status.note:
             lines.append(f"{status.pipeline}: {status.note}")
-        if status.error:
+        if status.state == "retrying":
+            lines.append(_retry_line(status))
+        elif status.error:
             lines.append(f"{status.pipeline} failed: {status.error}")
     return lines
+
+
+def _retry_line(status: PipelineStatus) -> str:
+    when = f"attempt {status.retry} of {status.retries}, next in {status.retry_in_s} s"
+    return f"{status.pipeline}: retrying, {when}: {status.error}"
 
 
 def _rows(count: int) -> str:
