@@ -8,15 +8,17 @@ across `observe`, so that it decodes every row only once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
+from klamm.pipelines.conditions import columns_named
 from klamm.pipelines.counting import (
     DEAD_LETTERS,
+    EXAMPLE_PREFIX,
     ROWS,
     RULE_PREFIX,
     UNDECODABLE,
@@ -40,6 +42,8 @@ class _Rule:
     otherwise: Otherwise
     error: Column
     metric: str
+    columns: tuple[str, ...] = field(default=())
+    """The columns that the condition names."""
 
 
 def check_decoded(
@@ -48,8 +52,10 @@ def check_decoded(
     dead_letters: DeadLetters | None,
     unknown_fields: Column | None,
     explain: Explain | None,
+    examples: bool = False,
 ) -> DataFrame:
-    """The rows for the source's function. Without `dead_letters` bad rows are dropped instead of sent."""
+    """The rows for the source's function. Without `dead_letters` bad rows are dropped instead of sent. With
+    `examples` a row that breaks a rule is among the counts."""
     decoding = _Rule(
         DECODE_RULE,
         F.col(ERROR_COLUMN).isNull(),
@@ -65,15 +71,20 @@ def check_decoded(
             F.count_if(looked > 0).alias(UNKNOWN_FIELDS),
             F.max(F.when(looked > 0, F.element_at(unknown_fields, 1))).alias(UNKNOWN_FIELD),
         ]
+    if examples:
+        metrics += [_example(frame, number, rule) for number, rule in enumerate(rules)]
     return _checked(frame, source, rules, metrics, dead_letters, explain).drop(ERROR_COLUMN)
 
 
-def check_returned(frame: DataFrame, node: Node, dead_letters: DeadLetters | None) -> DataFrame:
+def check_returned(
+    frame: DataFrame, node: Node, dead_letters: DeadLetters | None, examples: bool = False
+) -> DataFrame:
     """The rows that a transform or a pipeline returned, without those that break its expectations."""
     rules = [_rule(frame, node, each) for each in node.expectations]
     if not rules:
         return frame.observe(observation_name(node.name), F.count(F.lit(1)).alias(ROWS))
-    return _checked(frame, node, rules, [], dead_letters, None)
+    metrics = [_example(frame, number, rule) for number, rule in enumerate(rules)] if examples else []
+    return _checked(frame, node, rules, metrics, dead_letters, None)
 
 
 def _rule(frame: DataFrame, node: Node, expectation: Expectation) -> _Rule:
@@ -99,7 +110,28 @@ def _rule(frame: DataFrame, node: Node, expectation: Expectation) -> _Rule:
         expectation.otherwise,
         F.lit(f"is not true: {expectation.condition}"),
         f"{RULE_PREFIX}{expectation.name}",
+        _columns(frame, expectation.condition),
     )
+
+
+def _columns(frame: DataFrame, condition: str) -> tuple[str, ...]:
+    named = {name.lower() for name in columns_named(condition)}
+    return tuple(name for name in frame.columns if name.lower() in named)
+
+
+def _example(frame: DataFrame, number: int, rule: _Rule) -> Column:
+    """The row with the smallest coordinates that breaks a rule, or null. `min` rather than `first`, which
+    could choose another row each time."""
+    coordinates = [
+        (F.col(name) if name in frame.columns else F.lit(None).cast(kind)).alias(name.removeprefix("_"))
+        for name, kind in (("_topic", "string"), ("_partition", "int"), ("_offset", "bigint"))
+    ]
+    shown = [F.col(f"`{name.replace('`', '``')}`") for name in rule.columns]
+    columns = F.to_json(F.struct(*shown), {"ignoreNullFields": "false"}) if shown else F.lit("{}")
+    is_undecoded = rule.metric == UNDECODABLE
+    value = F.hex("_value") if is_undecoded else F.lit(None).cast("string")
+    row = F.struct(*coordinates, rule.error.alias("error"), columns.alias("columns"), value.alias("value"))
+    return F.min(F.when(_broken(number, rule), row)).alias(f"{EXAMPLE_PREFIX}{rule.metric}")
 
 
 def _checked(
