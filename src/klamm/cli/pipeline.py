@@ -149,6 +149,8 @@ def preview(
         chosen = [index for index, name in enumerate(made.columns) if all_columns or name not in CARRIED]
         columns = [made.columns[index] for index in chosen]
         write_rows(columns, [[row[index] for index in chosen] for row in made.rows], output)
+        for rejection in made.rejections:
+            typer.echo(f"klamm: {rejection}", err=True)
         if not made.rows:
             typer.echo(f"klamm: {node} returns no rows for the last {last} records", err=True)
 

@@ -27,12 +27,16 @@ from klamm.pipelines.counting import (
     observation_name,
 )
 from klamm.pipelines.dead_letters import DeadLetters, Explain
-from klamm.pipelines.definitions import DECODE_RULE, Expectation, Node, Otherwise, Source
+from klamm.pipelines.definitions import CARRIED, DECODE_RULE, Expectation, Node, Otherwise, Source
 from klamm.pipelines.errors import DefinitionError
 from klamm.pipelines.schemas.resolving import ERROR_COLUMN
 
 RESULT = "_result"
 """A temporary column: the number of the expectation that decides what happens to the row, or null."""
+
+
+SHOWN_CHARACTERS = 60
+"""The beginning of a value in an error, enough to recognise it."""
 
 
 @dataclass(frozen=True)
@@ -179,15 +183,52 @@ def _stays(frame: DataFrame, node: Node, rules: list[_Rule], sent: list[int]) ->
     failing = [number for number, rule in enumerate(rules) if rule.otherwise == "fail"]
     stays = F.when(F.col(RESULT).isNull(), F.lit(True))
     for number in failing:
-        text = F.concat_ws(
-            "",
-            F.lit(f"the expectation {rules[number].name!r} of {node.name} failed"),
-            *_where(frame),
-            F.lit(": "),
-            rules[number].error,
-        )
+        text = F.concat_ws("", *_failure(frame, node, rules[number]))
         stays = stays.when(F.col(RESULT) == number, F.raise_error(text).cast("boolean"))
     return stays.otherwise(F.col(RESULT).isin(sent) if sent else F.lit(False))
+
+
+def _failure(frame: DataFrame, node: Node, rule: _Rule) -> list[Column]:
+    """The parts of the error that stops a pipeline: the rule, the record, the values, and what to do."""
+    if rule.metric == UNDECODABLE:
+        assert isinstance(node, Source)
+        what = F.lit(f"a value of the source {node.name} cannot be decoded")
+        reason = F.coalesce(_misfits(frame, node), rule.error)
+        advice = "the schema, or let the source have undecodable='dead_letter'"
+    else:
+        what = F.lit(f"the expectation {rule.name!r} of {node.name} failed")
+        values = [F.concat(F.lit(f"{name} is "), _shown(name), F.lit(", ")) for name in rule.columns]
+        reason = F.concat(*values, F.lit("so it ") if values else F.lit("it "), rule.error)
+        advice = "the condition, or let the expectation have otherwise='dead_letter'"
+    return [
+        what,
+        *_where(frame),
+        F.lit(": "),
+        reason,
+        F.lit(f". Correct what writes such records, or {advice}"),
+    ]
+
+
+def _shown(name: str) -> Column:
+    text = F.col(f"`{name.replace('`', '``')}`").cast("string")
+    return F.coalesce(F.substring(text, 1, SHOWN_CHARACTERS), F.lit("null"))
+
+
+def _misfits(frame: DataFrame, source: Source) -> Column:
+    """The fields of a JSON value that do not fit their columns: they are there, but Spark made null of them.
+    Null if there are none, or for other formats. Spark computes this for rows that fail only."""
+    text = F.col("_value").cast("string")
+    told = []
+    for column in frame.schema if source.format == "json" else ():
+        if column.name in CARRIED or column.name == ERROR_COLUMN or "'" in column.name:
+            continue
+        found = F.get_json_object(text, f"$['{column.name}']")
+        is_lost = F.col(f"`{column.name.replace('`', '``')}`").isNull() & found.isNotNull()
+        kind = column.dataType.simpleString().upper()
+        shown = F.substring(found, 1, SHOWN_CHARACTERS)
+        sentence = F.concat(F.lit(f"{column.name} is '"), shown, F.lit(f"', which does not fit {kind}"))
+        told.append(F.when(is_lost, sentence))
+    return F.nullif(F.concat_ws("; ", *told), F.lit("")) if told else F.lit(None).cast("string")
 
 
 def _where(frame: DataFrame) -> list[Column]:
