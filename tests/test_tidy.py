@@ -118,6 +118,7 @@ CORES = (
     "client/producer/settling.py",
     "client/producer/requests.py",
     "client/producer/settings.py",
+    "pipelines/comparing.py",
     "pipelines/conditions.py",
     "pipelines/counting.py",
     "pipelines/findings.py",

@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 import klamm
 from klamm.pipelines.errors import DefinitionError
+from klamm.pipelines.failures import explain
+from klamm.pipelines.preview import PreviewFailed, preview
 from klamm.testing import Broker
 from tests.pipelines.projects import make_project
 from tests.pipelines.queries import build, produce, run_once
@@ -163,9 +165,50 @@ def test_a_rule_that_must_hold_stops_the_query(spark: SparkSession, broker: Brok
     project = make_project(tmp_path, ORDERS, bootstrap=broker.bootstrap)
     with pytest.raises(PySparkException) as stopped:
         run_once(project, "failing", spark)
-    assert "the expectation 'is huge' of failing failed for the record orders-0 at offset 0" in str(
-        stopped.value
+    assert explain(str(stopped.value), tmp_path).summary == (
+        "the expectation 'is huge' of failing failed for the record orders-0 at offset 0: amount is 4.0, so "
+        "it is not true: amount > 1e9. Correct what writes such records, or the condition, or let the "
+        "expectation have otherwise='dead_letter'"
     )
+
+
+def test_a_value_that_must_be_decoded_stops_the_query_with_its_field(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    text = ORDERS.replace("kind STRING", 'kind STRING", undecodable="fail').replace('="orders"', '="text"')
+    with klamm.Admin(broker.bootstrap) as admin:
+        admin.create_topic("text", partitions=1)
+    produce(broker.bootstrap, "text", *VALUES[:8])
+    with pytest.raises(PreviewFailed) as stopped:
+        preview(make_project(tmp_path, text, bootstrap=broker.bootstrap), "orders", 20, spark)
+    assert str(stopped.value) == (
+        "orders cannot be previewed: a value of the source orders cannot be decoded for the record text-0 at "
+        "offset 7: amount is 'much', which does not fit DOUBLE. Correct what writes such records, or the "
+        "schema, or let the source have undecodable='dead_letter'"
+    )
+
+
+def test_a_preview_says_which_rules_were_broken_and_why(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    project = make_project(tmp_path, ORDERS, bootstrap=broker.bootstrap)
+    shown = preview(project, "table", 100, spark)
+    assert sorted(row[0] for row in shown.rows) == ["good", "no kind"]
+    dead_letter = "a run sends them to the dead-letter topic"
+    assert [str(each) for each in shown.rejections] == [
+        f"orders: 2 rows could not be decoded ({dead_letter}); for example orders-0 at offset 7: amount is "
+        "'much', which does not fit DOUBLE",
+        "orders: 2 rows broke the expectation 'has a kind' (a run only counts them); for example orders-0 at "
+        "offset 1: kind is null, so it is not true: kind IS NOT NULL",
+        f"orders: 3 rows broke the expectation 'amount is positive' ({dead_letter}); for example orders-0 at "
+        "offset 2: amount is -1.0, so it is not true: amount > 0",
+        "orders: 1 row broke the expectation 'is no test' (a run drops them); for example orders-0 at offset "
+        "4: kind is \"test\", so it is not true: kind IS DISTINCT FROM 'test'",
+        f"doubled: 1 row broke the expectation 'is not too large' ({dead_letter}); for example orders-0 at "
+        "offset 5: doubled is 4000.0, so it is not true: doubled < 1000",
+        "table: 1 row broke the expectation 'is even' (a run drops them); for example orders-0 at offset 6: "
+        "doubled is 7.0, so it is not true: doubled % 2 = 0",
+    ]
 
 
 @pytest.mark.long

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells use it: 128 and the number of SIGINT."""
 
+FAILED_DIFF = 2
+"""The exit status of a diff that could not be made, as 1 says that there are differences."""
+
 PACKAGES_OF_SPARK = ("pyspark", "py4j", "pyarrow", "numpy", "numba", "fastavro", "google", "deltalake")
 """Packages of the extra `spark`. If one of them cannot be imported, the extra is not installed."""
 
@@ -146,8 +149,54 @@ def preview(
         chosen = [index for index, name in enumerate(made.columns) if all_columns or name not in CARRIED]
         columns = [made.columns[index] for index in chosen]
         write_rows(columns, [[row[index] for index in chosen] for row in made.rows], output)
+        for rejection in made.rejections:
+            typer.echo(f"klamm: {rejection}", err=True)
         if not made.rows:
             typer.echo(f"klamm: {node} returns no rows for the last {last} records", err=True)
+
+
+@app.command()
+def diff(
+    pipelines: Annotated[
+        list[str] | None, typer.Argument(help="The pipelines to compare.", show_default="all of them")
+    ] = None,
+    base: Annotated[str, typer.Option(help="The git revision to compare with.")] = "HEAD",
+    last: Annotated[
+        int, typer.Option(min=1, help="How many of the newest records of each source to read.")
+    ] = 1000,
+    show: Annotated[
+        int, typer.Option(min=0, help="How many rows of a pipeline to show; in JSON, of each kind.")
+    ] = 20,
+    project: ProjectOption = None,
+    bootstrap: BootstrapOption = None,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compare what the code makes of the newest records with what the code of a git revision makes of them.
+    Writes nothing. The exit status is 0 without differences, 1 with some, 2 after an error."""
+    with complaints(FAILED_DIFF):
+        from klamm.cli.pipelines.differences import diff_lines, diff_value
+        from klamm.cli.showing import write_json, write_values
+        from klamm.pipelines.revisions import taken_out
+
+        found = _load(project, bootstrap, master)
+        with taken_out(found, base) as older, _spark(found) as quiet:
+            from klamm.pipelines.diff import diff as compare
+
+            _waiting(f"starting Spark to compare with {base} …")
+            differences = compare(quiet, older, pipelines or (), last)
+        if output is Output.TABLE:
+            for line in diff_lines(differences, base, show):
+                typer.echo(line)
+        elif output is Output.JSON:
+            values = [diff_value(each, show) for each in differences]
+            write_json({"base": base, "last": last, "pipelines": values})
+        else:
+            write_values([diff_value(each, show) for each in differences], output)
+        if any(each.error for each in differences):
+            raise typer.Exit(FAILED_DIFF)
+        if any(each.is_different for each in differences):
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -379,31 +428,32 @@ def _spark(project: Project) -> Iterator[Project]:
 
 
 @contextmanager
-def complaints() -> Iterator[None]:
-    """Turn errors into one line on stderr and exit status 1."""
+def complaints(status: int = 1) -> Iterator[None]:
+    """Turn errors into one line on stderr and an exit status."""
     set_up_logging()
     try:
         from klamm.pipelines.errors import PipelineError
 
         yield
     except PipelineError as error:
-        raise _complaint(str(error)) from None
+        raise _complaint(str(error), status) from None
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in PACKAGES_OF_SPARK:
             raise
-        raise _complaint(f"pipelines need the package {error.name}: pip install 'klamm[spark]'") from None
+        missing = f"pipelines need the package {error.name}: pip install 'klamm[spark]'"
+        raise _complaint(missing, status) from None
     except KeyboardInterrupt:
         typer.echo("klamm: stopped", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         if not _is_of_spark(error):
             raise
-        raise _complaint(" ".join(str(error).split("\n\n")[0].split())) from None
+        raise _complaint(" ".join(str(error).split("\n\n")[0].split()), status) from None
 
 
-def _complaint(text: str) -> typer.Exit:
+def _complaint(text: str, status: int = 1) -> typer.Exit:
     typer.echo(f"klamm: {text}", err=True)
-    return typer.Exit(1)
+    return typer.Exit(status)
 
 
 def _is_of_spark(error: BaseException) -> bool:

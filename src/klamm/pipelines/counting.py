@@ -9,6 +9,7 @@
     dead_letters               rows that this node sent to the dead-letter topic
     unknown_fields             records, of those sampled, with fields that the schema does not have
     unknown_field              the name of one of those fields
+    example:<count>            of previews only: a row that one of the counts above is about (EXAMPLE_FIELDS)
 
 A batch that runs again counts again; so do the rows of a node that a query uses twice.
 """
@@ -25,6 +26,10 @@ DEAD_LETTERS = "dead_letters"
 UNKNOWN_FIELDS = "unknown_fields"
 UNKNOWN_FIELD = "unknown_field"
 RULE_PREFIX = "rule:"
+EXAMPLE_PREFIX = "example:"
+EXAMPLE_FIELDS = ("topic", "partition", "offset", "error", "columns", "value")
+"""An example is the row with the smallest coordinates: its record, what is wrong, the columns that the
+condition names as JSON, and the record's value in hexadecimal digits."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from klamm.pipelines.project import Project
 _roots_on_path: set[str] = set()
 _folders_imported: set[Path] = set()
 
+_OURS = frozenset({"klamm", "pyspark_klamm"})
+
 
 @dataclass(frozen=True)
 class Discovery:
@@ -67,6 +69,22 @@ def discover(project: Project) -> Discovery:
             modules.append(module)
             problems += _collect(module, nodes)
     return Discovery(Definitions(nodes, tuple(modules) + _helpers(project, modules)), tuple(problems))
+
+
+@contextmanager
+def isolated(*roots: Path) -> Iterator[None]:
+    """Import what lies below `roots` anew, and put the modules of before back at the end: two versions of a
+    project have modules of the same names."""
+    before = dict(sys.modules)
+    _forget(roots)
+    ours = {name: module for name, module in before.items() if name.partition(".")[0] in _OURS}
+    sys.modules.update(ours)  # a clone of Klamm may lie below a root
+    forgotten = {name: module for name, module in before.items() if name not in sys.modules}
+    try:
+        yield
+    finally:
+        _forget(roots)
+        sys.modules.update({**forgotten, **ours})
 
 
 def _files(folder: Path) -> list[Path]:

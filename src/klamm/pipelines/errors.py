@@ -7,6 +7,7 @@
     ├── GraphError           functions with unknown inputs, or that need each other in a circle
     ├── SchemaError          a schema does not parse, is missing, or does not fit
     ├── SamplingFailed       sample records could not be read
+    ├── RevisionError        a revision of the project cannot be had from git (revisions.py)
     └── DecoderUnavailable   values cannot be decoded now, for a reason outside of them
 
 A text says what happened, to what, and what to do. `place` is the line of a user's file that the error is

@@ -8,15 +8,17 @@ across `observe`, so that it decodes every row only once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
+from klamm.pipelines.conditions import columns_named
 from klamm.pipelines.counting import (
     DEAD_LETTERS,
+    EXAMPLE_PREFIX,
     ROWS,
     RULE_PREFIX,
     UNDECODABLE,
@@ -25,12 +27,16 @@ from klamm.pipelines.counting import (
     observation_name,
 )
 from klamm.pipelines.dead_letters import DeadLetters, Explain
-from klamm.pipelines.definitions import DECODE_RULE, Expectation, Node, Otherwise, Source
+from klamm.pipelines.definitions import CARRIED, DECODE_RULE, Expectation, Node, Otherwise, Source
 from klamm.pipelines.errors import DefinitionError
 from klamm.pipelines.schemas.resolving import ERROR_COLUMN
 
 RESULT = "_result"
 """A temporary column: the number of the expectation that decides what happens to the row, or null."""
+
+
+SHOWN_CHARACTERS = 60
+"""The beginning of a value in an error, enough to recognise it."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ class _Rule:
     otherwise: Otherwise
     error: Column
     metric: str
+    columns: tuple[str, ...] = field(default=())
+    """The columns that the condition names."""
 
 
 def check_decoded(
@@ -48,8 +56,10 @@ def check_decoded(
     dead_letters: DeadLetters | None,
     unknown_fields: Column | None,
     explain: Explain | None,
+    examples: bool = False,
 ) -> DataFrame:
-    """The rows for the source's function. Without `dead_letters` bad rows are dropped instead of sent."""
+    """The rows for the source's function. Without `dead_letters` bad rows are dropped instead of sent. With
+    `examples` a row that breaks a rule is among the counts."""
     decoding = _Rule(
         DECODE_RULE,
         F.col(ERROR_COLUMN).isNull(),
@@ -65,15 +75,20 @@ def check_decoded(
             F.count_if(looked > 0).alias(UNKNOWN_FIELDS),
             F.max(F.when(looked > 0, F.element_at(unknown_fields, 1))).alias(UNKNOWN_FIELD),
         ]
+    if examples:
+        metrics += [_example(frame, number, rule) for number, rule in enumerate(rules)]
     return _checked(frame, source, rules, metrics, dead_letters, explain).drop(ERROR_COLUMN)
 
 
-def check_returned(frame: DataFrame, node: Node, dead_letters: DeadLetters | None) -> DataFrame:
+def check_returned(
+    frame: DataFrame, node: Node, dead_letters: DeadLetters | None, examples: bool = False
+) -> DataFrame:
     """The rows that a transform or a pipeline returned, without those that break its expectations."""
     rules = [_rule(frame, node, each) for each in node.expectations]
     if not rules:
         return frame.observe(observation_name(node.name), F.count(F.lit(1)).alias(ROWS))
-    return _checked(frame, node, rules, [], dead_letters, None)
+    metrics = [_example(frame, number, rule) for number, rule in enumerate(rules)] if examples else []
+    return _checked(frame, node, rules, metrics, dead_letters, None)
 
 
 def _rule(frame: DataFrame, node: Node, expectation: Expectation) -> _Rule:
@@ -99,7 +114,28 @@ def _rule(frame: DataFrame, node: Node, expectation: Expectation) -> _Rule:
         expectation.otherwise,
         F.lit(f"is not true: {expectation.condition}"),
         f"{RULE_PREFIX}{expectation.name}",
+        _columns(frame, expectation.condition),
     )
+
+
+def _columns(frame: DataFrame, condition: str) -> tuple[str, ...]:
+    named = {name.lower() for name in columns_named(condition)}
+    return tuple(name for name in frame.columns if name.lower() in named)
+
+
+def _example(frame: DataFrame, number: int, rule: _Rule) -> Column:
+    """The row with the smallest coordinates that breaks a rule, or null. `min` rather than `first`, which
+    could choose another row each time."""
+    coordinates = [
+        (F.col(name) if name in frame.columns else F.lit(None).cast(kind)).alias(name.removeprefix("_"))
+        for name, kind in (("_topic", "string"), ("_partition", "int"), ("_offset", "bigint"))
+    ]
+    shown = [F.col(f"`{name.replace('`', '``')}`") for name in rule.columns]
+    columns = F.to_json(F.struct(*shown), {"ignoreNullFields": "false"}) if shown else F.lit("{}")
+    is_undecoded = rule.metric == UNDECODABLE
+    value = F.hex("_value") if is_undecoded else F.lit(None).cast("string")
+    row = F.struct(*coordinates, rule.error.alias("error"), columns.alias("columns"), value.alias("value"))
+    return F.min(F.when(_broken(number, rule), row)).alias(f"{EXAMPLE_PREFIX}{rule.metric}")
 
 
 def _checked(
@@ -147,15 +183,52 @@ def _stays(frame: DataFrame, node: Node, rules: list[_Rule], sent: list[int]) ->
     failing = [number for number, rule in enumerate(rules) if rule.otherwise == "fail"]
     stays = F.when(F.col(RESULT).isNull(), F.lit(True))
     for number in failing:
-        text = F.concat_ws(
-            "",
-            F.lit(f"the expectation {rules[number].name!r} of {node.name} failed"),
-            *_where(frame),
-            F.lit(": "),
-            rules[number].error,
-        )
+        text = F.concat_ws("", *_failure(frame, node, rules[number]))
         stays = stays.when(F.col(RESULT) == number, F.raise_error(text).cast("boolean"))
     return stays.otherwise(F.col(RESULT).isin(sent) if sent else F.lit(False))
+
+
+def _failure(frame: DataFrame, node: Node, rule: _Rule) -> list[Column]:
+    """The parts of the error that stops a pipeline: the rule, the record, the values, and what to do."""
+    if rule.metric == UNDECODABLE:
+        assert isinstance(node, Source)
+        what = F.lit(f"a value of the source {node.name} cannot be decoded")
+        reason = F.coalesce(_misfits(frame, node), rule.error)
+        advice = "the schema, or let the source have undecodable='dead_letter'"
+    else:
+        what = F.lit(f"the expectation {rule.name!r} of {node.name} failed")
+        values = [F.concat(F.lit(f"{name} is "), _shown(name), F.lit(", ")) for name in rule.columns]
+        reason = F.concat(*values, F.lit("so it ") if values else F.lit("it "), rule.error)
+        advice = "the condition, or let the expectation have otherwise='dead_letter'"
+    return [
+        what,
+        *_where(frame),
+        F.lit(": "),
+        reason,
+        F.lit(f". Correct what writes such records, or {advice}"),
+    ]
+
+
+def _shown(name: str) -> Column:
+    text = F.col(f"`{name.replace('`', '``')}`").cast("string")
+    return F.coalesce(F.substring(text, 1, SHOWN_CHARACTERS), F.lit("null"))
+
+
+def _misfits(frame: DataFrame, source: Source) -> Column:
+    """The fields of a JSON value that do not fit their columns: they are there, but Spark made null of them.
+    Null if there are none, or for other formats. Spark computes this for rows that fail only."""
+    text = F.col("_value").cast("string")
+    told = []
+    for column in frame.schema if source.format == "json" else ():
+        if column.name in CARRIED or column.name == ERROR_COLUMN or "'" in column.name:
+            continue
+        found = F.get_json_object(text, f"$['{column.name}']")
+        is_lost = F.col(f"`{column.name.replace('`', '``')}`").isNull() & found.isNotNull()
+        kind = column.dataType.simpleString().upper()
+        shown = F.substring(found, 1, SHOWN_CHARACTERS)
+        sentence = F.concat(F.lit(f"{column.name} is '"), shown, F.lit(f"', which does not fit {kind}"))
+        told.append(F.when(is_lost, sentence))
+    return F.nullif(F.concat_ws("; ", *told), F.lit("")) if told else F.lit(None).cast("string")
 
 
 def _where(frame: DataFrame) -> list[Column]:

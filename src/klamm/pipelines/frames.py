@@ -63,6 +63,7 @@ def build(
     attempt: Attempt | None = None,
     makes_topics: bool = True,
     records: Mapping[str, DataFrame] | None = None,
+    explains: bool = False,
 ) -> DataFrame:
     """The DataFrame of a node. That of a pipeline lacks _key, _value and _headers, which do not go into
     sinks.
@@ -72,6 +73,8 @@ def build(
     pipeline's present attempt, which decides which redriven records are skipped; without it none are.
     `makes_topics` creates the dead-letter topic if the node may need it. `records` has the records of each
     source, with the columns of the data source, not what is in the topics; dead-letter records are sent.
+    `explains` counts rows that break a rule together with an example of each (`rejections.py`), and sends no
+    dead-letter records.
     """
     _send_code_by_value(definitions)
     for logger in _QUERY_LOGGERS:
@@ -79,7 +82,7 @@ def build(
     nodes = order(node.name, definitions.nodes)
     if streaming and makes_topics and any(_may_send(each) for each in nodes):
         make_topic(project)
-    builder = _Builder(node, nodes, project, spark, streaming, last, starts or {}, attempt, records)
+    builder = _Builder(node, nodes, project, spark, streaming, last, starts or {}, attempt, records, explains)
     frame = builder.build(nodes)
     if isinstance(node, Pipeline):
         frame = frame.drop(*CONTENTS)
@@ -102,7 +105,9 @@ class _Builder:
         starts: Mapping[str, Position],
         attempt: Attempt | None,
         records: Mapping[str, DataFrame] | None,
+        explains: bool,
     ) -> None:
+        self._explains = explains
         self._records = records
         self._project = project
         self._spark = spark
@@ -112,7 +117,7 @@ class _Builder:
         self._attempt = attempt
         self._query = node.name
         self._sources = [each.name for each in nodes if isinstance(each, Source)]
-        sends = streaming or records is not None
+        sends = (streaming or records is not None) and not explains
         self._dead_letters = DeadLetters.of(project, node.name, attempt) if sends else None
         self._frames: dict[str, DataFrame] = {}
 
@@ -123,7 +128,7 @@ class _Builder:
             else:
                 frame = self._call(node, {name: self._frames[name] for name in node.inputs})
                 if node.expectations or isinstance(node, Pipeline):
-                    frame = check_returned(frame, node, self._dead_letters)
+                    frame = check_returned(frame, node, self._dead_letters, self._explains)
             self._frames[node.name] = frame
         return self._frames[nodes[-1].name]
 
@@ -131,7 +136,8 @@ class _Builder:
         schema = ensure_schema(self._project, source)
         decoded = decode(self._raw(source), source, schema, self._project)
         unknown = unknown_fields(source, schema)
-        return check_decoded(decoded, source, self._dead_letters, unknown, _explainer(source, schema))
+        explain = _explainer(source, schema)
+        return check_decoded(decoded, source, self._dead_letters, unknown, explain, self._explains)
 
     def _raw(self, source: Source) -> DataFrame:
         rows = self._read(source) if self._records is None else self._records[source.name]

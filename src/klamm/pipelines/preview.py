@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from klamm.pipelines import frames
@@ -11,6 +12,7 @@ from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.failures import explain
 from klamm.pipelines.graph import order
 from klamm.pipelines.project import Project
+from klamm.pipelines.rejections import Rejection, read_rejections
 from klamm.pipelines.runner import make_session
 
 if TYPE_CHECKING:
@@ -22,10 +24,15 @@ MOST_ROWS = 1000
 
 
 class Preview(NamedTuple):
-    """Rows as they would be written, with the carried columns last."""
+    """Rows as they would be written, with the carried columns last.
+
+    `rejections` has the rules that rows broke, with an example of each. If more than MOST_ROWS were asked
+    for, not all rows were looked at.
+    """
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
+    rejections: Sequence[Rejection] = ()
 
 
 class PreviewFailed(PipelineError):
@@ -37,13 +44,17 @@ def preview(
 ) -> Preview:
     """The rows of a node for the last `last` records of its sources. A given session is not stopped."""
     definitions = load_definitions(project)
-    wanted = order(node, definitions.nodes)[-1]
+    nodes = order(node, definitions.nodes)
     session = spark if spark is not None else make_session(project)
     try:
-        frame = frames.build(wanted, definitions, project, session, streaming=False, last=last)
+        frame = frames.build(
+            nodes[-1], definitions, project, session, streaming=False, last=last, explains=True
+        )
         columns = [name for name in frame.columns if name not in CARRIED]
         columns += [name for name in frame.columns if name in CARRIED]
-        rows = frame.select(*[f"`{name}`" for name in columns]).limit(MOST_ROWS).collect()
+        shown = frame.select(*[f"`{name}`" for name in columns]).limit(MOST_ROWS)
+        rows = shown.collect()
+        rejections = read_rejections(shown, nodes, project)
     except PipelineError:
         raise
     except Exception as error:
@@ -52,4 +63,4 @@ def preview(
     finally:
         if spark is None:
             session.stop()
-    return Preview(columns, [tuple(row) for row in rows])
+    return Preview(columns, [tuple(row) for row in rows], rejections)

@@ -5,7 +5,7 @@ Commits nothing and joins no group. Waits are short, since a user waits at a ter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from klamm.client.errors import ClientError, UnknownTopic
@@ -36,27 +36,33 @@ def existing_topics(project: Project) -> set[str]:
 
 def sample(project: Project, topics: Sequence[str], count: int = SAMPLED_RECORDS) -> list[Record]:
     """The last records of the topics, about `count` in all, ordered by topic, partition and offset."""
-    found: list[Record] = []
     with (
         _translating_errors(topics),
         Consumer(project.bootstrap, config=_settings(project, "consumer")) as consumer,
     ):
         partitions = _partitions(project, topics)
         each = max(1, count // max(1, len(partitions)))
-        ranges = {
-            partition: (start, end)
-            for partition, (start, end) in _ranges(consumer, partitions, each).items()
-            if start < end
-        }
-        consumer.assign(ranges)
-        for partition, (start, _) in ranges.items():
-            consumer.seek(partition, start)
-        while any(consumer.position(partition) < end for partition, (_, end) in ranges.items()):
-            records = consumer.poll(timeout=POLL_TIMEOUT_S)
-            if not records:
-                break
-            found += [record for record in records if record.offset < ranges[_partition_of(record)][1]]
+        found = _read(consumer, _ranges(consumer, partitions, each))
     return sorted(found, key=lambda record: (record.topic, record.partition, record.offset))
+
+
+def newest(project: Project, topic: str, count: int) -> list[Record]:
+    """The `count` newest records of a topic, the newest first: by timestamp, then by offset."""
+    with (
+        _translating_errors([topic]),
+        Consumer(project.bootstrap, config=_settings(project, "consumer")) as consumer,
+    ):
+        found = _read(consumer, _ranges(consumer, _partitions(project, [topic]), count))
+    return newest_of(found, count)
+
+
+def newest_of(records: Iterable[Record], count: int) -> list[Record]:
+    """The `count` newest of these records. Which ones does not depend on the order they are given in."""
+
+    def age(record: Record) -> tuple[int, int, str, int]:
+        return (-record.timestamp, -record.offset, record.topic, record.partition)
+
+    return sorted(records, key=age)[:count]
 
 
 def last_offsets(
@@ -98,6 +104,20 @@ def _ranges(
         partition: (max(starts[partition], ends[partition] - count), ends[partition])
         for partition in partitions
     }
+
+
+def _read(consumer: Consumer, all_ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Record]:
+    found: list[Record] = []
+    ranges = {partition: (start, end) for partition, (start, end) in all_ranges.items() if start < end}
+    consumer.assign(ranges)
+    for partition, (start, _) in ranges.items():
+        consumer.seek(partition, start)
+    while any(consumer.position(partition) < end for partition, (_, end) in ranges.items()):
+        records = consumer.poll(timeout=POLL_TIMEOUT_S)
+        if not records:
+            break
+        found += [record for record in records if record.offset < ranges[_partition_of(record)][1]]
+    return found
 
 
 def _partition_of(record: Record) -> TopicPartition:
