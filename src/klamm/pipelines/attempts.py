@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Definitions, ParquetSink, Pipeline, TableSink
 from klamm.pipelines.errors import PipelineError
-from klamm.pipelines.graph import sources_of
+from klamm.pipelines.graph import streams_of
 from klamm.pipelines.locations import local_path, table_location
-from klamm.pipelines.positions import EARLIEST_OFFSET, Position, completed, merged
+from klamm.pipelines.positions import Position, merged
 from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.folders import open_folders
 from klamm.pipelines.sinks.writing import is_applied, open_table
-from klamm.pipelines.starts import resolve
 from klamm.pipelines.state import Attempt, Epoch, State
+from klamm.pipelines.table_sources import present_start, resolve_start, start_after
 from klamm.pipelines.tables.table import Reached, Table
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _epochs_in_the_table(
     dead-letter records are of records that a later epoch has read again."""
     names = table.epochs(project.group_of(pipeline.name))
     pipeline_id = names[-1][0].rpartition(".")[0] if names else ""
-    sources = sources_of(pipeline.name, definitions.nodes)
+    sources = streams_of(pipeline.name, definitions.nodes)
     epochs = []
     for name, position in names:
         its_id, _, number = name.rpartition(".")
@@ -190,7 +190,7 @@ def _go_on_from_the_table(
     found: Attempt | None,
 ) -> Attempt:
     """A new attempt that begins at the offsets in the table."""
-    sources = sources_of(pipeline.name, definitions.nodes)
+    sources = streams_of(pipeline.name, definitions.nodes)
     topics = Counter(topic for source in sources for topic in source.topics)
     if reached.keeps_state:
         reason = "keeps state (windows, joins, deduplication)"
@@ -207,14 +207,7 @@ def _go_on_from_the_table(
             place=pipeline.place,
         )
     owner = project.group_of(pipeline.name)
-    start: dict[str, Position] = {}
-    for source in sources:
-        there = resolve(project, source.topics, "earliest")
-        known = table.offsets(owner, {topic: list(numbers) for topic, numbers in there.items()})
-        start[source.name] = {
-            topic: {number: known.get(topic, {}).get(number, EARLIEST_OFFSET) for number in numbers}
-            for topic, numbers in there.items()
-        }
+    start = {source.name: start_after(project, source, table, owner) for source in sources}
     number = max(reached.attempt, found.number if found is not None else 0) + 1
     pipeline_id, epochs = _epochs_in_the_table(project, definitions, pipeline, table)
     place = table_place(project, pipeline)
@@ -271,7 +264,7 @@ def _after_an_unfinished_batch(
     before = merged(checkpoint.ends(batch - 1), max)
     start = {
         source.name: {topic: before[topic] for topic in source.topics if topic in before}
-        for source in sources_of(pipeline.name, definitions.nodes)
+        for source in streams_of(pipeline.name, definitions.nodes)
     }
     begun = attempt.again(start if batch else attempt.start)
     state.keep_attempt(pipeline.name, begun)
@@ -281,8 +274,7 @@ def _after_an_unfinished_batch(
 def first_starts(project: Project, definitions: Definitions, pipeline: Pipeline) -> dict[str, Position]:
     """The position at which each source begins, from its `start` argument."""
     return {
-        source.name: resolve(project, source.topics, source.start)
-        for source in sources_of(pipeline.name, definitions.nodes)
+        source.name: resolve_start(project, source) for source in streams_of(pipeline.name, definitions.nodes)
     }
 
 
@@ -290,14 +282,7 @@ def present_starts(
     project: Project, definitions: Definitions, pipeline: Pipeline, attempt: Attempt
 ) -> dict[str, Position]:
     """The position at which the attempt begins, for all sources and partitions that exist now."""
-    starts = {}
-    for source in sources_of(pipeline.name, definitions.nodes):
-        known = attempt.start.get(source.name)
-        if known is None:
-            starts[source.name] = resolve(project, source.topics, source.start)
-            continue
-        there = resolve(project, source.topics, "earliest")
-        starts[source.name] = completed(
-            known, {topic: sorted(map(int, numbers)) for topic, numbers in there.items()}
-        )
-    return starts
+    return {
+        source.name: present_start(project, source, attempt.start.get(source.name))
+        for source in streams_of(pipeline.name, definitions.nodes)
+    }

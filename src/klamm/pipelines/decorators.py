@@ -34,6 +34,7 @@ from klamm.pipelines.definitions import (
     Sink,
     Source,
     TableSink,
+    TableSource,
     TopicSink,
     Transform,
 )
@@ -57,6 +58,7 @@ _DECIDED_ELSEWHERE = {
     "kafka.bootstrap.servers": "klamm.toml names the brokers, for all sources of the project",
 }
 """Options of the data source that a source cannot set, with the reason; names in lower case."""
+_TABLE_READ_OPTIONS = ("maxFilesPerTrigger", "maxBytesPerTrigger", "skipChangeCommits")
 _SINKS = (TableSink, ParquetSink, IcebergSink, JdbcSink, TopicSink)
 
 
@@ -70,7 +72,9 @@ class Marks:
 
 def source(
     *,
-    topic: str | Sequence[str],
+    topic: str | Sequence[str] | None = None,
+    table: str | None = None,
+    snapshot: bool = False,
     format: Format = "json",
     schema: str | None = None,
     start: str = "earliest",
@@ -78,7 +82,13 @@ def source(
     read: Mapping[str, object] | None = None,
     **options: object,
 ) -> Callable[[F], F]:
-    """Read one or more topics. The function gets the decoded rows; other functions get what it returns.
+    """Read one or more topics, or a table. The function gets the (decoded) rows; other functions get what it
+    returns.
+
+    `table`: a table, by its name as in `table("orders")`, as a stream: each version's new rows once. With
+    `snapshot=True` every batch gets all rows of the newest version, for joins with a stream. `start` is
+    "earliest" (all rows that are there, then new ones) or "latest"; `read` takes maxFilesPerTrigger,
+    maxBytesPerTrigger and skipChangeCommits. The arguments below are for topics.
 
     `schema`: SQL columns ("id STRING, amount DOUBLE"), a file in the project's schemas folder, or "infer":
     the first run infers it from records and writes schemas/<name>.json, which is used from then on.
@@ -90,6 +100,27 @@ def source(
     options of the format, see `formats.py`.
     """
     place = _caller()
+    if table is not None:
+        if (
+            topic is not None
+            or schema is not None
+            or format != "json"
+            or undecodable != "dead_letter"
+            or options
+        ):
+            raise DefinitionError(
+                "a source of a table has arguments that are for topics",
+                advice="It takes table, snapshot, start and read: a table knows its columns",
+                place=place,
+            )
+        return _table_source(table, snapshot, start, read or {}, place)
+    if topic is None or snapshot:
+        raise DefinitionError(
+            "a source names neither a topic nor a table" if topic is None else "a topic has no snapshot",
+            advice='Write @source(topic="orders"), @source(table="orders") or @source(table="customers", '
+            "snapshot=True)",
+            place=place,
+        )
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     if not topics or not all(isinstance(each, str) and each for each in topics):
         raise DefinitionError(
@@ -107,13 +138,7 @@ def source(
         raise DefinitionError(message, advice=advice, place=place)
 
     def decorate(function: F) -> F:
-        parameters, wants_session = _parameters(function, place)
-        if len(parameters) != 1:
-            raise DefinitionError(
-                f"the source {function.__name__} takes {len(parameters)} parameters",
-                advice="It must take one, the decoded rows (and `spark`, if it needs the session)",
-                place=place,
-            )
+        rows_parameter, wants_session = _rows_parameter(function, place)
         node = Source(
             name=function.__name__,
             function=function,
@@ -126,11 +151,60 @@ def source(
             undecodable=undecodable,
             start=start,
             read={name: _text(value) for name, value in (read or {}).items()},
-            rows_parameter=parameters[0],
+            rows_parameter=rows_parameter,
         )
         return _mark(function, node)
 
     return decorate
+
+
+def _table_source(
+    table: str, snapshot: bool, start: str, read: Mapping[str, object], place: Place
+) -> Callable[[F], F]:
+    if not isinstance(table, str) or not table.strip():
+        raise DefinitionError(f"table={table!r} does not name a table", advice="Give a name", place=place)
+    _choose("start", start, ("earliest", "latest"), place)
+    for name in read:
+        _choose("the option of read ", name, _TABLE_READ_OPTIONS, place)
+    if snapshot and (read or start != "earliest"):
+        raise DefinitionError(
+            "a snapshot has no start= and no read=: every batch gets all rows of the newest version",
+            advice="Remove them, or remove snapshot=True",
+            place=place,
+        )
+    texts = {name: _text(value) for name, value in read.items()}
+    for name in ("maxFilesPerTrigger", "maxBytesPerTrigger"):
+        if name in texts and not (texts[name].isdigit() and int(texts[name]) > 0):
+            raise DefinitionError(f"{name} is {texts[name]!r}", advice="Give a number above 0", place=place)
+
+    def decorate(function: F) -> F:
+        rows_parameter, wants_session = _rows_parameter(function, place)
+        node = TableSource(
+            name=function.__name__,
+            function=function,
+            place=place,
+            wants_session=wants_session,
+            table=table,
+            is_snapshot=snapshot,
+            start=start,
+            read=texts,
+            rows_parameter=rows_parameter,
+        )
+        return _mark(function, node)
+
+    return decorate
+
+
+def _rows_parameter(function: Callable[..., Any], place: Place) -> tuple[str, bool]:
+    """The parameter of a source that gets the rows, and whether another one wants the session."""
+    parameters, wants_session = _parameters(function, place)
+    if len(parameters) != 1:
+        raise DefinitionError(
+            f"the source {function.__name__} takes {len(parameters)} parameters",
+            advice="It must take one, the decoded rows (and `spark`, if it needs the session)",
+            place=place,
+        )
+    return parameters[0], wants_session
 
 
 @overload

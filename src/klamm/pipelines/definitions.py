@@ -1,7 +1,8 @@
 """Sources, transforms, pipelines, expectations and sinks as data: what the decorators make of functions.
 
-A Node is a Source, a Transform or a Pipeline. It is named after its function, and its parameters name the
-nodes that it reads. Nothing here imports pyspark, so that a project can be loaded quickly.
+A Node is a Source, a TableSource, a Transform or a Pipeline. It is named after its function, and its
+parameters name the nodes that it reads. Nothing here imports pyspark, so that a project can be loaded
+quickly.
 
 A source's function gets the decoded columns and the CARRIED ones, so that a later error can name the record
 it is about. They stay in the rows as long as transforms keep them.
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 from klamm.pipelines.errors import Place
+from klamm.pipelines.positions import table_key
 
 COORDINATES = ("_topic", "_partition", "_offset", "_timestamp")
 """Columns with the coordinates of a row's record. They are written to tables."""
@@ -95,6 +97,31 @@ class Source(Node):
     start: str = "earliest"
     read: Mapping[str, str] = field(default_factory=dict)
     rows_parameter: str = "rows"
+
+
+@dataclass(frozen=True)
+class TableSource(Node):
+    """A Delta table that is read: as a stream of new rows, or whole (`is_snapshot`), for joins.
+
+    `table` is a name as in TableSink. `start` is where a pipeline's first run begins: "earliest" with all
+    rows that are there, "latest" with later ones. `read` are options of the stream. `rows_parameter` is the
+    name of the function's parameter. Expectations are checked before the function is called.
+    """
+
+    table: str = ""
+    is_snapshot: bool = False
+    start: str = "earliest"
+    read: Mapping[str, str] = field(default_factory=dict)
+    rows_parameter: str = "rows"
+
+    @property
+    def kind(self) -> str:
+        return "source"
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Its name in positions, which are by topic."""
+        return (table_key(self.table),)
 
 
 @dataclass(frozen=True)
@@ -179,6 +206,10 @@ class Definitions:
     @property
     def sources(self) -> dict[str, Source]:
         return {name: node for name, node in self.nodes.items() if isinstance(node, Source)}
+
+    @property
+    def table_sources(self) -> dict[str, TableSource]:
+        return {name: node for name, node in self.nodes.items() if isinstance(node, TableSource)}
 
     @property
     def transforms(self) -> dict[str, Transform]:

@@ -61,15 +61,15 @@ class Records:
 
     def __init__(self, project: Project, last: int) -> None:
         self._project = project
-        self._last = last
+        self.last = last
         self._topics: dict[str, list[Record]] = {}
 
     def frame(self, topics: Sequence[str], spark: SparkSession) -> DataFrame:
         """The newest records of these topics together, with the columns of the data source."""
         for topic in topics:
             if topic not in self._topics:
-                self._topics[topic] = newest(self._project, topic, self._last)
-        found = newest_of([record for topic in topics for record in self._topics[topic]], self._last)
+                self._topics[topic] = newest(self._project, topic, self.last)
+        found = newest_of([record for topic in topics for record in self._topics[topic]], self.last)
         return spark.createDataFrame(pa.Table.from_pylist([_row(record) for record in found], ARROW_COLUMNS))
 
 
@@ -235,7 +235,14 @@ def _outcome(
             for source in sources_of(pipeline.name, definitions.nodes)
         }
         frame = frames.build(
-            pipeline, definitions, project, spark, streaming=False, records=read, explains=True
+            pipeline,
+            definitions,
+            project,
+            spark,
+            streaming=False,
+            last=records.last,
+            records=read,
+            explains=True,
         )
         # How many rows may come is limited by spark.driver.maxResultSize.
         rows = [tuple(row) for row in frame.collect()]

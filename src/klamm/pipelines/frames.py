@@ -28,6 +28,7 @@ from klamm.pipelines.definitions import (
     Node,
     Pipeline,
     Source,
+    TableSource,
 )
 from klamm.pipelines.errors import DefinitionError, PipelineError, UserCodeError
 from klamm.pipelines.expectations import check_decoded, check_returned
@@ -38,6 +39,7 @@ from klamm.pipelines.sampling import last_offsets
 from klamm.pipelines.schemas.explaining import json_explainer
 from klamm.pipelines.schemas.resolving import ensure_schema
 from klamm.pipelines.state import Attempt
+from klamm.pipelines.table_sources import table_rows
 
 READ_FORMAT = "klamm"
 
@@ -125,6 +127,8 @@ class _Builder:
         for node in nodes:
             if isinstance(node, Source):
                 frame = self._call(node, {node.rows_parameter: self._decoded(node)})
+            elif isinstance(node, TableSource):
+                frame = self._call(node, {node.rows_parameter: self._table_rows(node)})
             else:
                 frame = self._call(node, {name: self._frames[name] for name in node.inputs})
                 if node.expectations or isinstance(node, Pipeline):
@@ -138,6 +142,20 @@ class _Builder:
         unknown = unknown_fields(source, schema)
         explain = _explainer(source, schema)
         return check_decoded(decoded, source, self._dead_letters, unknown, explain, self._explains)
+
+    def _table_rows(self, source: TableSource) -> DataFrame:
+        rows = table_rows(
+            self._project,
+            source,
+            self._spark,
+            streaming=self._streaming,
+            start=self._starts.get(source.name),
+            last=self._last,
+            is_empty=self._records is not None and not self._explains,
+        )
+        if not source.expectations:
+            return rows
+        return check_returned(rows, source, self._dead_letters, self._explains)
 
     def _raw(self, source: Source) -> DataFrame:
         rows = self._read(source) if self._records is None else self._records[source.name]

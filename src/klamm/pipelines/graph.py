@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 
-from klamm.pipelines.definitions import Node, Pipeline, Source
+from klamm.pipelines.definitions import Node, Pipeline, Source, TableSource
 from klamm.pipelines.errors import GraphError
 
 
@@ -29,6 +29,20 @@ def order(name: str, nodes: Mapping[str, Node]) -> list[Node]:
 def sources_of(name: str, nodes: Mapping[str, Node]) -> list[Source]:
     """The sources that a node reads, directly or through others."""
     return [node for node in order(name, nodes) if isinstance(node, Source)]
+
+
+def table_sources_of(name: str, nodes: Mapping[str, Node]) -> list[TableSource]:
+    """The tables that a node reads, directly or through others."""
+    return [node for node in order(name, nodes) if isinstance(node, TableSource)]
+
+
+def streams_of(name: str, nodes: Mapping[str, Node]) -> list[Source | TableSource]:
+    """The sources of a node that have positions: topics, and tables that are not read as snapshots."""
+    return [
+        node
+        for node in order(name, nodes)
+        if isinstance(node, Source) or (isinstance(node, TableSource) and not node.is_snapshot)
+    ]
 
 
 def unused(nodes: Mapping[str, Node]) -> list[Node]:
@@ -62,7 +76,13 @@ def _problems_of(node: Node, nodes: Mapping[str, Node], told: set[str]) -> Itera
 
 
 def _own_problems(node: Node, nodes: Mapping[str, Node]) -> Iterator[GraphError]:
-    if not isinstance(node, Source) and not node.inputs and not node.wants_session:
+    if isinstance(node, TableSource) and node.is_snapshot and node.expectations:
+        yield GraphError(
+            f"the source {node.name} is a snapshot, which each batch reads anew: it cannot have expectations",
+            advice="Put them on the pipeline that writes the table, or on a transform",
+            place=node.expectations[0].place,
+        )
+    if not isinstance(node, (Source, TableSource)) and not node.inputs and not node.wants_session:
         yield GraphError(
             f"the {node.kind} {node.name} has no inputs",
             advice="Give it a parameter for each input; one called spark gets the session",

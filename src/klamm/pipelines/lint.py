@@ -4,6 +4,7 @@
     the graph                       unknown inputs, circles, unused functions (graph.py)
     sources                         schemas, options and starts that do not parse, conditions with unknown
                                     columns
+    tables that are read            tables that nobody writes, or whose rows change; circles
     sinks                           modes that a sink does not support, two pipelines with one table, a topic
                                     that a pipeline both writes and reads
     topics                          missing topics; if no broker answers, that is one warning
@@ -32,11 +33,13 @@ from klamm.pipelines.definitions import (
     Pipeline,
     Source,
     TableSink,
+    TableSource,
     TopicSink,
 )
 from klamm.pipelines.discovery import discover
 from klamm.pipelines.errors import GraphError, PipelineError, Place
 from klamm.pipelines.findings import Finding, finding_of, in_order
+from klamm.pipelines.lineage import writers_first
 from klamm.pipelines.lint_records import check_records
 from klamm.pipelines.locations import overlap, table_location
 from klamm.pipelines.project import PROJECT_FILE, Project
@@ -44,6 +47,7 @@ from klamm.pipelines.sampling import existing_topics
 from klamm.pipelines.schemas.resolving import schema_file, schema_of
 from klamm.pipelines.sinks.kinds import check_mode
 from klamm.pipelines.starts import parse_point
+from klamm.pipelines.table_sources import source_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +71,7 @@ def check(
     for source in definitions.sources.values():
         findings += _check_source(project, source, schemas)
     findings += _check_sinks(project, definitions)
+    findings += _check_tables_read(project, definitions)
     if records:
         findings += _check_topics(project, definitions, schemas, top)
     if deep and any(one.severity == "error" for one in findings):
@@ -167,6 +172,38 @@ def _check_sinks(project: Project, definitions: Definitions) -> Iterator[Finding
         if other is not None:
             what = f"{pipeline.name} writes to {target}, as does {other.name} at {other.place}"
             yield Finding("error", pipeline.place, what, "Give each pipeline a table of its own")
+
+
+def _check_tables_read(project: Project, definitions: Definitions) -> Iterator[Finding]:
+    try:
+        writers_first(project, definitions, list(definitions.pipelines.values()))
+    except PipelineError as error:
+        yield finding_of(error, Place(project.root / PROJECT_FILE, 1))
+    writers = {
+        table_location(project.tables, pipeline.to.table): pipeline
+        for pipeline in definitions.pipelines.values()
+        if isinstance(pipeline.to, TableSink)
+    }
+    for source in definitions.table_sources.values():
+        writer = writers.get(table_location(project.tables, source.table))
+        if writer is None:
+            yield from _check_foreign_table(project, source)
+        elif writer.mode != "append" and not source.is_snapshot:
+            what = f"rows of the table {source.table} change ({writer.name} has the mode {writer.mode!r})"
+            advice = "Read it with snapshot=True: a stream has new rows only"
+            yield Finding("error", source.place, f"{what}, but {source.name} reads it as a stream", advice)
+
+
+def _check_foreign_table(project: Project, source: TableSource) -> Iterator[Finding]:
+    """A table that no pipeline of the project writes must exist."""
+    advice = "Correct its name, or write it first"
+    try:
+        if not source_table(project, source).is_there():
+            what = f"there is no table {source.table}, and no pipeline of the project writes it"
+            yield Finding("warning", source.place, what, advice)
+    except Exception as error:  # whatever its store says
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        yield Finding("warning", source.place, f"the table {source.table} cannot be read: {first}", advice)
 
 
 def _target(sink: TableSink | ParquetSink | IcebergSink | JdbcSink) -> str:

@@ -16,12 +16,13 @@ from klamm.pipelines import frames
 from klamm.pipelines.definitions import INFER, Definitions, Pipeline, TableSink
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.findings import Finding, finding_of
-from klamm.pipelines.graph import sources_of
+from klamm.pipelines.graph import sources_of, table_sources_of
 from klamm.pipelines.project import Project
 from klamm.pipelines.runner import make_session
 from klamm.pipelines.schemas.resolving import schema_file
 from klamm.pipelines.sinks.kinds import check_columns
 from klamm.pipelines.sinks.writing import check_output_mode, check_table, open_table, output_mode
+from klamm.pipelines.table_sources import missing_tables
 from klamm.pipelines.tables.columns import missing_columns
 
 
@@ -51,6 +52,8 @@ def _check_plan(
         file = schema_file(project, source)
         if source.schema == INFER and file is not None and not file.exists():
             return  # building would infer and write the schema; that it is missing was reported already
+    if missing_tables(project, table_sources_of(pipeline.name, definitions.nodes)):
+        return  # what its rows are is not known before the table is written
     try:
         frame = frames.build(pipeline, definitions, project, spark, streaming=True, makes_topics=False)
         check_columns(pipeline, frame.columns)

@@ -1,6 +1,8 @@
 """Positions of pipelines in their topics: offsets, as Spark's checkpoints and our files write them. A core.
 
-A position is the offset of the next record, for each partition of each topic: {"orders": {"0": 17}}.
+A position is the offset of the next record, for each partition of each topic: {"orders": {"0": 17}}. A table
+that is read as a stream has its place there too, as the topic `table:<name>` with TABLE_KEYS instead of
+partitions (`tables/appended.py` says what they are).
 """
 
 from __future__ import annotations
@@ -13,6 +15,13 @@ Position: TypeAlias = dict[str, dict[str, int]]
 
 EARLIEST_OFFSET = -2
 """Stands for the oldest record, as in the options of Spark's Kafka connector."""
+
+TABLE_PREFIX = "table:"
+"""The names of tables in positions begin with this. No topic has a colon in its name."""
+
+ROWS = "rows"
+TABLE_KEYS = ("table", "snapshot", "files", "version", ROWS)
+"""The numbers of a place in a table, all of which only grow."""
 
 _NOTHING_YET = "-"  # what Spark writes for a source without an offset
 
@@ -70,12 +79,29 @@ def _at(position: Position, topic: str, partition: str) -> int:
 
 
 def records_between(start: Position, end: Position) -> int:
-    """How many offsets lie between two positions. Partitions that only `end` has count from offset 0."""
+    """How many offsets lie between two positions, or rows of tables. Partitions that only `end` has count
+    from offset 0."""
     return sum(
         max(0, offset - max(0, start.get(topic, {}).get(partition, 0)))
         for topic, partitions in end.items()
         for partition, offset in partitions.items()
+        if partition == ROWS or not is_table(topic)
     )
+
+
+def table_key(table: str) -> str:
+    """The name of a table in positions."""
+    return f"{TABLE_PREFIX}{table}"
+
+
+def is_table(topic: str) -> bool:
+    """True if a name in a position is that of a table."""
+    return topic.startswith(TABLE_PREFIX)
+
+
+def of_topics(position: Position) -> Position:
+    """The position without tables."""
+    return {topic: partitions for topic, partitions in position.items() if not is_table(topic)}
 
 
 def completed(position: Position, partitions: Mapping[str, Iterable[int]]) -> Position:

@@ -286,6 +286,11 @@ class Originals:
         return None
 
     def _why_not(self, dead_letter: DeadLetter) -> str:
+        if dead_letter.content == dead_letters.IS_ROW:
+            return (
+                "they are rows of a table, or of a transform that dropped the columns of the original "
+                "record: replay their pipeline instead"
+            )
         if not dead_letter.topic:
             return "their headers do not name a topic"
         there = self._partitions.get(dead_letter.topic, 0)
@@ -293,8 +298,6 @@ class Originals:
             return f"their topic {dead_letter.topic} does not exist any more"
         if dead_letter.partition is not None and dead_letter.partition >= there:
             return f"partition {dead_letter.partition} of {dead_letter.topic} does not exist any more"
-        if dead_letter.content == dead_letters.IS_ROW:
-            return "they are rows of a transform that dropped the columns of the original record"
         return ""
 
     def _is_first(self, dead_letter: DeadLetter) -> bool:

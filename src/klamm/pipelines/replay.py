@@ -24,19 +24,28 @@ from klamm.pipelines import frames
 from klamm.pipelines.attempts import finish_replay, present_starts, table_place
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.checkpoints import Checkpoint
-from klamm.pipelines.definitions import Definitions, Pipeline, TableSink, TopicSink
+from klamm.pipelines.definitions import Definitions, Pipeline, Source, TableSink, TableSource, TopicSink
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.failures import explain
-from klamm.pipelines.graph import sources_of
+from klamm.pipelines.graph import streams_of
 from klamm.pipelines.locations import local_path
-from klamm.pipelines.positions import EARLIEST_OFFSET, Position, is_gone, merged, reaches
+from klamm.pipelines.positions import (
+    EARLIEST_OFFSET,
+    Position,
+    is_gone,
+    is_table,
+    merged,
+    of_topics,
+    reaches,
+)
 from klamm.pipelines.project import Project
 from klamm.pipelines.runner import check_places, make_session
 from klamm.pipelines.sinks.kinds import sink_text
 from klamm.pipelines.sinks.writing import open_table, start_query
 from klamm.pipelines.starts import Point, parse_point, resolve
 from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.table_sources import resolve_start
 from klamm.pipelines.tables.columns import check_partition_columns
 from klamm.pipelines.tables.replacing import (
     NOTHING,
@@ -93,9 +102,10 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
     state = State(project)
     present = _present(project, state, wanted, is_looking=True)
     point = parse_point(from_) if isinstance(from_, str) else from_
+    sources = streams_of(pipeline, definitions.nodes)
+    _check_tables(pipeline, sources, point)
     starts = {
-        source.name: resolve(project, source.topics, _for_topics(point, source.topics))
-        for source in sources_of(pipeline, definitions.nodes)
+        source.name: resolve_start(project, source, _for_topics(point, source.topics)) for source in sources
     }
     warnings = []
     with _session_for(project, spark, needed=local_path(project.checkpoints) is None) as session:
@@ -188,8 +198,9 @@ def _rebuilt(
     if newest is None:
         return _Rebuilt()
     owner = project.group_of(pipeline.name)
-    topics = merged(starts.values(), min)
-    oldest, latest = resolve(project, topics, "earliest"), resolve(project, topics, "latest")
+    topics = of_topics(merged(starts.values(), min))
+    oldest = resolve(project, topics, "earliest") if topics else {}
+    latest = resolve(project, topics, "latest") if topics else {}
     end = table.offsets(owner, {topic: list(numbers) for topic, numbers in topics.items()})
     asked = _asked(point, starts)
     if point != "earliest" and not reaches(end, asked):
@@ -219,6 +230,12 @@ def _rebuilt(
         warnings = (
             f"{row_count(table, base.version):,} rows stay as they are: records of their batches are no "
             "longer in the topics",
+        )
+    if base is not None and any(is_table(topic) for start in starts.values() for topic in start):
+        raise ReplayRefused(
+            f"{pipeline.name} also reads a table, of which all rows are read again, and records of its "
+            "topics are gone: nothing can be replayed",
+            advice="Keep the table as it is, and let the pipeline write to a new table",
         )
     if base is not None and pipeline.mode != "append":
         raise ReplayRefused(
@@ -322,6 +339,9 @@ def _begun(position: Position, rebuilt: _Rebuilt) -> Position:
     begins = rebuilt.first if rebuilt.base is None else rebuilt.base.position
     begun: Position = {}
     for topic, partitions in position.items():
+        if is_table(topic):
+            begun[topic] = dict(partitions)
+            continue
         for number, asked in partitions.items():
             known = begins.get(topic, {}).get(number, EARLIEST_OFFSET)
             is_before = rebuilt.base is None and 0 <= asked < known
@@ -376,6 +396,17 @@ def _session_for(
         yield made
     finally:
         made.stop()
+
+
+def _check_tables(pipeline: str, sources: Sequence[Source | TableSource], point: Point) -> None:
+    """Raise if a pipeline that reads a table is to be replayed from some point: the rows of a table are not
+    in the order of time, and merged files have rows of many versions."""
+    tables = [source.table for source in sources if isinstance(source, TableSource)]
+    if tables and point != "earliest":
+        raise ReplayRefused(
+            f"{pipeline} reads the table {', '.join(tables)}, of which only all rows can be read again",
+            advice="Replay it from earliest",
+        )
 
 
 def _for_topics(point: Point, topics: Iterable[str]) -> Point:

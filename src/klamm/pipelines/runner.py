@@ -43,7 +43,8 @@ from klamm.pipelines.errors import (
     SamplingFailed,
 )
 from klamm.pipelines.failures import Failure, explain
-from klamm.pipelines.graph import order
+from klamm.pipelines.graph import order, sources_of
+from klamm.pipelines.lineage import Read, tables_read, writers_first
 from klamm.pipelines.locations import local_path, overlap, table_location
 from klamm.pipelines.progress import ENDED, PipelineStatus, Tally, rule_name
 from klamm.pipelines.project import Project
@@ -52,6 +53,7 @@ from klamm.pipelines.sinks.kinds import counts_itself, sink_text
 from klamm.pipelines.sinks.writing import start_query
 from klamm.pipelines.state import State
 from klamm.pipelines.status import tidy_up, write_status
+from klamm.pipelines.tables.table import Table
 from klamm.pipelines.tables.upkeep import Upkeep, UpkeepPolicy
 
 if TYPE_CHECKING:
@@ -66,6 +68,9 @@ LOOK_S = 0.2
 START_S = 30.0
 """How long to wait for a query to begin reading before the next one is started. Queries start one at a time,
 since each starts Python processes, and Spark waits only ten seconds for each of them."""
+
+TABLE_LOOK_S = 1.0
+"""How often to look whether a table is there for which pipelines wait."""
 
 START_TRIES = 5
 """How often to start a query whose Python process does not connect in time, which happens under load."""
@@ -103,10 +108,11 @@ def run(
 ) -> list[PipelineStatus]:
     """Run all pipelines, or those named, until they end or `stop` is set. Returns their last status.
 
-    With `once` each reads the records that are in its topics now, and ends. A pipeline that failed has the
-    state "failed"; unless klamm.toml says otherwise, its end is that of the run. `upkeep=None` leaves the
-    files of tables as they are. A given session is used, and not stopped at the end. `clock_ms` is what
-    retries wait by. Raises PipelineError if nothing can be run at all.
+    With `once` each reads the records that are in its topics now, and ends; a pipeline that reads a table
+    starts when those that write it have ended. Without `once` it starts when the table exists. A pipeline
+    that failed has the state "failed"; unless klamm.toml says otherwise, its end is that of the run.
+    `upkeep=None` leaves the files of tables as they are. A given session is used, and not stopped at the end.
+    `clock_ms` is what retries wait by. Raises PipelineError if nothing can be run at all.
     """
     check_places(project)
     definitions = load_definitions(project)
@@ -173,6 +179,9 @@ class _Run:
         self._tries: dict[str, int] = {}
         self._is_stopping = False
         self._no_broker: Failure | None = None
+        self._waiting: list[Pipeline] = []
+        """Pipelines that have not started yet, each after those whose tables it reads."""
+        self._looked_at = float("-inf")
         self._told: dict[str, PipelineStatus] = {}
         # Changes to the tallies from other threads: a few per batch, applied at every poll.
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -188,17 +197,13 @@ class _Run:
         self._tell()
         try:
             try:
-                for pipeline in pipelines:
-                    if self._no_broker is not None:
-                        # Each would wait for the same brokers as long as the first one did.
-                        self._fail(pipeline.name, self._no_broker, heals=True)
-                    elif not stop.is_set():
-                        self._start(pipeline)
-                        self._wait_until_reading(pipeline.name, stop)
+                self._waiting = list(pipelines)
+                self._start_those_ready(stop)
                 if self._upkeep is not None and not self._once:
                     self._upkeep.start()
                 while self._goes_on() and not stop.wait(LOOK_S):
                     self._look()
+                    self._start_those_ready(stop)
                     self._start_again(stop)
             finally:
                 self._stop()
@@ -210,6 +215,73 @@ class _Run:
             self._upkeep.look_at_all()
         self._tell()
         return [tally.status for tally in self._tallies.values()]
+
+    def _start_those_ready(self, stop: threading.Event) -> None:
+        """Start the pipelines whose tables are there, and end those for which no table will come."""
+        if not self._waiting or time.monotonic() - self._looked_at < TABLE_LOOK_S:
+            return
+        for pipeline in list(self._waiting):
+            if stop.is_set() or self._is_waiting(pipeline):
+                continue
+            self._waiting.remove(pipeline)
+            if self._tallies[pipeline.name].status.state in (*ENDED, "retrying"):
+                continue
+            if self._no_broker is not None and self._reads_topics(pipeline):
+                # Each would wait for the same brokers as long as the first one did.
+                self._fail(pipeline.name, self._no_broker, heals=True)
+            else:
+                self._start(pipeline)
+                self._wait_until_reading(pipeline.name, stop)
+        self._looked_at = time.monotonic()
+        self._tell()
+
+    def _is_waiting(self, pipeline: Pipeline) -> bool:
+        """True if the pipeline has to wait for a table. Ends the pipeline if nobody will write the table."""
+        tally = self._tallies[pipeline.name]
+        for read in tables_read(self._project, self._definitions, pipeline):
+            writer = self._tallies.get(read.writer.name) if read.writer is not None else None
+            is_written = writer is not None and writer.status.state not in ENDED
+            if is_written and self._once:
+                return True
+            try:
+                is_there = Table(read.location, self._project.storage).is_there()
+            except Exception as error:  # its store does not answer, or refuses us
+                failure = explain(str(error), self._project.root)._replace(place=pipeline.place)
+                self._fail(pipeline.name, failure, heals=True)
+                return False
+            if is_there:
+                continue
+            if is_written:
+                if not tally.status.note:
+                    tally.noted(f"waits for the table {read.table}", self._now_ms())
+                return True
+            self._end_without(pipeline, read, writer)
+            return False
+        if tally.status.note:
+            tally.noted("", self._now_ms())
+        return False
+
+    def _end_without(self, pipeline: Pipeline, read: Read, writer: Tally | None) -> None:
+        """End a pipeline that reads a table which is not there, and which nobody is writing."""
+        tally = self._tallies[pipeline.name]
+        if writer is not None and writer.status.state == "finished":
+            tally.noted(f"there is no table {read.table} yet: no row was written to it", self._now_ms())
+            tally.ended("finished", self._now_ms())
+            return
+        if writer is not None:
+            reason, advice = f"{writer.status.pipeline}, which writes it, has {writer.status.state}", ""
+        elif read.writer is not None:
+            reason, advice = "this run does not write it", f"Run {read.writer.name} first, or both"
+        else:
+            reason, advice = "no pipeline of the project writes it", "Correct its name, or write it first"
+        error = PipelineError(f"there is no table {read.table}, and {reason}", advice=advice)
+        self._fail(pipeline.name, Failure(error.text, pipeline.place, str(error)), heals=False)
+
+    def _reads_topics(self, pipeline: Pipeline) -> bool:
+        try:
+            return bool(sources_of(pipeline.name, self._definitions.nodes))
+        except PipelineError:  # reported when the pipeline is started
+            return False
 
     def _start(self, pipeline: Pipeline) -> None:
         tally = self._tallies[pipeline.name]
@@ -380,6 +452,8 @@ class _Run:
                 tally.ended("stopped", self._now_ms())
             else:
                 self._end(name, each, tally)
+        for pipeline in self._waiting:
+            self._tallies[pipeline.name].ended("stopped", self._now_ms())
         for tally in self._tallies.values():
             if tally.status.state == "retrying":  # its last try has failed
                 tally.ended("failed", self._now_ms(), tally.status.error, tally.status.error_detail)
@@ -419,7 +493,8 @@ def _chosen(project: Project, definitions: Definitions, names: Sequence[str] | N
                 f"there is no pipeline called {name!r}", advice=f"There are {', '.join(pipelines)}"
             )
     _refuse_shared_tables(project, pipelines.values())
-    return [pipeline for name, pipeline in pipelines.items() if names is None or name in names]
+    chosen = [pipeline for name, pipeline in pipelines.items() if names is None or name in names]
+    return writers_first(project, definitions, chosen)
 
 
 def _refuse_shared_tables(project: Project, pipelines: Iterable[Pipeline]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.pipelines.errors import Place
 from klamm.pipelines.findings import Finding
+from klamm.pipelines.positions import TABLE_PREFIX, is_table
 from klamm.pipelines.project import Project
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ def plan_lines(plan: ReplayPlan) -> Iterator[str]:
     yield f"{plan.pipeline} → {plan.sink}"
     for source, position in plan.start.items():
         for topic, partitions in position.items():
-            yield f"  {source} reads {topic} again from {_offsets(partitions)}"
+            if is_table(topic):
+                name = topic.removeprefix(TABLE_PREFIX)
+                yield f"  {source} reads all rows of version {partitions['snapshot']} of the table {name}"
+            else:
+                yield f"  {source} reads {topic} again from {_offsets(partitions)}"
     if plan.rebuilds:
         what = f"{plan.replaced_rows:,} rows of the table are replaced in one commit"
         yield f"  {what}, when all new ones are written"

@@ -154,13 +154,14 @@ def _version(entry: Mapping[str, Any]) -> Version:
     return Version(
         int(entry["version"]),
         datetime.fromtimestamp(entry["timestamp"] / 1000, UTC),
-        _words(str(entry.get("operation", "")), about),
+        in_words(str(entry.get("operation", "")), about),
         str(about.get("pipeline", "")),
         about.get("rows"),
     )
 
 
-def _words(operation: str, about: Mapping[str, Any]) -> str:
+def in_words(operation: str, about: Mapping[str, Any]) -> str:
+    """What a commit did; `about` is our entry in its metadata."""
     if BASE in about:
         return f"replay, attempt {about['attempt']}"
     if "batch" in about:
