@@ -131,7 +131,8 @@ async def test_a_job_that_fails_does_not_stop_the_others() -> None:
     queue.add(trace.job("other", 1))
     await eventually(lambda: not len(queue))
     assert trace.unsent.bytes_being_made == 0
-    assert trace.results == ["ValueError('as told')", "other"]
+    # In any order: the failing job gives way before its end if the machine is slow.
+    assert sorted(trace.results) == ["ValueError('as told')", "other"]
 
 
 async def test_a_coroutine_pauses_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
