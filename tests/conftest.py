@@ -132,11 +132,12 @@ def no_kept_clients() -> Iterator[None]:
     They would look for the broker for as long as the tests run, and say so.
     """
     yield
-    for module, name in (("pyspark_klamm.connections", "_connections"), ("pyspark_klamm.sink", "_producers")):
+    for module, close in (
+        ("pyspark_klamm.connections", "close_connections"),
+        ("pyspark_klamm.sink", "close_producers"),
+    ):
         if module in sys.modules:
-            clients = getattr(sys.modules[module], name)
-            while clients._kept:
-                clients._close(clients._kept.popitem()[1])
+            getattr(sys.modules[module], close)()
 
 
 @pytest.fixture(scope="session")
@@ -155,3 +156,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def klamm_spark(spark: SparkSession) -> SparkSession:
+    """The plugin's fixtures use our session, too."""
+    return spark

@@ -42,10 +42,11 @@ FOLDERS = (
     "apis",
     "server",
     "node",
-    "testing",
     "ingest",
     "pyspark_klamm",
     "pipelines",
+    # Tests drive all parts, and no part imports what is for tests.
+    "testing",
     "console",
     "cli",
 )

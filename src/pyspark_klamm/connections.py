@@ -66,3 +66,8 @@ _connections = KeptClients(MOST_CONNECTIONS, Connection, Connection.close)
 def connection_for(settings: Mapping[str, str]) -> Connection:
     """This process's connection with these settings."""
     return _connections.get(settings)
+
+
+def close_connections() -> None:
+    """Close the connections that this process keeps."""
+    _connections.close_all()

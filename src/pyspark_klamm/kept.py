@@ -40,6 +40,13 @@ class KeptClients(Generic[T]):
         """Remove a client from the kept ones. The caller closes it."""
         return self._kept.pop(_key(settings), None)
 
+    def close_all(self) -> None:
+        """Close all clients of this process, for example because their broker is about to end."""
+        while self._kept:
+            (process, _), client = self._kept.popitem()
+            if process == os.getpid():
+                self._close(client)
+
 
 def _key(settings: Mapping[str, str]) -> tuple[int, frozenset[tuple[str, str]]]:
     return os.getpid(), frozenset(settings.items())

@@ -220,6 +220,11 @@ def producer_for(settings: Mapping[str, str]) -> Producer:
     return _producers.get(settings)
 
 
+def close_producers() -> None:
+    """Close the producers that this process keeps."""
+    _producers.close_all()
+
+
 def forget_producer(settings: Mapping[str, str]) -> None:
     producer = _producers.take(settings)
     if producer is not None:

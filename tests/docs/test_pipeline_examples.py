@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from klamm.cli.pipelines.scaffold import make_project
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.lint import check
 from klamm.pipelines.project import Project
+from klamm.testing.pipelines import PipelinesProject
 from tests.docs.examples import Section, compiled, sections
 from tests.pipelines.messages import ORDER_AVSC
 from tests.pipelines.projects import make_project as make_test_project
@@ -46,11 +48,15 @@ def test_what_is_defined_has_no_mistake(section: Section, tmp_path: Path) -> Non
 @pytest.mark.long
 @pytest.mark.parametrize("section", TESTING, ids=lambda section: section.name)
 def test_tests_pass(
-    section: Section, klamm: klamm.testing.Broker, spark: SparkSession, tmp_path: Path
+    section: Section,
+    klamm: klamm.testing.Broker,
+    klamm_spark: SparkSession,
+    klamm_pipelines: Callable[..., PipelinesProject],
+    tmp_path: Path,
 ) -> None:
     make_project(tmp_path / "shop", name="shop", bootstrap=klamm.bootstrap, with_sample=False)
     names: dict[str, Any] = {"__name__": "example", "PROJECT": tmp_path / "shop"}
-    given = {"spark": spark, "klamm_session": klamm, "tmp_path": tmp_path}
+    given = {"klamm_spark": klamm_spark, "klamm_pipelines": klamm_pipelines}
     # So that the example finds the project's own modules.
     load_definitions(Project.load(tmp_path / "shop"))
     for block in section.blocks:

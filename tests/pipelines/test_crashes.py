@@ -17,7 +17,8 @@ from klamm.pipelines import replay
 from klamm.pipelines.runner import run
 from klamm.pipelines.state import ProjectBusy
 from klamm.pipelines.status import read_status
-from tests.pipelines.killed_run import MOMENTS, UNTIL_A_SIGNAL, UPKEEP, at
+from klamm.testing.faults import MOMENTS, striking
+from tests.pipelines.killed_run import UNTIL_A_SIGNAL, UPKEEP
 from tests.pipelines.running import Shop
 
 TABLE = """
@@ -29,7 +30,7 @@ def orders(rows):
 def table(orders):
     return orders
 """
-FEW_MOMENTS = ("after it is committed",)
+FEW_MOMENTS = ("after commit",)
 """That of `make test`: if a batch that is committed were written again, its rows would be there twice."""
 CHILD_S = 150.0
 STOPPED_S = 20.0
@@ -53,10 +54,9 @@ def test_a_batch_that_fails_anywhere_is_in_the_table_once(
 
     for moment in moments:
         shop.send(40)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(*at(moment, 0 if "merged" in moment else 1, strike))
+        with striking(moment, strike, after=0 if "merge" in moment else 1):
             (status,) = run(shop.project, once=True, spark=spark, upkeep=UPKEEP)
-        if "merged" in moment:
+        if "merge" in moment:
             assert (status.state, status.note) == ("finished", "files not merged: the disk has gone away"), (
                 moment
             )
@@ -92,7 +92,7 @@ def test_a_killed_driver_is_followed_by_one_that_goes_on(
 ) -> None:
     shop = Shop(tmp_path, klamm_bootstrap, TABLE)
     shop.send(60)
-    assert killed(shop, "after it is committed", 1) == -signal.SIGKILL
+    assert killed(shop, "after commit", 1) == -signal.SIGKILL
     shop.assert_each_once("orders", numbers_of(shop, batches=2))
     (status,) = run(shop.project, once=True, spark=spark)
     assert status.state == "finished"
@@ -166,7 +166,7 @@ def test_drivers_are_killed_again_and_again(
     kills = 0
     for _ in range(4):
         shop.send(20 * chance.randint(1, 5))
-        kills += killed(shop, moment, chance.randint(0, 3) if "merged" not in moment else 0) != 0
+        kills += killed(shop, moment, chance.randint(0, 3) if "merge" not in moment else 0) != 0
     run(shop.project, once=True, spark=spark, upkeep=UPKEEP)
     print(f"seed {seed}: {kills} kills")
     shop.assert_each_once("orders")

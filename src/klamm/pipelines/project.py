@@ -35,7 +35,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -91,9 +91,15 @@ class Project:
 
     @classmethod
     def load(
-        cls, path: str | PathLike[str] = ".", *, bootstrap: str | None = None, master: str | None = None
+        cls,
+        path: str | PathLike[str] = ".",
+        *,
+        bootstrap: str | None = None,
+        master: str | None = None,
+        without: Collection[str] = (),
     ) -> Project:
-        """Load a project by its folder or its klamm.toml. `bootstrap` and `master` override the file."""
+        """Load a project by its folder or its klamm.toml. `bootstrap` and `master` override the file. The
+        sections `without` are not read: tests need no secrets."""
         file = Path(fspath(path)).resolve()
         file = file / PROJECT_FILE if file.is_dir() else file
         if not file.is_file():
@@ -107,7 +113,8 @@ class Project:
             raise ProjectError(str(error), advice="Correct the file") from None
         sections = _Sections(file)
         for setting in settings:
-            sections.take(setting)
+            if setting.name.partition(".")[0] not in without:
+                sections.take(setting)
         return sections.project(bootstrap, master)
 
     def client_settings(self, kind: str) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 `klamm` is a broker for one test. `klamm_session` is one broker for the whole session, shared by all tests
 that use it. Both are a `klamm.testing.Broker`. `klamm_cluster` is a `klamm.testing.Cluster` of three brokers
-for one test. The marker `klamm_config` sets the configuration of `klamm` and of `klamm_cluster`:
+for one test. `klamm_pipelines` makes a `klamm.testing.pipelines.PipelinesProject` of the folder of a project.
+The marker `klamm_config` sets the configuration of `klamm` and of `klamm_cluster`:
 
     @pytest.mark.klamm_config({"auto.create.topics.enable": False})
     def test_orders(klamm): ...
@@ -10,14 +11,18 @@ for one test. The marker `klamm_config` sets the configuration of `klamm` and of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from os import PathLike
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from klamm.testing.broker import Broker
     from klamm.testing.cluster import Cluster
+    from klamm.testing.pipelines import PipelinesProject
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,3 +61,29 @@ def klamm_session() -> Iterator[Broker]:
 
     with Broker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def klamm_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session, shared by all tests of the run. Define a fixture of this name to use your own."""
+    from klamm.testing.pipelines import make_session
+
+    session, is_new = make_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    if is_new:
+        session.stop()
+
+
+@pytest.fixture
+def klamm_pipelines(
+    klamm: Broker, klamm_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., PipelinesProject]]:
+    """Makes projects in a test, by the folder of their klamm.toml: they share an empty broker and Spark."""
+    from klamm.testing.pipelines import PipelinesProject, close_kept_clients
+
+    def make(path: str | PathLike[str], *, partitions: int = 1) -> PipelinesProject:
+        folder = tmp_path_factory.mktemp("project")
+        return PipelinesProject(path, folder, klamm.bootstrap, klamm_spark, partitions=partitions)
+
+    yield make
+    close_kept_clients()

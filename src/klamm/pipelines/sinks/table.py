@@ -75,6 +75,11 @@ class TableWriter:
         self._on_rows = on_rows
         self._record_bytes: float = FIRST_RECORD_BYTES
 
+    @property
+    def group(self) -> str:
+        """The consumer group of the pipeline, by which the table's log knows the pipeline."""
+        return self._writing.owner
+
     def __call__(self, frame: DataFrame, number: int) -> None:
         last = self._table.last_batch(self._writing.owner, self._writing.attempt)
         if last is not None and number <= last:
@@ -102,14 +107,18 @@ class TableWriter:
         files, rows = self._write_files(frame, target, batch.records)
         if batch.records:
             self._record_bytes = max(1.0, sum(file.bytes for file in files) / batch.records)
-        batch = finish(batch)
-        if mode == "upsert":
-            upsert(self._table, files, batch, target, self._partition_by(frame), keys)
-        elif mode == "complete":
-            self._table.replace_all(files, batch, target.schema, target.partition_by)
-        else:
-            self._table.append(files, batch, target.schema, target.partition_by)
+        self._commit(files, finish(batch), target, self._partition_by(frame))
         return rows
+
+    def _commit(
+        self, files: list[WrittenFile], batch: Commit, target: Target, partition_by: tuple[str, ...]
+    ) -> None:
+        if self._writing.mode == "upsert":
+            upsert(self._table, files, batch, target, partition_by, self._writing.keys)
+        elif self._writing.mode == "complete":
+            self._table.replace_all(files, batch, target.schema, partition_by)
+        else:
+            self._table.append(files, batch, target.schema, partition_by)
 
     def _final(self, batch: Batch) -> Batch:
         """The batch as it is committed."""
