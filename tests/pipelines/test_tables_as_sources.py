@@ -13,7 +13,8 @@ from klamm.pipelines import lint, replay
 from klamm.pipelines.preview import preview
 from klamm.pipelines.runner import run
 from klamm.pipelines.tables.table import Table
-from tests.pipelines.killed_run import UPKEEP, at
+from klamm.testing.faults import striking
+from tests.pipelines.killed_run import UPKEEP
 from tests.pipelines.projects import make_project
 from tests.pipelines.running import Shop
 from tests.pipelines.test_crashes import killed
@@ -94,8 +95,7 @@ def test_bronze_silver_and_gold_have_each_row_once(
     def strike() -> None:
         raise OSError("the disk has gone away")
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(*at("after it is committed", 1, strike))
+    with striking("after commit", strike, after=1):
         statuses = run(shop.project, once=True, spark=spark, upkeep=None)
     assert [each.state for each in statuses] == ["finished", "failed", "failed"]
     assert [each.error for each in statuses[1:]] == ["OSError: the disk has gone away"] * 2
@@ -135,7 +135,7 @@ def test_a_table_that_nobody_writes_is_told(
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("moment", "count"), [("before it is committed", 2), ("after it is committed", 2)])
+@pytest.mark.parametrize(("moment", "count"), [("before commit", 2), ("after commit", 2)])
 def test_a_driver_that_is_killed_between_the_commits_of_two_tables(
     moment: str, count: int, spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
 ) -> None:
