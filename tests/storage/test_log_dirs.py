@@ -15,7 +15,12 @@ from tests.storage.logs import NOW_MS, all_records, append
 
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import IntactEpochs, TopicPartition, new_topic_id
-from klamm.storage.checkpoints import LOG_START_FILE, RECOVERY_POINT_FILE, read_offsets
+from klamm.storage.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    read_offsets,
+)
 from klamm.storage.files import remove_tree
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
@@ -352,9 +357,8 @@ def test_truncation_lowers_the_recovery_points_on_the_disk(tmp_path: Path) -> No
             append(log)
         log.flush()
     host.dirs.write_checkpoints()
-    done = host.dirs.truncate({places[0]: 4, places[1]: 20, TopicPartition("t", 9): 3})
-    assert done == ({places[0]: 4, places[1]: 10}, {})
-    assert host.dirs.start_at({places[2]: 70}) == ({places[2]: 70}, {})
+    assert host.dirs.truncate({places[0]: 4, places[1]: 20, TopicPartition("t", 9): 3}) == {}
+    assert host.dirs.start_at({places[2]: 70}) == {}
     assert read_offsets(str(tmp_path / RECOVERY_POINT_FILE)) == {places[0]: 4, places[1]: 10, places[2]: 70}
     log = host.dirs.logs[places[0]]
     append(log, value=b"good", epoch=1)
@@ -380,8 +384,62 @@ def test_one_log_that_cannot_be_cut_keeps_none_from_it(
         append(log)
     (tmp_path / "t-0" / "00000000000000000000.log").unlink()
     host.dirs.logs[places[0]].segments[0].release()
-    done = host.dirs.truncate({place: 1 for place in places})
-    assert done.log_end_offsets == {places[1]: 1} and list(done.failures) == [places[0]]
+    assert list(host.dirs.truncate({place: 1 for place in places})) == [places[0]]
+    assert host.dirs.logs[places[1]].log_end_offset == 1
+
+
+@pytest.mark.parametrize("moves", ["truncate", "start_at"])
+def test_nothing_is_written_before_the_recovery_points_are_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: str
+) -> None:
+    """Else recovery would trust what is appended below the recovery point of the time before."""
+    host, place = Host(tmp_path), TopicPartition("t", 0)
+    log = host.dirs.create_log(place, new_topic_id(), CONFIG)
+    append(log, 10)
+    append(log, 10, epoch=1)
+    log.flush()
+    host.dirs.write_checkpoints()
+
+    def full(file: object, *arguments: object, **more: object) -> int:
+        if str(os.readlink(f"/proc/self/fd/{file}")).endswith(f"{RECOVERY_POINT_FILE}.tmp"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(file, *arguments, **more)  # type: ignore[arg-type]
+
+    write = os.write
+    told: list[TopicPartition] = []
+    log.on_failed_write = lambda each, error: told.append(each)
+    replace_below(tmp_path, monkeypatch, "write", full)
+    (failure,) = getattr(host.dirs, moves)({place: 10}).values()
+    monkeypatch.undo()
+    assert isinstance(failure, KafkaError) and failure.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert (log.log_end_offset, told, log.is_moved_back_in_part) == (10, [place], True)
+    with pytest.raises(KafkaError, match="the disk was full when the log was truncated"):
+        append(log)
+    assert read_offsets(str(tmp_path / RECOVERY_POINT_FILE)) == {place: 20}
+    host.dirs.finish_moving_back(log)
+    assert read_offsets(str(tmp_path / RECOVERY_POINT_FILE)) == {place: 10}
+    append(log)
+
+
+def test_a_stop_is_not_clean_while_a_truncation_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, place = Host(tmp_path), TopicPartition("t", 0)
+    log = host.dirs.create_log(place, new_topic_id(), CONFIG)
+    append(log, 5)
+    append(log, 5, epoch=1)
+
+    def full(*arguments: object, **more: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    replace_below(tmp_path / "t-0", monkeypatch, "write", full)
+    assert list(host.dirs.truncate({place: 5})) == [place]
+    monkeypatch.undo()
+    host.dirs.close()
+    assert any("could not be closed cleanly" in report for report in host.reports)
+    assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
+    host.start()
+    assert host.dirs.logs[place].log_end_offset in (5, 10), "cut as wanted, or not at all"
 
 
 def test_a_log_made_anew_inherits_no_high_watermark(tmp_path: Path) -> None:

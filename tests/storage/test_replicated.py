@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -227,8 +228,10 @@ def test_one_look_at_all_batches_says_the_same_as_one_look_at_each(
         assert at_once == divided()
 
 
-def fail_from(harness: Harness, monkeypatch: pytest.MonkeyPatch, name: str, nth: int) -> None:
-    """Let the call of `os` fail for files of the log from its `nth` time on, as on a full disk."""
+def fail_from(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, name: str, nth: int, number: int = errno.ENOSPC
+) -> None:
+    """Let the call of `os` fail for files of the log from its `nth` time on, by default as on a full disk."""
     call: Callable[..., Any] = getattr(os, name)
     count = 0
 
@@ -236,7 +239,7 @@ def fail_from(harness: Harness, monkeypatch: pytest.MonkeyPatch, name: str, nth:
         nonlocal count
         count += 1
         if count > nth:
-            raise OSError(28, "No space left on device")
+            raise OSError(number, os.strerror(number))
         return call(*arguments, **more)
 
     replace_below(harness.directory, monkeypatch, name, failing)
@@ -329,14 +332,62 @@ class TestTruncating:
 
     def test_a_failed_disk_ends_writing(self, follower: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
         fill(follower, 10)
-        fail_from(follower, monkeypatch, "ftruncate", 0)
+        fail_from(follower, monkeypatch, "ftruncate", 0, errno.EIO)
         with pytest.raises(KafkaError) as failed:
             follower.log.truncate_to(6, NOW_MS)
         monkeypatch.undo()
+        with pytest.raises(KafkaError):
+            follower.log.finish_moving_back()
         assert failed.value.code == ErrorCode.KAFKA_STORAGE_ERROR
         with pytest.raises(KafkaError):
             fill(follower, 1)
         assert 3 <= len(all_batches(follower.crash_and_open())) <= 10
+
+    @pytest.mark.parametrize("offset", [0, 6, 31])
+    @pytest.mark.parametrize("again", ["truncate_to", "finish_moving_back", "crash"])
+    def test_a_full_disk_only_delays_it(
+        self, leader: Harness, follower: Harness, monkeypatch: pytest.MonkeyPatch, again: str, offset: int
+    ) -> None:
+        """Whatever the disk has no room for: an index, the epochs, the next segment."""
+        for number in range(20):
+            fill(leader, 1, epoch=number // 3, producer_id=1, producer_epoch=0, base_sequence=2 * number)
+        catch_up(follower, leader)
+        whole = all_batches(leader.log)
+        expected = [batch for batch in whole if parse_header(batch).last_offset < offset]
+        failures = 0
+        for name in ("write", "pwrite", "ftruncate", "open"):
+            for nth in range(100):
+                told: list[int | None] = []
+                follower.log.on_failed_write = lambda place, error, told=told: told.append(error.errno)
+                with monkeypatch.context() as full_disk:
+                    fail_from(follower, full_disk, name, nth)
+                    try:
+                        follower.log.truncate_to(offset, NOW_MS)
+                    except KafkaError as error:
+                        assert error.code == ErrorCode.KAFKA_STORAGE_ERROR
+                if not told:
+                    break
+                failures += 1
+                assert told == [errno.ENOSPC]
+                if follower.log.is_moved_back_in_part:
+                    with pytest.raises(KafkaError):
+                        fill(follower, 1)
+                if again == "crash":
+                    follower.crash_and_open()
+                    assert expected == all_batches(follower.log)[: len(expected)]
+                    assert whole[: len(all_batches(follower.log))] == all_batches(follower.log)
+                elif again == "finish_moving_back":
+                    follower.log.finish_moving_back()
+                follower.log.truncate_to(offset, NOW_MS)
+                assert all_batches(follower.log) == expected
+                assert not follower.log.is_moved_back_in_part
+                check_files(follower)
+                catch_up(follower, leader)
+                assert all_batches(follower.log) == whole
+                assert follower.log.epochs.entries == leader.log.epochs.entries
+            check_files(follower)
+            catch_up(follower, leader)
+        assert failures >= (2 if offset == 0 else 5)
 
 
 class TestRangesThatAreBeingSent:

@@ -19,9 +19,12 @@ import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
+from klamm.model.errors import KafkaError
 from klamm.model.ids import TopicPartition
 from klamm.replication.context import ReplicationContext
 from klamm.replication.offline_replicas import OfflineReplicas, Place
+from klamm.storage.files import LogDirFailure
+from klamm.storage.log import Log
 
 if TYPE_CHECKING:
     from klamm.replication.partition import Partition
@@ -39,6 +42,9 @@ BROKEN_DISK = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO})
 FindRoom = Callable[[Iterable[str]], Awaitable[set[str]]]
 """Those of the log directories that have room; does not block."""
 
+FinishMovingBack = Callable[[Log], Awaitable[None]]
+"""Does what is left of a truncation (`Log.finish_moving_back`); does not block."""
+
 
 class FullDisks:
     def __init__(
@@ -47,6 +53,7 @@ class FullDisks:
         offline: OfflineReplicas,
         find: Callable[[str, int], Partition | None],
         find_room: FindRoom,
+        finish_moving_back: FinishMovingBack,
         on_broken_disk: Callable[[str, OSError], None],
     ) -> None:
         """`on_broken_disk` gets the log directory of a disk that has failed, and the error."""
@@ -54,6 +61,7 @@ class FullDisks:
         self._offline = offline
         self._find = find
         self._find_room = find_room
+        self._finish_moving_back = finish_moving_back
         self._on_broken_disk = on_broken_disk
         self._loop = asyncio.get_running_loop()
 
@@ -90,12 +98,31 @@ class FullDisks:
         if not directories:
             return
         with_room = await self._find_room(set(directories.values()))
-        back = [place for place, directory in directories.items() if directory in with_room]
+        back = [
+            place
+            for place, directory in directories.items()
+            if directory in with_room and await self._is_whole(place)
+        ]
         for place in back:
             self._offline.unwritable.pop(place, None)
         if back:
             logger.info("%s: there is room again for %d replicas", ", ".join(sorted(with_room)), len(back))
             self._offline.changed()
+
+    async def _is_whole(self, place: Place) -> bool:
+        """False if the log is truncated in part only, and still cannot be truncated as a whole."""
+        partition = self._find(*place)
+        if partition is None or not partition.log.is_moved_back_in_part:
+            return True
+        try:
+            await self._finish_moving_back(partition.log)
+        except LogDirFailure as error:
+            self._on_broken_disk(os.path.dirname(partition.log.directory), error)
+            return False
+        except KafkaError as error:
+            logger.warning("%s-%d cannot be truncated: %s", *place, error)
+            return False
+        return True
 
 
 def find_room(directories: Iterable[str]) -> set[str]:

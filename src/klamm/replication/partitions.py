@@ -32,7 +32,7 @@ from klamm.replication.waiting_produces import WaitingProduces
 from klamm.storage.files import LogDirFailure
 from klamm.storage.log import Log
 from klamm.storage.log_config import LogConfig
-from klamm.storage.log_dirs import LogDirs, Truncated
+from klamm.storage.log_dirs import Failures, LogDirs
 
 if TYPE_CHECKING:
     from klamm.replication.fetchers import Fetchers
@@ -94,6 +94,7 @@ class Partitions:
             self.offline,
             self.find,
             lambda directories: self.run_in_thread(find_room, directories),
+            lambda log: self.run_in_thread(log_dirs.finish_moving_back, log),
             self.take_directory_offline,
         )
         self.flusher = Flusher(self._flush_executor, self._on_flush_failure)
@@ -554,11 +555,11 @@ class Partitions:
         self._loop.call_soon_threadsafe(self.flusher.flush_rolled, log)
 
     def _move_back(
-        self, move: Callable[[Mapping[TopicPartition, int]], Truncated], offsets: Mapping[TopicPartition, int]
+        self, move: Callable[[Mapping[TopicPartition, int]], Failures], offsets: Mapping[TopicPartition, int]
     ) -> None:
         """Cut logs, in a thread. Raises the first failure."""
         try:
-            for error in move(offsets).failures.values():
+            for error in move(offsets).values():
                 raise error
         except LogDirFailure as failure:
             for place in offsets:

@@ -7,12 +7,16 @@ succeeds says nothing about them. It raises `LogDirFailure`, and the directory g
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 
 from klamm.storage.segments.page_cache import read_blocking
 
 _READ_BYTES = 1 << 20
+
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a disk that takes more once there is room again."""
 
 
 class LogDirFailure(OSError):

@@ -1,4 +1,5 @@
-"""One replica of a partition: all that can be done with it besides appending, which is `LogEnd`'s part.
+"""One replica of a partition: all that can be done with it besides appending, which is `LogEnd`'s part, and
+truncation, which is `CuttableLog`'s.
 
 Its other parts lie beside it: the list of segments and the rules of working on it from several threads
 (segments/segment_list), finding what is read (reading, time_lookup), what of it is on the disk (durability),
@@ -13,8 +14,7 @@ is written in their place.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from klamm.model.errors import ErrorCode, KafkaError
@@ -25,33 +25,29 @@ from klamm.storage.checkpoints import (
     read_partition_metadata,
     write_partition_metadata,
 )
+from klamm.storage.cuttable_log import CuttableLog
 from klamm.storage.directory_names import DELETE_SUFFIX, STRAY_SUFFIX
 from klamm.storage.files import LogDirFailure as LogDirFailure
 from klamm.storage.files import sync_directory
 from klamm.storage.log_config import LogConfig
 from klamm.storage.log_end import AppendResult as AppendResult
-from klamm.storage.log_end import LogEnd
 from klamm.storage.log_loading import LogLoader
-from klamm.storage.producers.state import ProducerStates
-from klamm.storage.producers.windows import LATELY_MS, fill_windows
 from klamm.storage.reading import find_slice
-from klamm.storage.recovery import bring_producers_up_to_date
 from klamm.storage.replicated import ReplicatedAppend as ReplicatedAppend
 from klamm.storage.replicated import check_batches
 from klamm.storage.retention import count_expired
 from klamm.storage.segments.open_files import OpenFiles
 from klamm.storage.segments.page_cache import WouldBlock as WouldBlock
 from klamm.storage.segments.scanning import BrokenChain
-from klamm.storage.segments.segment import CorruptSegment, FirstSegment, Segment
+from klamm.storage.segments.segment import CorruptSegment, Segment
 from klamm.storage.segments.segment import FileSlice as FileSlice
 from klamm.storage.time_lookup import TimestampOffset, find_first_at_or_after, find_max_timestamp
-from klamm.storage.truncation import cut_files, find_cut, shorten
 
 TAIL_BYTES = 256 * 1024
 """What a log may still have to copy when it goes on in another directory: its appends wait for that long."""
 
 
-class Log(LogEnd):
+class Log(CuttableLog):
     __slots__ = ()
 
     @classmethod
@@ -121,14 +117,6 @@ class Log(LogEnd):
         """False if nothing was ever written to this log."""
         return self._unmade is None
 
-    @property
-    def _unmade(self) -> FirstSegment | None:
-        active = self._segments.active
-        return active if isinstance(active, FirstSegment) and not active.is_made else None
-
-    def _file(self, name: str) -> str:
-        return f"{self._segments.directory}/{name}"
-
     def append_replicated(self, data: Buffer, now_ms: int) -> ReplicatedAppend | None:
         """Append batches as a follower: whole ones as fetched from the leader, with its offsets and epochs.
 
@@ -143,8 +131,7 @@ class Log(LogEnd):
         first = headers[0]
         if self.size_bytes == 0 and first.base_offset < self.log_end_offset <= first.last_offset:
             # Records of this batch were deleted, and the leader's log starts inside of it.
-            with self._moving_back():
-                self._begin_anew(first.base_offset, self.log_start_offset, now_ms)
+            self._move_back(lambda: self._begin_anew(first.base_offset, self.log_start_offset, now_ms))
         return self._append_whole(view, headers, now_ms)
 
     # Reading.
@@ -252,7 +239,7 @@ class Log(LogEnd):
                 segments = self._segments.current
                 last_append_ms = self._last_append_ms
                 files_made = disk.files_made
-            if disk.covers(end):
+            if disk.covers(end) or self._to_finish:
                 return
             try:
                 disk.sync(segments, end, files_made)
@@ -328,8 +315,8 @@ class Log(LogEnd):
             if count == len(segments) and self.log_end_offset != log_end_offset:
                 count -= 1  # the last one was still being written to
             expired = segments[:count]
-            if not expired:
-                return expired
+            if not expired or self._is_truncating or self._to_finish:
+                return ()
             if self.segments[:count] != expired:
                 return None
             if count == len(self.segments):
@@ -417,124 +404,12 @@ class Log(LogEnd):
             self.epochs.directory = directory
             sync_directory(os.path.dirname(directory))
 
-    # Moving its end back, as a follower; these block, and are on the disk when they return.
-
-    def truncate_to(self, offset: int, now_ms: int) -> int:
-        """Cut everything at or above `offset`; returns the new log end offset.
-
-        A batch that spans `offset` goes as a whole, so the log may end below it. The caller writes the
-        recovery point to its checkpoint before it appends again. A crash at any moment leaves a log that was
-        cut not at all, in part or as wanted. After an OSError nothing can be written until the next start.
-        """
-        with self._moving_back():
-            while offset < self.log_end_offset and not self._cut(offset, now_ms):
-                pass  # compaction has replaced a segment meanwhile
-            if self.epochs.entries and self.epochs.entries[-1][1] >= self.log_end_offset:
-                # An epoch without records, in which this broker was elected and replaced.
-                self.epochs.truncate_from_end(self.log_end_offset)
-                self.epochs.save()
-        return self.log_end_offset
-
-    def start_at(self, offset: int, now_ms: int) -> None:
-        """Drop all and begin empty at `offset`. For the caller and after a crash as with `truncate_to`."""
-        with self._moving_back():
-            self._begin_anew(offset, offset, now_ms)
-
-    @contextmanager
-    def _moving_back(self) -> Iterator[None]:
-        """No appends, rolls, flushes nor retention meanwhile."""
-        with self._disk.lock:
-            with self._lock:
-                self._check_writable()
-                self._is_truncating = True
-            try:
-                yield
-            except OSError as error:
-                self.failure = str(error)
-                if isinstance(error, LogDirFailure):
-                    raise
-                raise self._storage_error(str(error)) from error
-            finally:
-                with self._lock:
-                    self._is_truncating = False
-
-    def _cut(self, offset: int, now_ms: int) -> bool:
-        """False, and nothing has changed, if a segment was replaced meanwhile."""
-        segments = self._segments.current
-        try:
-            cut = find_cut(segments, max(offset, segments[0].base_offset))
-            is_all = cut.first_dropped <= segments[0].base_offset or cut.end_offset < self.log_start_offset
-            if is_all or offset <= self.log_start_offset:
-                offset = min(offset, max(cut.end_offset, self.log_start_offset))
-                self._begin_anew(offset, offset, now_ms)
-                return True
-            left = None
-            if cut.segment is not None:
-                if not cut.segment.is_sealed:
-                    with self._lock:
-                        cut.segment.seal()
-                left = shorten(cut.segment, cut.position, self.config)
-        except FileNotFoundError:
-            if self._segments.is_current(segments):
-                raise
-            return False
-        due_ms = now_ms + self.config.file_delete_delay_ms
-        with self._segments.names_lock, self._lock:
-            if not self._segments.cut(cut.first_dropped, cut.segment, left, due_ms):
-                return False
-            self.log_end_offset = cut.end_offset
-            self._disk.recovery_point = min(self._disk.recovery_point, cut.end_offset)
-        self._complete_cut(left, now_ms)
-        return True
-
-    def _complete_cut(self, left: Segment | None, now_ms: int) -> None:
-        """Bring the files in line with the list of segments, and go on in a new one.
-
-        In this order: dropped segments, then the one that lost its end, then the new one. Else a loss of
-        power could leave two segments with the same offsets.
-        """
-        directory, end_offset = self._segments.directory, self.log_end_offset
-        snapshots = self._disk.snapshots
-        sync_directory(directory)
-        if left is not None:
-            cut_files(left)
-        self.epochs.truncate_from_end(end_offset)
-        self.epochs.save()
-        snapshots.drop_above(end_offset)
-        segments = list(self._segments.current)
-        producers, _ = bring_producers_up_to_date(
-            directory, snapshots.offsets, segments, end_offset, lambda _: None
-        )
-        fill_windows(producers, segments, now_ms - LATELY_MS)
-        with self._lock:
-            self.producers = producers
-            self._begin(self._make_segment(end_offset, now_ms))
-        sync_directory(directory)
-
-    def _begin_anew(self, base_offset: int, log_start_offset: int, now_ms: int) -> None:
-        """Drop all; the next batch has `base_offset` or a higher one."""
-        directory, unmade = self._segments.directory, self._unmade
-        with self._segments.names_lock, self._lock:
-            if unmade is not None and unmade.topic_id is not None:
-                # The first segment, which would have named the topic, is never made.
-                write_partition_metadata(self._file(PARTITION_METADATA_FILE), unmade.topic_id)
-            self._segments.drop_all(now_ms + self.config.file_delete_delay_ms)
-            self._segments.restart(self._make_segment(base_offset, now_ms))
-            self._disk.files_made += 1
-            self._disk.recovery_point = base_offset
-            self.producers = ProducerStates()
-            self.log_start_offset = log_start_offset
-            self.log_end_offset = base_offset
-        self._disk.snapshots.drop_above(-1)
-        self.epochs.truncate_from_end(0)
-        self.epochs.save()
-        sync_directory(directory)
-
     @property
     def is_on_disk(self) -> bool:
         """True if all of it is on the disk already, and closing it takes no time."""
         return (
             self._segments.active.is_sealed
+            and not self._to_finish
             and self._disk.covers(self.log_end_offset)
             and (self._disk.snapshots.has(self.log_end_offset) or not (self.producers or self.size_bytes))
         )
@@ -542,6 +417,8 @@ class Log(LogEnd):
     def close(self, *, clean: bool = True) -> None:
         """Close the files; if `clean`, flush first, so that opening the log again needs no recovery."""
         try:
+            if clean and self._to_finish:
+                raise self._storage_error("the log was truncated while the disk was full")
             if clean and self.failure is None:
                 with self._lock:
                     active = self._segments.active

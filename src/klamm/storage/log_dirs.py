@@ -18,6 +18,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,6 +55,11 @@ _OF_THE_WHOLE_DISK = frozenset({errno.EIO, errno.EROFS})
 
 _EVER_MS = 2**63
 
+Failures = dict[TopicPartition, OSError | KafkaError]
+"""The logs that could not be cut. A LogDirFailure takes the whole log directory offline."""
+
+MoveBack = Callable[[Log, int, int, Callable[[], None]], object]
+
 SYNC_THREADS = 16
 """File systems join the fsyncs that wait at the same time into one."""
 
@@ -63,14 +69,6 @@ class PutAway(NamedTuple):
 
     directories: list[str]
     failures: dict[TopicPartition, OSError]
-
-
-class Truncated(NamedTuple):
-    """The new log end offsets of logs that were cut, and the logs that could not be."""
-
-    log_end_offsets: dict[TopicPartition, int]
-    failures: dict[TopicPartition, OSError | KafkaError]
-    """A LogDirFailure says that the whole log directory is to be taken offline."""
 
 
 class LogDirs:
@@ -523,31 +521,32 @@ class LogDirs:
 
     # A follower's logs, whose end moves back; these block.
 
-    def truncate(self, offsets: Mapping[TopicPartition, int]) -> Truncated:
-        """Cut each log at its offset (`Log.truncate_to`). All of it is on the disk when this returns: with
-        higher recovery points in the checkpoints, recovery would trust what is appended from now on."""
+    def truncate(self, offsets: Mapping[TopicPartition, int]) -> Failures:
+        """Cut each log at its offset, and bring that to the disk with the recovery points: with higher ones,
+        recovery would trust what is appended from now on."""
         return self._move_back(offsets, Log.truncate_to)
 
-    def start_at(self, offsets: Mapping[TopicPartition, int]) -> Truncated:
-        """Drop all of each log and begin empty at its offset (`Log.start_at`), likewise."""
+    def start_at(self, offsets: Mapping[TopicPartition, int]) -> Failures:
         return self._move_back(offsets, Log.start_at)
 
-    def _move_back(
-        self, offsets: Mapping[TopicPartition, int], move: Callable[[Log, int, int], object]
-    ) -> Truncated:
-        result = Truncated({}, {})
-        with self._moving_lock:
+    def _move_back(self, offsets: Mapping[TopicPartition, int], move: MoveBack) -> Failures:
+        failures: Failures = {}
+        with (
+            self._moving_lock
+        ):  # keeps others out that take the locks of checkpoints and log in another order
             for directory in self.online:
-                logs = [log for tp in offsets if (log := directory.logs.get(tp)) is not None]
-                for log in logs:
+                on_cut = partial(self._write_checkpoints, directory)
+                for tp in offsets.keys() & directory.logs.keys():
                     try:
-                        move(log, offsets[log.topic_partition], self._now_ms())
-                        result.log_end_offsets[log.topic_partition] = log.log_end_offset
+                        move(directory.logs[tp], offsets[tp], self._now_ms(), on_cut)
                     except (OSError, KafkaError) as error:
-                        result.failures[log.topic_partition] = error
-                if logs:
-                    self._write_checkpoints(directory)
-        return result
+                        failures[tp] = error
+        return failures
+
+    def finish_moving_back(self, log: Log) -> None:
+        """Do what a full disk has kept `truncate` or `start_at` from doing."""
+        with self._moving_lock:
+            log.finish_moving_back()
 
     # Checkpoints; these block.
 

@@ -8,6 +8,7 @@ the log.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -50,6 +51,7 @@ class LogEnd:
         "_lock",
         "_roll_jitter_ms",
         "_segments",
+        "_to_finish",
         "_topic_id",
         "config",
         "epochs",
@@ -96,6 +98,9 @@ class LogEnd:
             now_ms=now_ms,
         )
         self._is_truncating = False
+        """The log is being moved back."""
+        self._to_finish: tuple[Callable[[], None], ...] = ()
+        """The steps that are left of moving it back, because the disk was full. Nothing is written before."""
         self._last_append_ms = now_ms
         self._last_refused: tuple[int, int, int] | None = None
         self._topic_id: TopicId | None = None
@@ -138,7 +143,7 @@ class LogEnd:
                     config.message_timestamp_after_max_ms,
                 )
             patch_offset_and_epoch(batch, base_offset, leader_epoch)
-            if self.failure is not None or self._is_truncating:
+            if self.failure is not None or self._is_truncating or self._to_finish:
                 self._check_writable()
             try:
                 segment = self._segments.active
@@ -244,6 +249,9 @@ class LogEnd:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is being truncated, as a follower"
             )
+        if self._to_finish:
+            full = OSError(errno.ENOSPC, "the disk was full when the log was truncated")
+            raise self._failed_write(full)  # whoever waits for room finishes it
 
     def _failed_write(self, error: OSError) -> KafkaError:
         if self.on_failed_write is not None:
@@ -271,7 +279,8 @@ class LogEnd:
         """Roll the active segment if it is older than segment.ms, also when nothing is written to it."""
         with self._lock:
             active = self._segments.active
-            if self._is_truncating or not is_old(active, self.config, self._roll_jitter_ms, now_ms):
+            is_moving_back = self._is_truncating or self._to_finish
+            if is_moving_back or not is_old(active, self.config, self._roll_jitter_ms, now_ms):
                 return False
             self._roll(now_ms)
             return True

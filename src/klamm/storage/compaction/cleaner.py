@@ -126,7 +126,7 @@ class LogCleaner:
     async def clean_dirtiest(self) -> bool:
         """One round: retention, then the log that needs compaction most. False if none was compacted."""
         now_ms = self._now_ms()
-        logs = [log for log in self._logs() if log.config.cleanup_compact and log.failure is None]
+        logs = [log for log in self._logs() if log.config.cleanup_compact and log.is_whole]
         stable_offsets = [self._stable_offset(log) for log in logs]
         async with self._one_at_a_time:
             chosen = await asyncio.to_thread(self._choose, logs, stable_offsets, now_ms)
