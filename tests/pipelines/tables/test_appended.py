@@ -139,6 +139,38 @@ def test_what_is_gone_is_told(tmp_path: Path) -> None:
         opened(tmp_path / "c").first_place("earliest")
 
 
+@pytest.mark.parametrize("versions", [1, 5])
+def test_a_table_that_is_made_anew_under_a_reader_is_told(versions: int, tmp_path: Path) -> None:
+    append(tmp_path / "a", 1)
+    append(tmp_path / "a", 2)
+    log = opened(tmp_path / "a")
+    start = log.first_place("latest")
+    assert log.newest_version(start) == 1
+    (tmp_path / "a").rename(tmp_path / "b")
+    with pytest.raises(CannotRead, match="there is no table at"):
+        log.newest_version(start)
+    for number in range(versions):
+        append(tmp_path / "a", number)
+    with pytest.raises(CannotRead, match="was made anew"):
+        log.newest_version(start)
+    # The table itself, back at its place, is read on.
+    (tmp_path / "a").rename(tmp_path / "c")
+    (tmp_path / "b").rename(tmp_path / "a")
+    append(tmp_path / "a", 3)
+    assert numbers(tmp_path / "a", log, start, log.advance(start, log.newest_version(start))) == [3]
+
+
+def test_rows_that_a_restore_brings_back_are_not_read_twice(tmp_path: Path) -> None:
+    append(tmp_path, 1)
+    append(tmp_path, 2)
+    log = opened(tmp_path, skips_changes=True)
+    start = log.first_place("latest")
+    DeltaTable(str(tmp_path)).delete("n = 2")
+    DeltaTable(str(tmp_path)).restore(1)  # adds the file again, and removes none
+    append(tmp_path, 3)
+    assert numbers(tmp_path, log, start, log.advance(start, log.newest_version(start))) == [3]
+
+
 def test_files_without_a_column_and_partition_columns_are_read(tmp_path: Path) -> None:
     rows = pa.table({"n": [1, 2], "day": [date(2026, 1, 31), None]})
     write_deltalake(str(tmp_path), rows, partition_by=["day"])
