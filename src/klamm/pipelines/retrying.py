@@ -4,9 +4,9 @@ A pipeline is tried again after pauses that double up to MOST_PAUSE_MS, as often
 it has finished a batch, its failures are counted anew.
 
 Failures that the next try would only repeat are not tried again (`heals`): an expectation with
-otherwise="fail", rows or keys that the table refuses, a definition or a plan that is wrong, and a batch that
-another run has committed. Any other error of a batch is: nobody can tell a function with a mistake from one
-that asked a service which was away.
+otherwise="fail", rows or keys that the table refuses, a definition or a plan that is wrong, a table that
+cannot be read as a stream any more, and a batch that another run has committed. Any other error of a batch
+is: nobody can tell a function with a mistake from one that asked a service which was away.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def pause_ms(number: int) -> int:
 
 _FOR_GOOD = re.compile(
     r"\[USER_RAISED_EXCEPTION\]"
-    r"|\bklamm\.pipelines\.[\w.]*\b(?:BatchCommittedElsewhere|TableRefused|KeysRefused|ParquetRefused"
+    r"|\bklamm\.pipelines\.[\w.]*\b(?:BatchCommittedElsewhere|TableRefused|KeysRefused|ParquetRefused|CannotRead"
     r"|DefinitionError|SchemaError|GraphError|CannotGoOn|PipelineError): "
 )
 
