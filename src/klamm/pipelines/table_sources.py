@@ -15,7 +15,7 @@ from klamm.pipelines.locations import table_location
 from klamm.pipelines.positions import TABLE_KEYS, Position, completed, table_key
 from klamm.pipelines.project import Project
 from klamm.pipelines.starts import Point, resolve
-from klamm.pipelines.tables.appended import TableLog
+from klamm.pipelines.tables.appended import TableLog, existing
 from klamm.pipelines.tables.table import Table
 
 if TYPE_CHECKING:
@@ -105,6 +105,22 @@ def table_rows(
     rows: DataFrame = reader.format(FORMAT).schema(schema).options(**options).load()
     # Of joined rows, the coordinates of the stream count: those of a snapshot would be a second pair.
     return rows.drop(*COORDINATES) if source.is_snapshot else rows
+
+
+class PinnedTables:
+    """Tables of which each is read at one version: the newest one when it is read first."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self._versions: dict[str, int] = {}
+
+    def rows(self, source: TableSource, spark: SparkSession, last: int) -> DataFrame:
+        """The rows of a snapshot, or the `last` ones of a stream."""
+        table = source_table(self._project, source)
+        if table.location not in self._versions:
+            self._versions[table.location] = existing(table).version()
+        version = self._versions[table.location]
+        return table_rows(self._project, source, spark, streaming=False, last=last, version=version)
 
 
 # ---- snapshots of a running query
