@@ -30,8 +30,9 @@ QUIET_VERSIONS = 20
 """After so many versions without new rows a stream moves on with an empty batch: the log forgets old versions
 after a month, and a stream must not wait at one of them. Fewer empty batches disturb less."""
 
-KNOWN_COMMITS = 1000
-"""How many parsed versions are kept between planning a batch and reading it."""
+KNOWN_COMMITS = 3000
+"""How many parsed versions are kept, so that each is read once: those of a batch between planning it and
+reading it, and those after it that the lag was counted from."""
 
 _RESTORE = "RESTORE"
 

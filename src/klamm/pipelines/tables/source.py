@@ -44,6 +44,10 @@ MAX_BYTES = 1024 * 1024 * 1024
 """What a batch reads at most, unless the source says otherwise. A snapshot can be large, and a batch that
 runs again reads all of it again."""
 
+LOOKED_AHEAD = 1000
+"""How many versions after a batch are looked at for the lag. A longer lag is told as theirs: every look into
+a log of 10,000 versions takes minutes in an object store, and there is one for each batch."""
+
 IDLE_WAIT_S = 0.2
 """How long to wait for a new version before answering Spark, which asks again at once. Stopping a query waits
 as long."""
@@ -201,7 +205,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._last_version is not None:
             newest = min(newest, self._last_version)
         end = log.advance(place, newest, limits)
-        self._latest = end if limits is None else log.advance(place, newest)
+        known = min(newest, end.version + LOOKED_AHEAD)
+        self._latest = end if limits is None else log.advance(place, known)
         return end
 
     def _reading(self) -> TableLog:
