@@ -17,7 +17,7 @@ from klamm.pipelines import runner
 from klamm.pipelines.definitions import Pipeline
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.progress import PipelineStatus, Tally
-from klamm.pipelines.retrying import MOST_PAUSE_MS, Retries, Retry, heals, pause_ms
+from klamm.pipelines.retrying import CALM_MS, MOST_PAUSE_MS, Retries, Retry, heals, pause_ms
 from klamm.pipelines.state import State
 from klamm.pipelines.tables.table import Table
 from tests.pipelines.projects import make_project
@@ -46,6 +46,14 @@ def test_a_finished_batch_lets_the_count_begin_anew() -> None:
     assert retries.failed(5000, 5) == Retry(1, 6000)
     retries.begun()
     assert retries.failed(9000, 5) is None
+
+
+def test_failures_long_ago_do_not_count() -> None:
+    retries = Retries(1)
+    for now_ms in (0, 1000 + CALM_MS, 2000 + 2 * CALM_MS):
+        assert retries.failed(now_ms, 4) == Retry(1, now_ms + 1000)
+        retries.begun()
+    assert retries.failed(now_ms + 1000 + CALM_MS - 1, 4) is None
 
 
 def test_without_retries_there_are_none() -> None:
