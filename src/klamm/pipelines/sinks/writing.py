@@ -14,7 +14,6 @@ from klamm.pipelines.definitions import (
     TableSink,
     TopicSink,
 )
-from klamm.pipelines.errors import DefinitionError
 from klamm.pipelines.locations import table_location
 from klamm.pipelines.positions import merged
 from klamm.pipelines.project import Project
@@ -91,13 +90,6 @@ def start_query(
         case TopicSink():
             writer = topic_writer(frame, sink, project, pipeline.place)
         case IcebergSink():
-            if snapshots:
-                raise DefinitionError(
-                    f"{pipeline.name} writes an Iceberg table and reads a table with snapshot=True, which "
-                    "would stay at the version that the first batch finds",
-                    advice="Write a table, and copy it",
-                    place=pipeline.place,
-                )
             writer = iceberg_writer(frame)
     return _started(writer, frame, pipeline, checkpoint.location, once)
 
