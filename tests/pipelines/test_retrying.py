@@ -71,6 +71,7 @@ def test_without_retries_there_are_none() -> None:
         ("… klamm.pipelines.tables.columns.TableRefused: the column n is STRING", False),
         ("… klamm.pipelines.errors.PipelineError: the checkpoint is an old copy", False),
         ("… klamm.pipelines.tables.appended.CannotRead: version 3 of the table", False),
+        ("… klamm.pipelines.tables.appended.NoTable: there is no table at", True),
     ],
 )
 def test_what_the_next_try_would_repeat_is_not_tried(report: str, may_heal: bool) -> None:

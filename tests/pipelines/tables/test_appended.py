@@ -12,7 +12,7 @@ from deltalake import DeltaTable, Field, write_deltalake
 from pyspark.sql.types import DateType, LongType, StringType, StructType
 
 from klamm.pipelines.tables import appended, source
-from klamm.pipelines.tables.appended import CannotRead, Limits, Place, TableLog
+from klamm.pipelines.tables.appended import CannotRead, Limits, NoTable, Place, TableLog
 from klamm.pipelines.tables.files import Store
 from klamm.pipelines.tables.reading import grouped, read_files, read_last
 from klamm.pipelines.tables.table import Table
@@ -149,7 +149,7 @@ def test_a_table_that_is_made_anew_under_a_reader_is_told(versions: int, tmp_pat
     start = log.first_place("latest")
     assert log.newest_version(start) == 1
     (tmp_path / "a").rename(tmp_path / "b")
-    with pytest.raises(CannotRead, match="there is no table at"):
+    with pytest.raises(NoTable, match="there is no table at"):
         log.newest_version(start)
     for number in range(versions):
         append(tmp_path / "a", number)

@@ -47,6 +47,10 @@ class CannotRead(PipelineError):
     """A table, or a version of it, cannot be read, or not as a stream."""
 
 
+class NoTable(CannotRead):
+    """There is no table. It may come, or come back: a disk may not be mounted yet."""
+
+
 class TableFile(NamedTuple):
     """A file to read. `values` are those of the partition columns, which are not in the file."""
 
@@ -246,7 +250,7 @@ def existing(table: Table) -> DeltaTable:
     """The newest version of a table. Raises CannotRead if there is no table."""
     newest = table.newest()
     if newest is None:
-        raise CannotRead(
+        raise NoTable(
             f"there is no table at {table.location}", advice="Run the pipeline that writes it first"
         )
     return newest
