@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 import klamm
 from klamm.cli.pipelines.differences import diff_lines, diff_value
-from klamm.pipelines.diff import PipelineDiff, diff
+from klamm.pipelines.diff import PipelineDiff, Records, diff, outcomes
 from klamm.pipelines.discovery import isolated, load_definitions
 from klamm.pipelines.project import Project
 from klamm.pipelines.revisions import RevisionError, taken_out
@@ -179,6 +181,33 @@ def test_code_that_fails_is_told(spark: SparkSession, broker: Broker, tmp_path: 
     assert found.before is not None
     assert found.before.error.startswith("pipelines/orders.py:")
     assert found.is_different
+
+
+TABLES = """
+@source(table="bronze")
+def numbers(rows): return rows
+
+@source(table="bronze", snapshot=True)
+def all_numbers(rows): return rows.groupBy().count()
+
+@pipeline(to=to_table("silver"))
+def silver(numbers, all_numbers): return numbers.crossJoin(all_numbers)
+"""
+
+
+def test_both_versions_get_the_same_rows_of_a_table_that_grows_meanwhile(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    project = make_project(tmp_path, TABLES)
+    write_deltalake(str(tmp_path / "tables/bronze"), pa.table({"n": [1, 2, 3]}))
+    records = Records(project, 2)
+    found = []
+    for _ in range(2):
+        (outcome,) = outcomes(project, load_definitions(project), (), records, spark).values()
+        assert not outcome.error
+        found.append(sorted(outcome.rows))
+        write_deltalake(str(tmp_path / "tables/bronze"), pa.table({"n": [4]}), mode="append")
+    assert found == [[(2, 3), (3, 3)]] * 2
 
 
 def test_revisions_that_are_not_there_are_told(broker: Broker, tmp_path: Path) -> None:

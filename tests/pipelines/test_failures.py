@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+import pytest
 
 from klamm.pipelines.errors import Place
 from klamm.pipelines.failures import MOST_WORDS_SHOWN, explain
@@ -71,6 +74,15 @@ def test_what_the_data_source_says_is_told_without_its_stack() -> None:
 
 def test_a_rule_that_fails_the_pipeline_is_told_in_its_own_words() -> None:
     assert explain(IN_OUR_WRITER, ROOT).summary == "amount is positive: it is -3"
+
+
+def test_an_environment_in_the_projects_folder_has_no_line_of_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "prefix", "/project/.venv")
+    for text in (IN_A_SOURCE, IN_OUR_WRITER):
+        assert explain(text.replace("/venv/", "/project/.venv/"), ROOT).place is None
+    assert explain(IN_A_WORKER, ROOT).place == Place(ROOT / "pipelines/_helpers.py", 3)
 
 
 def test_an_analysis_error_is_told_without_the_plan() -> None:

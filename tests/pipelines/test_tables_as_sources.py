@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from deltalake import write_deltalake
+from pyspark.sql import DataFrame, SparkSession
 
+import klamm
 from klamm.pipelines import lint, replay
 from klamm.pipelines.preview import preview
+from klamm.pipelines.retrying import heals
 from klamm.pipelines.runner import run
+from klamm.pipelines.sinks import topic
 from klamm.pipelines.tables.table import Table
 from klamm.testing.faults import striking
 from tests.pipelines.killed_run import UPKEEP
@@ -52,9 +59,6 @@ def bronze(orders):
 
 
 def write_names(shop: Shop, name: str) -> None:
-    import pyarrow as pa
-    from deltalake import write_deltalake
-
     names = pa.table({"customer": pa.array([0, 1], pa.int64()), "name": [name, name]})
     write_deltalake(str(shop.table("names")), names, mode="overwrite")
 
@@ -112,6 +116,7 @@ def test_bronze_silver_and_gold_have_each_row_once(
     (status,) = run(shop.project, once=True, names=["gold"], spark=spark, upkeep=None)
     assert status.state == "failed"
     assert "(replay, attempt 2) removed or rewrote rows" in status.error
+    assert not heals(status.error_detail)
     with pytest.raises(replay.ReplayRefused, match="reads the table silver, of which only all rows"):
         replay.plan(shop.project, "gold", 10)
     replay.carry_out(shop.project, replay.plan(shop.project, "gold", "earliest"), spark=spark)
@@ -119,6 +124,64 @@ def test_bronze_silver_and_gold_have_each_row_once(
     assert rows_by_name(shop) == {"b": [n for n in range(70) if n != 7]}
     shown = preview(shop.project, "gold", 5, spark=spark)
     assert len(shown.rows) == 5 and "name" in shown.columns
+
+
+JOINED = """
+@source(table="silver", read={"maxFilesPerTrigger": 1})
+def numbers(rows):
+    return rows
+
+@source(table="names", snapshot=True)
+def names(rows):
+    return rows
+
+@pipeline(to=to_table("gold"))
+def gold(numbers, names):
+    return numbers.join(names, "customer", "left")
+
+@pipeline(to=topic("{topic}"))
+def told(numbers, names):
+    return numbers.join(names, "customer", "left").select("name")
+"""
+
+
+@pytest.mark.timeout(400)
+def test_each_batch_of_a_run_joins_the_newest_snapshot(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, JOINED)
+    for number in range(3):
+        write_deltalake(str(shop.table("silver")), pa.table({"n": [number], "customer": [0]}), mode="append")
+    names = iter("abcd")
+
+    def next_name() -> None:
+        write_names(shop, next(names))
+
+    next_name()
+    with striking("after commit", next_name):
+        (status,) = run(shop.project, once=True, names=["gold"], spark=spark, upkeep=None)
+    assert (status.state, status.error, status.batch) == ("finished", "", 2)
+    assert sorted(name for name, found in rows_by_name(shop).items() if len(found) == 1) == ["a", "b", "c"]
+
+    # A topic as well.
+    names = iter("defg")
+    next_name()
+    with pytest.MonkeyPatch.context() as patch:
+        records_of = topic.as_records
+
+        def as_records(batch: DataFrame, *arguments: Any) -> DataFrame:
+            if not batch.isStreaming:
+                next_name()
+            return records_of(batch, *arguments)
+
+        patch.setattr(topic, "as_records", as_records)
+        (status,) = run(shop.project, once=True, names=["told"], spark=spark, upkeep=None)
+    assert (status.state, status.error, status.rows_out) == ("finished", "", 3)
+    with klamm.Consumer(klamm_bootstrap, topics=[shop.topic], start="earliest") as consumer:
+        told: list[str] = []
+        while len(told) < 3:
+            told += [json.loads(record.value or b"")["name"] for record in consumer.poll(timeout=10.0)]
+    assert sorted(told) == ["d", "e", "f"]
 
 
 @pytest.mark.timeout(400)
@@ -160,6 +223,9 @@ def test_lint_knows_tables(tmp_path: Path) -> None:
     @source(table="a")
     def reads_a(rows): return rows
 
+    @source(table="b", read={"skipChangeCommits": True})
+    def new_in_b(rows): return rows
+
     @source(table="elsewhere")
     def elsewhere(rows): return rows
 
@@ -168,6 +234,9 @@ def test_lint_knows_tables(tmp_path: Path) -> None:
 
     @pipeline(to=to_table("b"), mode="upsert", keys=["n"])
     def b(reads_a): return reads_a
+
+    @pipeline(to=to_table("c"))
+    def c(new_in_b): return new_in_b
     """
     project = make_project(tmp_path, text)
     found = [finding.what for finding in lint.check(project, records=False)]

@@ -117,6 +117,32 @@ def test_a_fault_is_followed_by_a_run_that_goes_on(klamm_pipelines: Make, folder
         pass
 
 
+def test_a_fault_also_ends_pipelines_that_read_the_table(klamm_pipelines: Make, tmp_path: Path) -> None:
+    make_project(
+        tmp_path,
+        """
+        @source(topic="orders", schema="n BIGINT")
+        def orders(rows): return rows
+
+        @pipeline(to=to_table("bronze"))
+        def bronze(orders): return orders
+
+        @source(table="bronze")
+        def bronze_rows(rows): return rows
+
+        @pipeline(to=to_table("silver"))
+        def silver(bronze_rows): return bronze_rows
+        """,
+    )
+    project = klamm_pipelines(tmp_path)
+    project.given("orders", [{"n": 1}])
+    with project.fault("before commit", pipeline="bronze"):
+        project.run_until_done()
+        pytest.fail("the run was not broken off")
+    with pytest.raises(ProjectError, match="there is no table bronze yet"):
+        project.table("bronze")
+
+
 @pytest.mark.long
 def test_each_row_is_there_once_after_faults_at_all_moments(klamm_pipelines: Make, folder: Path) -> None:
     project = klamm_pipelines(folder, partitions=2)

@@ -123,6 +123,11 @@ class TableSource(Node):
         """Its name in positions, which are by topic."""
         return (table_key(self.table),)
 
+    @property
+    def skips_changes(self) -> bool:
+        """Whether its stream leaves out the versions that remove or rewrite rows."""
+        return self.read.get("skipChangeCommits", "false").lower() == "true"
+
 
 @dataclass(frozen=True)
 class Transform(Node):

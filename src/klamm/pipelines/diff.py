@@ -1,6 +1,7 @@
 """Compares what two versions of a project make of the same newest records, pipeline by pipeline.
 
-The records are read once, before the first version runs, and both get the same ones. A version's pipelines
+The records are read once, before the first version runs, and both get the same ones; tables that are read
+have one version for both, as they are, whatever a change would write to them. A version's pipelines
 are imported, built and computed before the other version is imported, since both have modules of the same
 names. All is computed as batches: a pipeline with state or aggregates is compared by its result over these
 records. Nothing is written, and no dead-letter record is sent.
@@ -24,11 +25,12 @@ from klamm.pipelines.definitions import Definitions, Pipeline
 from klamm.pipelines.discovery import discover, isolated, load_definitions
 from klamm.pipelines.errors import GraphError, PipelineError
 from klamm.pipelines.failures import explain
-from klamm.pipelines.graph import order, sources_of
+from klamm.pipelines.graph import order, sources_of, table_sources_of
 from klamm.pipelines.project import Project
 from klamm.pipelines.rejections import Rejection, read_rejections
 from klamm.pipelines.runner import make_session
 from klamm.pipelines.sampling import newest, newest_of
+from klamm.pipelines.table_sources import PinnedTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,12 +59,13 @@ ARROW_COLUMNS = pa.schema(
 
 
 class Records:
-    """The newest records of topics, each topic read once."""
+    """The newest records of topics, each topic read once, and the rows of one version of each table."""
 
     def __init__(self, project: Project, last: int) -> None:
         self._project = project
         self.last = last
         self._topics: dict[str, list[Record]] = {}
+        self.tables = PinnedTables(project)
 
     def frame(self, topics: Sequence[str], spark: SparkSession) -> DataFrame:
         """The newest records of these topics together, with the columns of the data source."""
@@ -233,6 +236,10 @@ def _outcome(
         read = {
             source.name: records.frame(source.topics, spark)
             for source in sources_of(pipeline.name, definitions.nodes)
+        }
+        read |= {
+            source.name: records.tables.rows(source, spark, records.last)
+            for source in table_sources_of(pipeline.name, definitions.nodes)
         }
         frame = frames.build(
             pipeline,

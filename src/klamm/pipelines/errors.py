@@ -17,6 +17,7 @@ about, if there is one; it is shown instead of a stack trace.
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,12 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+
+def is_users(file: Path, root: Path) -> bool:
+    """True if a file is the user's own: below the project's folder, and not in the Python environment, which
+    often lies there."""
+    return file.is_relative_to(root) and not file.is_relative_to(sys.prefix)
 
 
 class PipelineError(Exception):
@@ -122,6 +129,6 @@ def _last_line_below(root: Path, error: BaseException) -> Place | None:
     found = None
     for frame in traceback.extract_tb(error.__traceback__):
         file = Path(frame.filename)
-        if file.is_relative_to(root) and frame.lineno is not None:
+        if is_users(file, root) and frame.lineno is not None:
             found = Place(file, frame.lineno)
     return found

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from klamm.pipelines.errors import Place
+from klamm.pipelines.errors import Place, is_users
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FILE = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
@@ -84,7 +84,7 @@ def _place(text: str, root: Path) -> Place | None:
     """The last line of a user's file in the innermost traceback that has one."""
     for block in reversed(text.split(_TRACEBACK)[1:]):
         files = [Place(Path(found["file"]), int(found["line"])) for found in _FILE.finditer(block)]
-        ours = [place for place in files if place.file.is_relative_to(root)]
+        ours = [place for place in files if is_users(place.file, root)]
         if ours:
             return ours[-1]
     return None

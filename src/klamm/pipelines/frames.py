@@ -74,7 +74,8 @@ def build(
     position at which each source begins; a source without one begins at the earliest record. `attempt` is the
     pipeline's present attempt, which decides which redriven records are skipped; without it none are.
     `makes_topics` creates the dead-letter topic if the node may need it. `records` has the records of each
-    source, with the columns of the data source, not what is in the topics; dead-letter records are sent.
+    source, with the columns of the data source, not what is in the topics; dead-letter records are sent. It
+    may have the rows of tables, too; without `explains` the others are empty.
     `explains` counts rows that break a rule together with an example of each (`rejections.py`), and sends no
     dead-letter records.
     """
@@ -144,15 +145,17 @@ class _Builder:
         return check_decoded(decoded, source, self._dead_letters, unknown, explain, self._explains)
 
     def _table_rows(self, source: TableSource) -> DataFrame:
-        rows = table_rows(
-            self._project,
-            source,
-            self._spark,
-            streaming=self._streaming,
-            start=self._starts.get(source.name),
-            last=self._last,
-            is_empty=self._records is not None and not self._explains,
-        )
+        rows = (self._records or {}).get(source.name)
+        if rows is None:
+            rows = table_rows(
+                self._project,
+                source,
+                self._spark,
+                streaming=self._streaming,
+                start=self._starts.get(source.name),
+                last=self._last,
+                is_empty=self._records is not None and not self._explains,
+            )
         if not source.expectations:
             return rows
         return check_returned(rows, source, self._dead_letters, self._explains)

@@ -188,7 +188,7 @@ def _check_tables_read(project: Project, definitions: Definitions) -> Iterator[F
         writer = writers.get(table_location(project.tables, source.table))
         if writer is None:
             yield from _check_foreign_table(project, source)
-        elif writer.mode != "append" and not source.is_snapshot:
+        elif writer.mode != "append" and not source.is_snapshot and not source.skips_changes:
             what = f"rows of the table {source.table} change ({writer.name} has the mode {writer.mode!r})"
             advice = "Read it with snapshot=True: a stream has new rows only"
             yield Finding("error", source.place, f"{what}, but {source.name} reads it as a stream", advice)

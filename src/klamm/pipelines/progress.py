@@ -122,6 +122,10 @@ class Tally:
             retry_in_s=_seconds_until(retry, now_ms),
         )
 
+    def starting(self, now_ms: int) -> None:
+        """The pause before a retry is over."""
+        self._change(now_ms, state="starting", error="", error_detail="", **_NO_RETRY)
+
     def waited(self, retry: Retry, now_ms: int) -> None:
         """Bring the seconds until the retry up to date."""
         seconds = _seconds_until(retry, now_ms)

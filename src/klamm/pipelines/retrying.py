@@ -1,12 +1,12 @@
 """When a pipeline that has failed is started again, and when it is given up. A core: callers pass the time.
 
 A pipeline is tried again after pauses that double up to MOST_PAUSE_MS, as often as `[run] retries` says. Once
-it has finished a batch, its failures are counted anew.
+it has finished a batch, or has run for CALM_MS without one, its failures are counted anew.
 
 Failures that the next try would only repeat are not tried again (`heals`): an expectation with
-otherwise="fail", rows or keys that the table refuses, a definition or a plan that is wrong, and a batch that
-another run has committed. Any other error of a batch is: nobody can tell a function with a mistake from one
-that asked a service which was away.
+otherwise="fail", rows or keys that the table refuses, a definition or a plan that is wrong, a table that
+cannot be read as a stream any more, and a batch that another run has committed. Any other error of a batch
+is: nobody can tell a function with a mistake from one that asked a service which was away.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ FIRST_PAUSE_MS = 1000
 
 MOST_PAUSE_MS = 60_000
 """No pause is longer: a broker or a store that is back should not have to wait."""
+
+
+CALM_MS = 600_000
+"""A pipeline that has run so long has not failed by what it failed by before, even if no record came: else
+some outages of a broker in a quiet week would end the run. Longer than a start waits for brokers."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,15 @@ class Retries:
         self._most = most
         self._used = 0
         self._batch: int | None = None
+        self._begun_ms: int | None = None
+        """When the last retry began."""
         self.waiting: Retry | None = None
 
     def failed(self, now_ms: int, batch: int | None) -> Retry | None:
         """The retry to wait for after a failure; None if there is none left. `batch` is the last batch that
         the pipeline has finished."""
-        if batch != self._batch:
+        is_calm = self._begun_ms is not None and now_ms - self._begun_ms >= CALM_MS
+        if batch != self._batch or is_calm:
             self._used = 0
         self._batch = batch
         if self._used >= self._most:
@@ -65,7 +73,7 @@ class Retries:
     def begun(self) -> None:
         """The retry that was waited for begins."""
         assert self.waiting is not None, "a retry begins after it was waited for"
-        self._used = self.waiting.number
+        self._used, self._begun_ms = self.waiting
         self.waiting = None
 
     def is_due(self, now_ms: int) -> bool:
@@ -80,7 +88,7 @@ def pause_ms(number: int) -> int:
 
 _FOR_GOOD = re.compile(
     r"\[USER_RAISED_EXCEPTION\]"
-    r"|\bklamm\.pipelines\.[\w.]*\b(?:BatchCommittedElsewhere|TableRefused|KeysRefused|ParquetRefused"
+    r"|\bklamm\.pipelines\.[\w.]*\b(?:BatchCommittedElsewhere|TableRefused|KeysRefused|ParquetRefused|CannotRead"
     r"|DefinitionError|SchemaError|GraphError|CannotGoOn|PipelineError): "
 )
 

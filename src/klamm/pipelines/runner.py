@@ -180,7 +180,8 @@ class _Run:
         self._is_stopping = False
         self._no_broker: Failure | None = None
         self._waiting: list[Pipeline] = []
-        """Pipelines that have not started yet, each after those whose tables it reads."""
+        """Pipelines that are to be started, for the first time or again, each as soon as the tables that it
+        reads are there."""
         self._looked_at = float("-inf")
         self._told: dict[str, PipelineStatus] = {}
         # Changes to the tallies from other threads: a few per batch, applied at every poll.
@@ -203,8 +204,8 @@ class _Run:
                     self._upkeep.start()
                 while self._goes_on() and not stop.wait(LOOK_S):
                     self._look()
+                    self._queue_retries()
                     self._start_those_ready(stop)
-                    self._start_again(stop)
             finally:
                 self._stop()
         except (Py4JNetworkError, ConnectionError) as error:
@@ -220,8 +221,11 @@ class _Run:
         """Start the pipelines whose tables are there, and end those for which no table will come."""
         if not self._waiting or time.monotonic() - self._looked_at < TABLE_LOOK_S:
             return
+        self._no_broker = None
         for pipeline in list(self._waiting):
-            if stop.is_set() or self._is_waiting(pipeline):
+            if stop.is_set() or not self._goes_on():
+                break
+            if self._is_waiting(pipeline):
                 continue
             self._waiting.remove(pipeline)
             if self._tallies[pipeline.name].status.state in (*ENDED, "retrying"):
@@ -340,25 +344,21 @@ class _Run:
                 break
         self._tell()
 
-    def _start_again(self, stop: threading.Event) -> None:
-        """Start the pipelines whose pause after a failure is over."""
-        self._no_broker = None
+    def _queue_retries(self) -> None:
+        """Have the pipelines started whose pause after a failure is over."""
         for name, retries in self._retries.items():
-            if stop.is_set() or not self._goes_on():
-                return
             if retries.waiting is None:
                 continue
-            now_ms = self._now_ms()  # anew for each: the start of the one before may have taken long
+            now_ms = self._now_ms()
             if not retries.is_due(now_ms):
                 self._tallies[name].waited(retries.waiting, now_ms)
                 continue
             logger.info("starting the pipeline %s again: retry %d", name, retries.waiting.number)
             retries.begun()
-            if self._no_broker is not None:
-                self._fail(name, self._no_broker, heals=True)
-            else:
-                self._start(self._definitions.pipelines[name])
-                self._wait_until_reading(name, stop)
+            self._tallies[name].starting(now_ms)
+            # Not at once: it may have failed before the tables that it reads were there.
+            self._waiting.append(self._definitions.pipelines[name])
+            self._looked_at = float("-inf")
         self._tell()
 
     def _is_running(self, name: str) -> bool:

@@ -32,6 +32,7 @@ from klamm.pipelines.definitions import COORDINATES, ParquetSink, Pipeline, Sour
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError, ProjectError
 from klamm.pipelines.graph import order
+from klamm.pipelines.lineage import tables_read
 from klamm.pipelines.locations import overlap, table_location
 from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.project import Project
@@ -146,8 +147,8 @@ class PipelinesProject:
         with self._settings():
             statuses = run(self.project, once=True, names=names or None, upkeep=UPKEEP, spark=self.spark)
         failed = [status for status in statuses if status.state != "finished"]
-        others = [status for status in failed if not status.error.startswith(FaultInjected.__name__)]
-        if others:
+        broken_off = self._broken_off(failed)
+        if others := [status for status in failed if status.pipeline not in broken_off]:
             raise PipelineFailed("; ".join(f"{each.pipeline}: {each.error}" for each in others))
         if failed:
             raise FaultInjected(failed[0].error)
@@ -239,6 +240,18 @@ class PipelinesProject:
         return [_dead_letter(record) for record in self.records(self.project.dead_letters)]
 
     # ---- inside
+
+    def _broken_off(self, failed: Iterable[PipelineStatus]) -> set[str]:
+        """The pipelines that failed by a fault, or because they read the table of one that did: it may not
+        be there. Writers come before readers."""
+        definitions = load_definitions(self.project)
+        found: set[str] = set()
+        for status in failed:
+            reads = tables_read(self.project, definitions, definitions.pipelines[status.pipeline])
+            writers = {read.writer.name for read in reads if read.writer is not None}
+            if status.error.startswith(FaultInjected.__name__) or writers & found:
+                found.add(status.pipeline)
+        return found
 
     def _pipeline(self, name: str) -> Pipeline:
         pipelines = load_definitions(self.project).pipelines

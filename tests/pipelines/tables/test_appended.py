@@ -11,7 +11,9 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from pyspark.sql.types import DateType, LongType, StringType, StructType
 
-from klamm.pipelines.tables.appended import CannotRead, Limits, Place, TableLog
+from klamm.pipelines.tables import appended, source
+from klamm.pipelines.tables.appended import CannotRead, Limits, NoTable, Place, TableLog
+from klamm.pipelines.tables.files import Store
 from klamm.pipelines.tables.reading import grouped, read_files, read_last
 from klamm.pipelines.tables.table import Table
 
@@ -139,6 +141,38 @@ def test_what_is_gone_is_told(tmp_path: Path) -> None:
         opened(tmp_path / "c").first_place("earliest")
 
 
+@pytest.mark.parametrize("versions", [1, 5])
+def test_a_table_that_is_made_anew_under_a_reader_is_told(versions: int, tmp_path: Path) -> None:
+    append(tmp_path / "a", 1)
+    append(tmp_path / "a", 2)
+    log = opened(tmp_path / "a")
+    start = log.first_place("latest")
+    assert log.newest_version(start) == 1
+    (tmp_path / "a").rename(tmp_path / "b")
+    with pytest.raises(NoTable, match="there is no table at"):
+        log.newest_version(start)
+    for number in range(versions):
+        append(tmp_path / "a", number)
+    with pytest.raises(CannotRead, match="was made anew"):
+        log.newest_version(start)
+    # The table itself, back at its place, is read on.
+    (tmp_path / "a").rename(tmp_path / "c")
+    (tmp_path / "b").rename(tmp_path / "a")
+    append(tmp_path / "a", 3)
+    assert numbers(tmp_path / "a", log, start, log.advance(start, log.newest_version(start))) == [3]
+
+
+def test_rows_that_a_restore_brings_back_are_not_read_twice(tmp_path: Path) -> None:
+    append(tmp_path, 1)
+    append(tmp_path, 2)
+    log = opened(tmp_path, skips_changes=True)
+    start = log.first_place("latest")
+    DeltaTable(str(tmp_path)).delete("n = 2")
+    DeltaTable(str(tmp_path)).restore(1)  # adds the file again, and removes none
+    append(tmp_path, 3)
+    assert numbers(tmp_path, log, start, log.advance(start, log.newest_version(start))) == [3]
+
+
 def test_files_without_a_column_and_partition_columns_are_read(tmp_path: Path) -> None:
     rows = pa.table({"n": [1, 2], "day": [date(2026, 1, 31), None]})
     write_deltalake(str(tmp_path), rows, partition_by=["day"])
@@ -153,6 +187,36 @@ def test_files_without_a_column_and_partition_columns_are_read(tmp_path: Path) -
         {"more": None, "day": date(2026, 1, 31), "n": 1},
         {"more": None, "day": None, "n": 2},
     ]
+
+
+def test_a_stream_far_behind_reads_each_version_of_the_log_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(tmp_path, 0)
+    place = opened(tmp_path).first_place("latest")
+    for number in range(8):
+        append(tmp_path, number)
+    monkeypatch.setattr(source, "LOOKED_AHEAD", 2)
+    monkeypatch.setattr(appended, "KNOWN_COMMITS", 5)
+    read: list[str] = []
+    read_text = Store.read_text
+
+    def counted(store: Store, path: str) -> str:
+        read.append(path)
+        return read_text(store, path)
+
+    monkeypatch.setattr(Store, "read_text", counted)
+    options = {"location": str(tmp_path), "key": "table:t", "maxFilesPerTrigger": "2"}
+    reader = source.TableStreamReader(source.TableOptions.of(options), SCHEMA)
+    start, lags = place.to_position("table:t"), []
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        assert len(reader.partitions(start, end)) == 1
+        latest = reader.reportLatestOffset()
+        assert latest is not None
+        lags.append(latest["table:t"]["rows"] - end["table:t"]["rows"])
+        start = end
+    assert len(read) == len(set(read)) == 8
+    assert lags == [3, 3, 2, 0], "at least, while it is far behind"
 
 
 def test_the_last_rows_are_those_of_the_newest_files(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ producer is idempotent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from klamm.pipelines.definitions import CARRIED, TopicSink
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+FORMAT = "klamm"
 VALUE = "value"
 
 
@@ -44,11 +46,27 @@ def as_records(frame: DataFrame, sink: TopicSink, place: Place) -> DataFrame:
 
 
 def topic_writer(frame: DataFrame, sink: TopicSink, project: Project, place: Place) -> DataStreamWriter:
-    writer = as_records(frame, sink, place).writeStream.format("klamm")
-    writer = writer.option("kafka.bootstrap.servers", project.bootstrap).option("topic", sink.topic)
-    for name, value in project.client_settings("producer").items():
-        writer = writer.option(f"kafka.{name}", value)
-    return writer
+    writer = as_records(frame, sink, place).writeStream.format(FORMAT)
+    return writer.options(**_options(sink, project))
+
+
+def batch_writer(
+    frame: DataFrame, sink: TopicSink, project: Project, place: Place
+) -> Callable[[DataFrame, int], None]:
+    """A function for `foreachBatch` that sends the rows of a batch, for queries that do more with each."""
+    as_records(frame, sink, place)  # raises if the sink names other columns
+    options = _options(sink, project)
+
+    def write(batch: DataFrame, number: int) -> None:
+        as_records(batch, sink, place).write.format(FORMAT).options(**options).mode("append").save()
+
+    return write
+
+
+def _options(sink: TopicSink, project: Project) -> dict[str, str]:
+    settings = project.client_settings("producer").items()
+    places = {"kafka.bootstrap.servers": project.bootstrap, "topic": sink.topic}
+    return {**places, **{f"kafka.{name}": value for name, value in settings}}
 
 
 def _text_or_bytes(frame: DataFrame, name: str) -> Column:

@@ -23,8 +23,9 @@ from klamm.pipelines.sinks.jdbc import JdbcWriter
 from klamm.pipelines.sinks.kinds import check_columns, check_mode
 from klamm.pipelines.sinks.parquet import ParquetWriter
 from klamm.pipelines.sinks.table import TableWriter, Writing
-from klamm.pipelines.sinks.topic import topic_writer
+from klamm.pipelines.sinks.topic import batch_writer, topic_writer
 from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.table_sources import Snapshots
 from klamm.pipelines.tables import columns
 from klamm.pipelines.tables.table import Table
 
@@ -59,6 +60,7 @@ def start_query(
     check_columns(pipeline, frame.columns)
     sink = pipeline.to
     checkpoint = Checkpoint(frame.sparkSession, state.checkpoint(pipeline.name, attempt))
+    snapshots = Snapshots(frame)
     match sink:
         case TableSink():
             table = into or open_table(project, sink)
@@ -73,15 +75,18 @@ def start_query(
                 pipeline.place,
             )
             write_table = TableWriter(sink, table, writing, checkpoint, on_rows)
-            writer = frame.writeStream.foreachBatch(write_table)
+            writer = frame.writeStream.foreachBatch(snapshots.renewed_by(write_table))
         case ParquetSink():
             folders = open_folders(frame.sparkSession, table_location(project.tables, sink.table))
             folders.clean_up()
             write = ParquetWriter(sink, folders, checkpoint, attempt.number, on_rows)
-            writer = frame.writeStream.foreachBatch(write)
+            writer = frame.writeStream.foreachBatch(snapshots.renewed_by(write))
         case JdbcSink():
             write_rows = _jdbc_writer(sink, pipeline, project, attempt, checkpoint, on_rows)
-            writer = frame.writeStream.foreachBatch(write_rows)
+            writer = frame.writeStream.foreachBatch(snapshots.renewed_by(write_rows))
+        case TopicSink() if snapshots:
+            write_topic = batch_writer(frame, sink, project, pipeline.place)
+            writer = frame.writeStream.foreachBatch(snapshots.renewed_by(write_topic))
         case TopicSink():
             writer = topic_writer(frame, sink, project, pipeline.place)
         case IcebergSink():

@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.positions import TABLE_KEYS, Position
-from klamm.pipelines.tables.files import Store
+from klamm.pipelines.tables.files import Mark, Store
 from klamm.pipelines.tables.partitioning import as_text
 from klamm.pipelines.tables.table import METADATA, Table
 from klamm.pipelines.tables.versions import in_words
@@ -30,8 +30,11 @@ QUIET_VERSIONS = 20
 """After so many versions without new rows a stream moves on with an empty batch: the log forgets old versions
 after a month, and a stream must not wait at one of them. Fewer empty batches disturb less."""
 
-KNOWN_COMMITS = 1000
-"""How many parsed versions are kept between planning a batch and reading it."""
+KNOWN_COMMITS = 3000
+"""How many parsed versions are kept, so that each is read once: those of a batch between planning it and
+reading it, and those after it that the lag was counted from."""
+
+_RESTORE = "RESTORE"
 
 ROW_BYTES = 100
 """The size of a row in files whose writer did not count the rows."""
@@ -42,6 +45,10 @@ READABLE_FEATURES = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCh
 
 class CannotRead(PipelineError):
     """A table, or a version of it, cannot be read, or not as a stream."""
+
+
+class NoTable(CannotRead):
+    """There is no table. It may come, or come back: a disk may not be mounted yet."""
 
 
 class TableFile(NamedTuple):
@@ -110,6 +117,8 @@ class TableLog:
         self._skips_changes = skips_changes
         self._store = Store(table.location, table.options)
         self._newest: int | None = None
+        self._mark: Mark | None = None
+        """Of the commit of the newest version: another table at this location has another one."""
         self._commits: dict[int, Appended] = {}
         self._snapshot: tuple[int, list[TableFile]] | None = None
 
@@ -121,19 +130,16 @@ class TableLog:
         return Place(table_id(newest), version, 0, version if start == "earliest" else version + 1, 0)
 
     def newest_version(self, place: Place) -> int:
-        """The newest version. Raises if the place is not one of this table."""
-        if self._newest is None:
-            newest = self._open()
-            if table_id(newest) != place.table_id or newest.version() < place.version - 1:
-                raise CannotRead(
-                    f"the table {self._table.location} was made anew since it was last read",
-                    advice="Replay the pipeline that reads it from earliest",
-                )
-            self._newest = newest.version()
-        # One request for each new version, and one for the next that is not there yet.
-        while self._store.exists(_name(self._newest + 1)):
-            self._newest += 1
-        return self._newest
+        """The newest version. Raises if the place is not one of this table, also when the table was removed
+        or made anew since the last call."""
+        newest = self._newest
+        if newest is None or self._store.mark(_name(newest)) != self._mark:
+            newest = self._look_anew(place)
+        # One request for each new version, and two when there is none.
+        while (mark := self._store.mark(_name(newest + 1))) is not None:
+            newest, self._mark = newest + 1, mark
+        self._newest = newest
+        return newest
 
     def advance(self, start: Place, newest: int, limits: Limits | None = None) -> Place:
         """The end of the next batch: up to the version `newest`, as far as the limits allow. It is `start` if
@@ -212,6 +218,20 @@ class TableLog:
             self._snapshot = (version, snapshot_files(at))
         return self._snapshot[1]
 
+    def _look_anew(self, place: Place) -> int:
+        """The newest version, by opening the table. Raises if the place is not one of this table."""
+        self._table = Table(self._table.location, self._table.options)
+        newest = self._open()
+        if table_id(newest) != place.table_id or newest.version() < place.version - 1:
+            raise CannotRead(
+                f"the table {self._table.location} was made anew since it was last read",
+                advice="Replay the pipeline that reads it from earliest",
+            )
+        self._commits.clear()
+        self._snapshot = None
+        self._mark = self._store.mark(_name(newest.version()))
+        return newest.version()
+
     def _open(self) -> DeltaTable:
         newest = existing(self._table)
         check_readable(newest, self._table.location)
@@ -230,7 +250,7 @@ def existing(table: Table) -> DeltaTable:
     """The newest version of a table. Raises CannotRead if there is no table."""
     newest = table.newest()
     if newest is None:
-        raise CannotRead(
+        raise NoTable(
             f"there is no table at {table.location}", advice="Run the pipeline that writes it first"
         )
     return newest
@@ -276,7 +296,8 @@ def parse_commit(text: str, version: int) -> Appended:
             removes = removes or bool(action["remove"].get("dataChange", True))
         elif "commitInfo" in action:
             about = action["commitInfo"]
-    if removes:
+    # A restore may only add: rows that were there before, and that a stream has read then.
+    if removes or about.get("operation") == _RESTORE:
         return Appended(change=in_words(str(about.get("operation", "")), about.get(METADATA) or {}))
     return Appended(tuple(sorted(files, key=lambda file: file.path)))
 

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,6 +44,9 @@ REPORT = (
     "path STRING, bytes BIGINT, rows BIGINT, partition_values STRING, statistics STRING, written_ms BIGINT"
 )
 """The columns in which a task tells of its files."""
+
+Mark: TypeAlias = tuple[int | None, int | None]
+"""When a file was changed, in nanoseconds, and its size."""
 
 _REPORT_SCHEMA = pa.schema(
     [
@@ -237,7 +240,12 @@ class Store:
             sync(each)
 
     def exists(self, path: str) -> bool:
-        return bool(self.system.get_file_info(path).type != FileType.NotFound)
+        return self.mark(path) is not None
+
+    def mark(self, path: str) -> Mark | None:
+        """What tells a file from another one of the same name; None if there is none."""
+        found = self.system.get_file_info(path)
+        return None if found.type == FileType.NotFound else (found.mtime_ns, found.size)
 
     def has_files(self) -> bool:
         """True if there is any file, except those of batches that were not committed."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from deltalake import DeltaTable
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -43,6 +44,10 @@ MAX_BYTES = 1024 * 1024 * 1024
 """What a batch reads at most, unless the source says otherwise. A snapshot can be large, and a batch that
 runs again reads all of it again."""
 
+LOOKED_AHEAD = 1000
+"""How many versions after a batch are looked at for the lag. A longer lag is told as theirs: every look into
+a log of 10,000 versions takes minutes in an object store, and there is one for each batch."""
+
 IDLE_WAIT_S = 0.2
 """How long to wait for a new version before answering Spark, which asks again at once. Stopping a query waits
 as long."""
@@ -62,12 +67,14 @@ class TableOptions:
     limits: Limits
     skips_changes: bool = False
     last: int | None = None
+    version: int | None = None
+    """Which version a snapshot has; None is the newest."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> TableOptions:
         """From the options of a query; Spark does not keep the capital letters of their names."""
         given = {name.lower(): value for name, value in options.items()}
-        last = given.get("last")
+        last, version = given.get("last"), given.get("version")
         return cls(
             given["location"],
             given["key"],
@@ -79,6 +86,7 @@ class TableOptions:
             ),
             given.get("skipchangecommits", "false").lower() == "true",
             None if last is None else int(last),
+            None if version is None else int(version),
         )
 
     def table(self) -> Table:
@@ -104,7 +112,8 @@ class TableDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        return spark_schema(TableOptions.of(self.options).table())
+        options = TableOptions.of(self.options)
+        return spark_schema(options.table(), options.version)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return SnapshotReader(TableOptions.of(self.options), schema)
@@ -117,16 +126,17 @@ class TableDataSource(DataSource):
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads the version that is the newest one when the query is planned, or its last rows."""
+    """Reads one version, or its last rows: the newest version when the query is planned, unless one is
+    named."""
 
     def __init__(self, options: TableOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        newest = existing(self._options.table())
-        check_readable(newest, self._options.location)
-        files = snapshot_files(newest)
+        found = version_of(self._options.table(), self._options.version)
+        check_readable(found, self._options.location)
+        files = snapshot_files(found)
         groups = grouped(files) if self._options.last is None else [tuple(files)]
         return [FilesPartition(group) for group in groups if group]
 
@@ -195,7 +205,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._last_version is not None:
             newest = min(newest, self._last_version)
         end = log.advance(place, newest, limits)
-        self._latest = end if limits is None else log.advance(place, newest)
+        known = min(newest, end.version + LOOKED_AHEAD)
+        self._latest = end if limits is None else log.advance(place, known)
         return end
 
     def _reading(self) -> TableLog:
@@ -204,7 +215,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._log
 
 
-def spark_schema(table: Table) -> StructType:
+def version_of(table: Table, version: int | None) -> DeltaTable:
+    """A version of a table, or the newest one."""
+    return existing(table) if version is None else table.at(version)
+
+
+def spark_schema(table: Table, version: int | None = None) -> StructType:
     """The columns of a table. Every column may be null: files from before a column was added lack it."""
-    found = StructType.fromJson(json.loads(existing(table).schema().to_json()))
+    found = StructType.fromJson(json.loads(version_of(table, version).schema().to_json()))
     return StructType([StructField(each.name, each.dataType, True) for each in found])
