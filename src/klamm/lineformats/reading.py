@@ -167,15 +167,17 @@ def why_not(line_format: LineFormat, lines: pa.Array) -> list[str]:
         ends[left] = length(found.field("klamm_fitting").filter(pa.array(fits))).to_numpy()
     told = []
     for line, done, end in zip(lines.to_pylist(), reached.tolist(), ends.tolist(), strict=True):
-        text = line if isinstance(line, str) else line.decode("latin-1")
-        told.append(_stop(line_format, text, done, end))
+        told.append(_stop(line_format, line, done, end))
     return told
 
 
-def _stop(line_format: LineFormat, line: str, done: int, end: int) -> str:
+def _stop(line_format: LineFormat, line: str | bytes, done: int, end: int) -> str:
     if not line:
         return "the line is empty"
-    rest = repr(line[end : end + SHOWN_CHARACTERS]) + ("…" if len(line) > end + SHOWN_CHARACTERS else "")
+    shown = line[end : end + SHOWN_CHARACTERS]
+    if isinstance(shown, bytes):
+        shown = shown.decode("utf-8", "backslashreplace")
+    rest = repr(shown) + ("…" if len(line) > end + SHOWN_CHARACTERS else "")
     where = f"fits up to character {end}" if end else "does not fit from its beginning on"
     if done == len(line_format.pieces):
         return f"the line {where}, where the format ends; {rest} follows"
