@@ -144,6 +144,11 @@ MISTAKES = [
     (lambda: delta("lake"), "table(…) writes Delta tables, without a jar"),
     (lambda: pipeline(to=table("t"), mode="upsert"), "the mode 'upsert', but no keys"),
     (lambda: pipeline(to=table("t"), keys="n"), "keys, but the mode 'append'"),
+    (lambda: pipeline(to=table("t"), order_by="n"), "order_by or keep, but the mode 'append'"),
+    (
+        lambda: pipeline(to=table("t"), mode="upsert", keys="n", keep="newer"),  # type: ignore[arg-type]
+        "Did you mean 'newest'?",
+    ),
 ]
 
 

@@ -13,8 +13,10 @@ import klamm
 from klamm.pipelines import replay
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.positions import Position
+from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.starts import parse_point, resolve
 from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.status import write_status
 from klamm.pipelines.tables.replacing import NOTHING, beside, kept_versions, swap
 from klamm.pipelines.tables.table import Batch, Reached, Table
 from klamm.pipelines.tables.upkeep import UpkeepPolicy, keep_up
@@ -190,6 +192,31 @@ def test_tables_whose_rows_change_are_replayed_from_the_beginning(shop: Shop) ->
     with pytest.raises(replay.ReplayRefused, match="has the mode 'upsert'"):
         replay.plan(shop.project, "table", 7)
     assert replay.plan(shop.project, "table", "earliest").base is None
+
+
+def test_a_replay_with_a_watermark_says_that_other_rows_may_be_too_late(shop: Shop) -> None:
+    state = State(shop.project)
+    checkpoint = Path(state.checkpoint("table", Attempt(1)))
+    offsets = checkpoint / "offsets"
+    offsets.mkdir(parents=True)
+
+    def warnings_with(watermark_ms: int) -> tuple[str, ...]:
+        settings = json.dumps({"batchWatermarkMs": watermark_ms, "batchTimestampMs": 1})
+        (offsets / "3").write_text("\n".join(["v1", settings, json.dumps(at(shop, 20))]))
+        return replay.plan(shop.project, "table", "earliest").warnings
+
+    assert warnings_with(1000) == (), "without state no row is dropped"
+    (checkpoint / "state").mkdir()
+    (checkpoint / "state/0").mkdir()
+    assert warnings_with(0) == ()
+    (warning,) = warnings_with(1000)
+    assert "table drops rows that come later than its watermark allows. Which rows" in warning
+    write_status(state, PipelineStatus("table", "table orders", generation=1, too_late=3075))
+    assert "watermark allows (its last run dropped 3,075). Which" in warnings_with(1000)[0]
+    write_status(state, PipelineStatus("table", "table orders", generation=2, too_late=3075))
+    assert "3,075" not in warnings_with(1000)[0], "that was another attempt"
+    planned = replay.plan(shop.project, "table", 7)
+    assert len(planned.warnings) == 2 and "begins without it" in planned.warnings[0]
 
 
 def test_sources_that_read_a_topic_at_two_speeds_are_replayed_from_the_beginning(shop: Shop) -> None:

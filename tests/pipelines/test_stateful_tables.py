@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,15 +68,6 @@ def forget_the_last_batches(shop: Shop) -> None:
 
 def rows(shop: Shop, name: str) -> list[tuple[int, ...]]:
     return sorted(tuple(row.values()) for row in shop.delta(name).to_pyarrow_table().to_pylist())
-
-
-@pytest.fixture
-def one_partition(spark: SparkSession) -> Iterator[None]:
-    """State in one partition: each more would be up to four stores more in each of the four queries."""
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "1")
-    yield
-    spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 @pytest.mark.long

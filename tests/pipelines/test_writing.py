@@ -44,6 +44,7 @@ class Frame:
         ("parquet('t', partition_by='_partition')", ["_partition"], "readers ignore folders"),
         ("to_table('t', sort_by=['n', 'day'])", ["n"], "sort_by of table names day"),
         ("to_table('t'), mode='upsert', keys='id'", ["n"], "keys of table names id"),
+        ("to_table('t'), mode='upsert', keys='n', order_by='at'", ["n"], "order_by of table names at"),
     ],
 )
 def test_columns_that_a_table_cannot_have_are_refused(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from klamm.ingest.pacing import Pace
     from klamm.ingest.replay import Replay
     from klamm.ingest.session import TailSession
+    from klamm.lineformats.format import LineFormat
 
 BOOTSTRAP_VARIABLE = "KLAMM_BOOTSTRAP"
 DEFAULT_BOOTSTRAP = "localhost:9092"
@@ -68,6 +69,14 @@ class Key(StrEnum):
 
     NONE = "none"
     PATH = "path"
+
+
+class Parse(StrEnum):
+    """The format of lines."""
+
+    NGINX = "nginx"
+    APACHE = "apache"
+    REGEX = "regex"
 
 
 class OnError(StrEnum):
@@ -129,6 +138,21 @@ def tail(
             "--with-origin", help="Add the headers klamm.file and klamm.file.offset to every record."
         ),
     ] = False,
+    parse: Annotated[
+        Parse | None,
+        typer.Option(help="Send the fields of access logs, or the groups of --pattern, as JSON."),
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            help="The log_format of nginx, or LogFormat of Apache.",
+            show_default="combined, of Apache also common",
+        ),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(metavar="REGEX", help="With --parse regex: a pattern of whole lines, with (?P<name>…)."),
+    ] = None,
     release_after: Annotated[
         float, typer.Option(min=0, help="Seconds to watch a rotated file after its last line.")
     ] = 10.0,
@@ -159,6 +183,7 @@ def tail(
             once=once,
             keyed=key is Key.PATH,
             with_origin=with_origin,
+            parses=_line_format(parse, log_format, pattern),
             flush_after_s=flush_after,
             flush_partial_after_s=flush_partial_after,
             release_after_s=release_after,
@@ -306,6 +331,33 @@ def _producer_options(compression: str, settings: list[str] | None) -> dict[str,
             raise IngestError(f"--set {setting} is not valid: expected KEY=VALUE")
         options[name.strip()] = value.strip()
     return options
+
+
+def _line_format(parse: Parse | None, log_format: str | None, pattern: str | None) -> LineFormat | None:
+    from klamm.ingest.errors import IngestError
+    from klamm.lineformats.format import BadFormat
+
+    is_log = parse in (Parse.NGINX, Parse.APACHE)
+    if log_format is not None and not is_log:
+        raise IngestError("--log-format needs a server", advice="Give --parse nginx or --parse apache too")
+    if (pattern is not None) != (parse is Parse.REGEX):
+        raise IngestError("--parse regex and --pattern need each other", advice="Give both, or none")
+    try:
+        if parse is Parse.NGINX:
+            from klamm.lineformats.nginx import nginx_format
+
+            return nginx_format(log_format or "combined")
+        if parse is Parse.APACHE:
+            from klamm.lineformats.apache import DEFAULT, apache_format
+
+            return apache_format(log_format or DEFAULT)
+        if pattern is not None:
+            from klamm.lineformats.regex import regex_format
+
+            return regex_format(pattern)
+    except BadFormat as error:
+        raise IngestError(error.message, advice=error.advice) from None
+    return None
 
 
 def _pace(rate: str | None, speed: str | None, time_column: str | None) -> Pace:

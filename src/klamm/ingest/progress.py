@@ -25,6 +25,8 @@ class Progress:
     """Records of an earlier run that were not acknowledged, and were sent again."""
     lost_records: int = 0
     """Records of an earlier run that were not acknowledged, and are no longer in the files."""
+    unparsed_lines: int = 0
+    """Lines that did not fit the format by which lines are parsed, and were sent as they are."""
     bad_lines: int = 0
     """Lines of a replayed file that could not be parsed."""
 
@@ -67,6 +69,7 @@ def summary(progress: Progress, seconds: float) -> str:
     text = f"{lines} ({size_text(progress.bytes)}) in {seconds:.1f} s, {rate:.1f} MB/s"
     extras = [
         (progress.resent_records, "of the last run were sent again"),
+        (progress.unparsed_lines, "did not fit --parse and were sent as they are"),
         (progress.cut_lines, "cut because they were too long"),
         (progress.truncated_files, "files truncated"),
         (progress.bad_lines, "bad lines skipped"),

@@ -19,18 +19,22 @@ from klamm.client.errors import ClientError
 from klamm.ingest.columns import record_batch
 from klamm.ingest.errors import IngestError
 from klamm.ingest.files import FileTable, Look, TailedFile
-from klamm.ingest.lines import LineRules
+from klamm.ingest.lines import LineRules, binary_array
 from klamm.ingest.listing import Listing
 from klamm.ingest.positions import Positions, Target
 from klamm.ingest.progress import Progress
 from klamm.ingest.reading import Chunk, OpenFile
 from klamm.ingest.recovery import Block, Recovered, Unwritten, compare
 from klamm.ingest.sending import TopicWriter
+from klamm.lineformats.format import LineFormat
 from klamm.records.kernels import numpy as np
 from klamm.records.kernels import pyarrow as pa
 
 PENDING_SEND_BYTES = 4 * 1024 * 1024
 """Blocks up to this size are noted and sent together: many small files cost one transaction and one call."""
+
+REPORTED_UNPARSED_LINES = 3
+"""So many lines that do not fit their format are reported one by one; all are counted."""
 
 ONCE_QUIET_S = 1.0
 """With `once`, a last line without a newline, or an open group of lines, is complete after this time."""
@@ -48,6 +52,8 @@ class TailOptions:
     keyed: bool = False
     """The file's path is the key of its records, so that its lines go to one partition, in order."""
     with_origin: bool = False
+    parses: LineFormat | None = None
+    """Records are JSON objects with the fields of the lines. Lines that do not fit are sent as they are."""
     flush_after_s: float = 5.0
     """A group of lines is complete when its file has not grown for this long."""
     flush_partial_after_s: float | None = None
@@ -319,8 +325,25 @@ class Tail:
             )
             self._next_block += 1
         origin = (file.path, chunk.first_byte) if self._options.with_origin else None
-        self._pending.rows.append(record_batch(chunk.data, chunk.split, partitions, key=key, origin=origin))
+        parsed = self._parsed(file.path, chunk) if self._options.parses is not None else None
+        rows = record_batch(chunk.data, chunk.split, partitions, key=key, origin=origin, parsed=parsed)
+        self._pending.rows.append(rows)
         self._pending.bytes += len(chunk.data)
+
+    def _parsed(self, path: str, chunk: Chunk) -> tuple[Any, Any]:
+        """What the lines of a chunk become. Counts those that do not fit, and reports the first ones."""
+        from klamm.ingest.parsing import json_records  # takes a while, and most tails need no format
+
+        options = self._options
+        assert options.parses is not None
+        lines = binary_array(chunk.data, chunk.split.starts, chunk.split.ends)
+        values, reasons = json_records(options.parses, lines, options.rules.max_bytes)
+        count = len(reasons) - reasons.null_count
+        shown = min(count, REPORTED_UNPARSED_LINES - self.progress.unparsed_lines)
+        for reason in reasons.drop_null()[: max(shown, 0)].to_pylist():
+            self._report(f"{path}: a line is sent as it is: {reason}")
+        self.progress.unparsed_lines += count
+        return values, reasons
 
     def _send(self, target: Target | None = None) -> None:
         """Note the blocks of the pending send in the positions, then send them."""

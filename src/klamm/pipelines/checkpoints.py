@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from klamm.pipelines.hadoop import RemoteFiles
 from klamm.pipelines.locations import joined, local_path
-from klamm.pipelines.positions import Position, parse_offset_log
+from klamm.pipelines.positions import Position, has_watermark, parse_offset_log
 from klamm.pipelines.syncing import sync
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class Checkpoint:
 
     def _last(self, folder: str) -> int | None:
         return max((int(name) for name in self._names(folder) if name.isdigit()), default=None)
+
+    def drops_late_rows(self) -> bool:
+        """True if the query has state and a watermark, so that it drops rows that are older."""
+        last = self.last_begun()
+        return last is not None and self.keeps_state() and has_watermark(self._read("offsets", str(last)))
 
     def sync(self, batch: int) -> None:
         """fsync the offsets of a batch, before its rows are published.

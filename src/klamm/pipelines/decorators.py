@@ -19,6 +19,7 @@ from typing import Any, TypeVar, overload
 from klamm.pipelines.definitions import (
     DECODE_RULE,
     FORMATS,
+    KEEPS,
     MODES,
     OTHERWISE,
     SESSION_PARAMETER,
@@ -26,6 +27,7 @@ from klamm.pipelines.definitions import (
     Format,
     IcebergSink,
     JdbcSink,
+    Keep,
     Mode,
     Node,
     Otherwise,
@@ -230,20 +232,35 @@ def transform(function: F | None = None) -> F | Callable[[F], F]:
 
 
 def pipeline(
-    *, to: Sink, trigger: str | None = None, mode: Mode = "append", keys: str | Sequence[str] = ()
+    *,
+    to: Sink,
+    trigger: str | None = None,
+    mode: Mode = "append",
+    keys: str | Sequence[str] = (),
+    order_by: str | Sequence[str] = (),
+    keep: Keep = "newest",
 ) -> Callable[[F], F]:
     """Write the DataFrame that the function returns to a sink, as a streaming query named after the function.
 
     `trigger`: how often a batch starts ("10 seconds"); without it a batch starts when the last one is done.
     `mode`: "append" (final rows), "update" (changed rows), "complete" (all rows, in every batch), "upsert"
-    (a row replaces the one with the same `keys`).
+    (one row for each value of `keys`: the newest or, with keep="oldest", the oldest). `order_by` names the
+    columns that tell which row is newer; without it the timestamps and offsets of their records do. Rows
+    without either replace those of earlier batches.
     """
     place = _caller()
     _choose("mode", mode, MODES, place)
+    _choose("keep", keep, KEEPS, place)
     if (mode == "upsert") != bool(keys):
         what = "the mode 'upsert', but no keys" if mode == "upsert" else f"keys, but the mode {mode!r}"
         advice = 'Write mode="upsert", keys=["order_id"]'
         raise DefinitionError(f"a pipeline has {what}", advice=advice, place=place)
+    if mode != "upsert" and (order_by or keep != "newest"):
+        raise DefinitionError(
+            f"a pipeline has order_by or keep, but the mode {mode!r}",
+            advice='They choose one of the rows with the same keys: write mode="upsert", keys=["order_id"]',
+            place=place,
+        )
     if not isinstance(to, _SINKS):
         raise DefinitionError(
             f"to={to!r} is not a sink", advice="Use table, parquet, iceberg, jdbc or topic(…)", place=place
@@ -267,6 +284,8 @@ def pipeline(
             trigger=trigger,
             mode=mode,
             keys=_names(keys),
+            order_by=_names(order_by),
+            keep=keep,
         )
         return _mark(function, node)
 

@@ -35,11 +35,25 @@ Otherwise: TypeAlias = Literal["warn", "drop", "fail", "dead_letter"]
 
 OTHERWISE: tuple[Otherwise, ...] = ("warn", "drop", "fail", "dead_letter")
 
-Format: TypeAlias = Literal["json", "csv", "text", "avro", "protobuf", "binary"]
-FORMATS: tuple[Format, ...] = ("json", "csv", "text", "avro", "protobuf", "binary")
+Format: TypeAlias = Literal["json", "csv", "avro", "protobuf", "nginx", "apache", "regex", "text", "binary"]
+FORMATS: tuple[Format, ...] = (
+    "json",
+    "csv",
+    "avro",
+    "protobuf",
+    "nginx",
+    "apache",
+    "regex",
+    "text",
+    "binary",
+)
 
 Mode: TypeAlias = Literal["append", "update", "complete", "upsert"]
 MODES: tuple[Mode, ...] = ("append", "update", "complete", "upsert")
+
+Keep: TypeAlias = Literal["newest", "oldest"]
+KEEPS: tuple[Keep, ...] = ("newest", "oldest")
+"""Which row of several with the same keys stays in a table."""
 
 DECODE_RULE = "decode"
 """The rule name of values that cannot be decoded, in counts and dead-letter records."""
@@ -139,13 +153,16 @@ class Pipeline(Node):
     """One streaming query, named after its function, whose DataFrame is written to a sink.
 
     `trigger` is an interval ("10 seconds"); without one a batch starts when the last one is done. `keys` are
-    the columns by which the mode "upsert" finds the row that a new one replaces.
+    the columns by which the mode "upsert" finds the row that a new one replaces. Which of the two stays is
+    decided by `order_by`, or by their records, and by `keep`.
     """
 
     to: Sink = field(kw_only=True)
     trigger: str | None = None
     mode: Mode = "append"
     keys: tuple[str, ...] = ()
+    order_by: tuple[str, ...] = ()
+    keep: Keep = "newest"
 
 
 # ---- sinks as data; the code that writes is in sinks/

@@ -4,6 +4,9 @@
 |---|---|---|
 | json | DDL, a .json file, or "infer" | Spark's, see JSON_OPTIONS |
 | csv | DDL, a .json file, or "infer" (all columns are text then) | Spark's, see CSV_OPTIONS |
+| nginx | none, or DDL or a .json file with some of the columns | `log_format`, `escape` |
+| apache | the same | `log_format` |
+| regex | the same | `pattern`, `timestampFormat`, `dateFormat` |
 | text | none: one column `value` | `encoding` |
 | avro | an .avsc file | `framing`: "none", or "confluent" (five bytes before the value); `registry` |
 | protobuf | a descriptor set file .desc (`protoc --include_imports -o`) | `message`, `framing` |
@@ -16,7 +19,9 @@ import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from klamm.lineformats.format import BadFormat
 from klamm.pipelines.definitions import INFER, Format
+from klamm.pipelines.line_formats import LINE_FORMATS, line_format
 
 JSON_OPTIONS = (
     "allowBackslashEscapingAnyCharacter",
@@ -54,7 +59,8 @@ FRAMINGS = ("none", "confluent")
 
 
 class FormatRow(NamedTuple):
-    """What a format accepts. `schema_suffixes` are the suffixes of its schema files."""
+    """What a format accepts. `schema_suffixes` are the suffixes of its schema files; a format with some takes
+    a schema, and needs one if `needs_schema`."""
 
     options: tuple[str, ...]
     needs_schema: bool
@@ -66,6 +72,15 @@ class FormatRow(NamedTuple):
 FORMAT_ROWS: Mapping[Format, FormatRow] = {
     "json": FormatRow(JSON_OPTIONS, True, (".json",), takes_ddl=True),
     "csv": FormatRow(CSV_OPTIONS, True, (".json",), takes_ddl=True),
+    "nginx": FormatRow(("log_format", "escape"), False, (".json",), takes_ddl=True),
+    "apache": FormatRow(("log_format",), False, (".json",), takes_ddl=True),
+    "regex": FormatRow(
+        ("pattern", "timestampFormat", "dateFormat"),
+        False,
+        (".json",),
+        takes_ddl=True,
+        needs_options=("pattern",),
+    ),
     "text": FormatRow(("encoding",), False),
     "avro": FormatRow(("framing", "registry"), True, (".avsc",)),
     "protobuf": FormatRow(("framing", "message"), True, (".desc",), needs_options=("message",)),
@@ -88,10 +103,12 @@ def complaints(format_: Format, schema: str | None, options: Mapping[str, str]) 
                 advice if row.takes_ddl else f"Name a {files} file in the project's schemas folder",
             )
         )
-    elif schema and not row.needs_schema:
+    elif schema and not row.schema_suffixes:
         found.append(
             (f"a source of {format_} takes no schema", "Remove it; the source has one column, value")
         )
+    elif schema == INFER and not row.needs_schema:
+        found.append((f"the columns of {format_} are not inferred: its format names them", "Remove schema="))
     elif schema and not row.takes_ddl and not schema.endswith(row.schema_suffixes):
         found.append(
             (
@@ -118,4 +135,9 @@ def complaints(format_: Format, schema: str | None, options: Mapping[str, str]) 
         found.append(
             (f"the registry {options['registry']!r} is not a valid URL", "Begin it with http:// or https://")
         )
+    if format_ in LINE_FORMATS and not found:
+        try:
+            line_format(format_, options)
+        except BadFormat as error:
+            found.append((error.message, error.advice))
     return found

@@ -13,6 +13,7 @@ from klamm.client.results import Record
 from klamm.pipelines.definitions import Source
 from klamm.pipelines.errors import DecoderUnavailable, PipelineError
 from klamm.pipelines.findings import Finding
+from klamm.pipelines.line_formats import LINE_FORMATS, line_format
 from klamm.pipelines.project import Project
 from klamm.pipelines.sampling import sample
 from klamm.pipelines.schemas.fitting import unknown_fields
@@ -83,6 +84,8 @@ def _check_of(project: Project, source: Source, schema: StructType) -> Check | N
         return _text_fault
     if source.format in ("avro", "protobuf"):
         return _worker_check(project, source)
+    if source.format in LINE_FORMATS:
+        return _line_check(source, schema)
     return None
 
 
@@ -119,6 +122,32 @@ def _text_fault(value: bytes) -> str | None:
     except UnicodeDecodeError as error:
         return f"it is not UTF-8: {error}"
     return None
+
+
+def _line_check(source: Source, schema: StructType) -> Check:
+    import pyarrow as pa
+
+    from klamm.pipelines.decoding.lines import decode_values, found_schema
+    from klamm.pipelines.schemas.fitting import text_fits
+
+    lines = line_format(source.format, source.options)
+    found = found_schema(lines, schema)
+    own_time_formats = any(name.endswith("Format") for name in source.options)
+
+    def check(value: bytes) -> str | None:
+        columns, errors = decode_values(lines, found, pa.array([value], pa.binary()))
+        if errors[0].is_valid:
+            return str(errors[0])
+        for wanted, raw, column in zip(schema, found, columns, strict=True):
+            text = column[0].as_py()
+            if wanted.dataType == raw.dataType or not isinstance(text, str):
+                continue
+            if not text_fits(text, wanted.dataType, own_time_formats=own_time_formats):
+                kind = wanted.dataType.simpleString().upper()
+                return f"{wanted.name} is {text!r}, which does not fit {kind}"
+        return None
+
+    return check
 
 
 def _worker_check(project: Project, source: Source) -> Check:

@@ -46,6 +46,7 @@ from klamm.pipelines.sinks.table import TableWriter, Writing
 from klamm.pipelines.sinks.writing import open_table
 from klamm.pipelines.state import Attempt, State
 from klamm.pipelines.tables.table import Table
+from klamm.pipelines.tables.upserting import Choice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -218,7 +219,7 @@ class _TableWork(Originals):
             self._attempt.epoch,
             {},
             self._pipeline.mode,
-            self._pipeline.keys,
+            Choice(self._pipeline.keys, self._pipeline.order_by, self._pipeline.keep),
             self._pipeline.place,
         )
         checkpoint = Checkpoint(spark, State(self._project).checkpoint(self._pipeline.name, self._attempt))

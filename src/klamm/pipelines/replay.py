@@ -45,6 +45,7 @@ from klamm.pipelines.sinks.kinds import sink_text
 from klamm.pipelines.sinks.writing import open_table, start_query
 from klamm.pipelines.starts import Point, parse_point, resolve
 from klamm.pipelines.state import Attempt, State
+from klamm.pipelines.status import rows_too_late
 from klamm.pipelines.table_sources import resolve_start
 from klamm.pipelines.tables.columns import check_partition_columns
 from klamm.pipelines.tables.replacing import (
@@ -115,6 +116,8 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
                 f"{pipeline} keeps state, and a replay begins without it: windows and joins that reach back "
                 "before its start will be incomplete. A replay from earliest is exact"
             )
+        if checkpoint.drops_late_rows():
+            warnings.append(_late_rows_warning(pipeline, rows_too_late(state, pipeline, present.number)))
         reads_twice = _reads_a_topic_twice(checkpoint)
     if isinstance(wanted.to, TableSink):
         rebuilt = _rebuilt(project, wanted, open_table(project, wanted.to), point, starts)
@@ -372,6 +375,15 @@ def _present(project: Project, state: State, pipeline: Pipeline, *, is_looking: 
             advice="Run the pipeline first",
         )
     return found
+
+
+def _late_rows_warning(pipeline: str, too_late: int) -> str:
+    dropped = f" (its last run dropped {too_late:,})" if too_late else ""
+    return (
+        f"{pipeline} drops rows that come later than its watermark allows{dropped}. Which rows come too late "
+        "depends on the batches, and a replay reads the records in other batches: windows, joins and "
+        "deduplication may have other results than before"
+    )
 
 
 def _pipeline(definitions: Definitions, name: str) -> Pipeline:

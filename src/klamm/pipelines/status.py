@@ -43,6 +43,13 @@ def read_status(project: Project) -> list[PipelineStatus]:
     ]
 
 
+def rows_too_late(state: State, pipeline: str, attempt: int) -> int:
+    """How many rows the last run of a pipeline's attempt has dropped because they were older than the
+    watermark, if that is known; else 0."""
+    found = [each for each in _statuses(state) if (each.pipeline, each.generation) == (pipeline, attempt)]
+    return found[0].too_late if found else 0
+
+
 def _statuses(state: State) -> Iterator[PipelineStatus]:
     for file in sorted((state.folder / "status").glob("*.json")):
         try:

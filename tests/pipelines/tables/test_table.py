@@ -5,15 +5,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from klamm.pipelines.tables.columns import delta_schema
-from klamm.pipelines.tables.files import Target
-from klamm.pipelines.tables.table import Batch, BatchCommittedElsewhere, Reached, Table
+from klamm.pipelines.tables.table import Batch, BatchCommittedElsewhere, Reached
 from klamm.pipelines.tables.upkeep import Done, UpkeepPolicy, keep_up
-from klamm.pipelines.tables.upserting import KeysRefused, upsert
 from tests.pipelines.tables.writing import OWNER, SCHEMA, append, make_table, numbers_in, written
 
 MERGE = UpkeepPolicy(least_files=2)
@@ -105,44 +102,6 @@ def test_all_rows_are_replaced_in_one_commit(tmp_path: Path) -> None:
     table.replace_all(written(table, [{"n": 7}]), Batch(OWNER, 1, 1), SCHEMA, ())
     assert numbers_in(table) == [7]
     assert DeltaTable(table.location, version=0).count() == 5
-
-
-# ---- upserts
-
-PRICES = pa.schema([("item", pa.string()), ("Price", pa.int64())])
-
-
-def put(table: Table, batch: int, **prices: int) -> None:
-    target = Target(table.location, PRICES, label=f"staged-{batch}")
-    rows = [{"item": item, "Price": price} for item, price in prices.items()]
-    upsert(table, written(table, rows, PRICES), Batch(OWNER, 1, batch), target, ("item",), ("item",))
-
-
-def prices(table: Table) -> dict[str, int]:
-    newest = table.newest()
-    assert newest is not None
-    return {row["item"]: row["Price"] for row in newest.to_pyarrow_table().to_pylist()}
-
-
-def test_an_upsert_replaces_rows_with_the_same_keys(tmp_path: Path) -> None:
-    table = make_table(tmp_path)
-    put(table, 0, tea=3, boots=70)
-    put(table, 1, tea=4, map=9)
-    put(table, 2)
-    assert prices(table) == {"tea": 4, "boots": 70, "map": 9}
-    assert table.last_batch(OWNER, 1) == 2
-    with pytest.raises(BatchCommittedElsewhere):
-        put(table, 2, tea=5)
-    named = {Path(uri).name for uri in table.newest().file_uris()}  # type: ignore[union-attr]
-    assert {file.name for file in Path(table.location).rglob("rows-*")} <= named, "staged files are removed"
-
-
-def test_two_rows_of_a_batch_with_one_key_are_refused(tmp_path: Path) -> None:
-    table = make_table(tmp_path)
-    rows = [{"item": "tea", "Price": 1}, {"item": "tea", "Price": 2}]
-    target = Target(table.location, PRICES)
-    with pytest.raises(KeysRefused, match="two rows of batch 0 of attempt 1 have the same item"):
-        upsert(table, written(table, rows, PRICES), Batch(OWNER, 1, 0), target, (), ("item",))
 
 
 # ---- upkeep

@@ -6,17 +6,21 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from klamm.pipelines.decoding import avro, plain, protobuf
+from klamm.pipelines.decoding import avro, lines, plain, protobuf
 from klamm.pipelines.decoding.plain import DECODED, Decoding
 from klamm.pipelines.definitions import CARRIED, Source
+from klamm.pipelines.line_formats import LINE_FORMATS
 from klamm.pipelines.project import Project
 from klamm.pipelines.schemas.resolving import ERROR_COLUMN
 
 
 def decode(raw: DataFrame, source: Source, schema: StructType, project: Project) -> DataFrame:
     """The decoded columns, ERROR_COLUMN, and the carried columns of `raw`."""
-    struct, error = _decoding(source, schema, project)
-    spread = [F.col(f"{DECODED}.`{field.name.replace('`', '``')}`").alias(field.name) for field in schema]
+    struct, error, columns = _decoding(source, schema, project)
+    spread = [
+        columns.get(name, F.col(f"{DECODED}.`{name.replace('`', '``')}`")).alias(name)
+        for name in schema.names
+    ]
     carried = [F.col(name) for name in CARRIED]
     return raw.withColumn(DECODED, struct).select(*spread, error.alias(ERROR_COLUMN), *carried)
 
@@ -33,6 +37,8 @@ def _decoding(source: Source, schema: StructType, project: Project) -> Decoding:
         return Decoding(avro.decoder(source, schema, project)(value), F.col(f"{DECODED}.{ERROR_COLUMN}"))
     if source.format == "protobuf":
         return Decoding(protobuf.decoder(source, schema, project)(value), F.col(f"{DECODED}.{ERROR_COLUMN}"))
+    if source.format in LINE_FORMATS:
+        return lines.decode_lines(value, source, schema)
     return plain.keep_binary(value)
 
 

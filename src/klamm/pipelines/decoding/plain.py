@@ -7,6 +7,7 @@ the first JSON object. Here these are errors, like a value of another type.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pyspark.sql import Column
@@ -34,13 +35,15 @@ _WHITE_SPACE = " \t\r\n"
 
 
 class Decoding(NamedTuple):
-    """How a format is decoded: `struct` makes the column DECODED, `error` an error or null from it.
+    """How a format is decoded: `struct` makes the column DECODED, `error` an error or null from it, and
+    `columns` those columns that are more than a field of the struct.
 
     These are two steps, because Spark decodes as often as an expression uses the struct.
     """
 
     struct: Column
     error: Column
+    columns: Mapping[str, Column] = MappingProxyType({})
 
 
 def decode_json(value: Column, schema: StructType, options: Mapping[str, str]) -> Decoding:

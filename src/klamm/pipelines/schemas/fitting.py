@@ -19,6 +19,7 @@ _BITS: Mapping[type[types.DataType], int] = {
     types.IntegerType: 32,
     types.LongType: 64,
 }
+_BOOLEAN_WORDS = frozenset({"t", "true", "y", "yes", "1", "f", "false", "n", "no", "0"})
 _NUMBER_WORDS = ("NaN", "Infinity", "-Infinity", "+Infinity", "INF", "-INF", "+INF")
 
 
@@ -56,6 +57,22 @@ def misfits(
             )
     elif not _fits_plain(value, data_type, own_time_formats):
         yield f"{path} is {_shown(value)}, which does not fit {data_type.simpleString().upper()}"
+
+
+def text_fits(text: str, data_type: types.DataType, *, own_time_formats: bool = False) -> bool:
+    """True if Spark can cast a text to a type, as far as can be told without Spark."""
+    text = text.strip()
+    if isinstance(data_type, types.BooleanType):
+        return text.lower() in _BOOLEAN_WORDS
+    if isinstance(data_type, types.TimestampType | types.TimestampNTZType | types.DateType):
+        return own_time_formats or is_timestamp(text) or is_date(text)
+    if isinstance(data_type, types.NumericType):
+        try:
+            number = int(text) if isinstance(data_type, types.IntegralType) else float(text)
+        except ValueError:
+            return False
+        return _fits_plain(number, data_type, own_time_formats)
+    return True
 
 
 def unknown_fields(value: object, data_type: types.DataType, path: str = "") -> Iterator[str]:

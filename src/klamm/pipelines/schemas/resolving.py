@@ -18,6 +18,7 @@ from pyspark.sql import types
 from klamm.client.results import Record
 from klamm.pipelines.definitions import CARRIED, INFER, Source
 from klamm.pipelines.errors import SchemaError
+from klamm.pipelines.line_formats import LINE_FORMATS, check_schema, line_format, natural_schema
 from klamm.pipelines.project import Project
 from klamm.pipelines.sampling import sample
 from klamm.pipelines.schemas.avro import read_avro_schema
@@ -122,6 +123,8 @@ def _schema_of(project: Project, source: Source) -> types.StructType:
         return types.StructType([types.StructField("value", types.StringType())])
     if source.format == "binary":
         return types.StructType([types.StructField("value", types.BinaryType())])
+    if source.format in LINE_FORMATS:
+        return _line_schema(project, source)
     file = schema_file(project, source)
     if file is None:
         return parse_ddl(source.schema or "")
@@ -135,6 +138,16 @@ def _schema_of(project: Project, source: Source) -> types.StructType:
             advice="The first run or preview of a pipeline writes it",
         )
     return read_schema(file)
+
+
+def _line_schema(project: Project, source: Source) -> types.StructType:
+    lines = line_format(source.format, source.options)
+    if not source.schema:
+        return natural_schema(lines)
+    file = schema_file(project, source)
+    schema = parse_ddl(source.schema) if file is None else read_schema(file)
+    check_schema(lines, schema)
+    return schema
 
 
 def _inferred(project: Project, source: Source) -> types.StructType:

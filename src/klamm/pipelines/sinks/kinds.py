@@ -68,7 +68,8 @@ def check_columns(pipeline: Pipeline, columns: Sequence[str]) -> None:
     """Raise on columns that readers of the folders would not see, and on columns that are missing."""
     there = {name.lower() for name in columns}
     sorted_by = pipeline.to.sort_by if isinstance(pipeline.to, TableSink) else ()
-    for what, names in (("keys", pipeline.keys), ("sort_by", sorted_by)):
+    given = (("keys", pipeline.keys), ("order_by", pipeline.order_by), ("sort_by", sorted_by))
+    for what, names in given:
         if missing := [name for name in names if name.lower() not in there]:
             raise DefinitionError(
                 f"{what} of {pipeline.name} names {', '.join(missing)}, which it does not have",

@@ -4,8 +4,8 @@ Spark's tasks write files into the table's own store and tell the driver of them
 these files. After a crash Spark may run a batch again, with the same records: a batch that is in the table's
 log is not written again.
 
-How the modes commit: `append` adds the files, `complete` makes them the whole table, `upsert` replaces the
-rows with the same keys and adds the others.
+How the modes commit: `append` adds the files, `complete` makes them the whole table, `upsert` keeps one
+row for each value of the keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from klamm.pipelines.positions import Position, merged
 from klamm.pipelines.tables.columns import arrow_schema
 from klamm.pipelines.tables.files import REPORT, Target, write_files
 from klamm.pipelines.tables.table import Batch, Commit, Table, WrittenFile
-from klamm.pipelines.tables.upserting import check_keys, only_newest, upsert
+from klamm.pipelines.tables.upserting import Choice, check_keys, only_one_each, upsert
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -50,7 +50,7 @@ class Writing:
     epoch: str
     start: Position
     mode: Mode
-    keys: tuple[str, ...]
+    choice: Choice
     place: Place
 
 
@@ -94,9 +94,9 @@ class TableWriter:
         """Write the rows of a batch, or of a redrive, and commit them. Returns how many there are. `finish`
         is called when the files are written and before they are committed."""
         frame = self._fitted(frame)
-        keys, mode = self._writing.keys, self._writing.mode
+        mode = self._writing.mode
         if mode == "upsert":
-            frame = only_newest(frame, keys)
+            frame = only_one_each(frame, self._choice(frame))
         target = Target(
             self._table.location,
             arrow_schema(frame.schema),
@@ -107,14 +107,19 @@ class TableWriter:
         files, rows = self._write_files(frame, target, batch.records)
         if batch.records:
             self._record_bytes = max(1.0, sum(file.bytes for file in files) / batch.records)
-        self._commit(files, finish(batch), target, self._partition_by(frame))
+        self._commit(files, finish(batch), target, self._partition_by(frame), self._choice(frame))
         return rows
 
     def _commit(
-        self, files: list[WrittenFile], batch: Commit, target: Target, partition_by: tuple[str, ...]
+        self,
+        files: list[WrittenFile],
+        batch: Commit,
+        target: Target,
+        partition_by: tuple[str, ...],
+        choice: Choice,
     ) -> None:
         if self._writing.mode == "upsert":
-            upsert(self._table, files, batch, target, partition_by, self._writing.keys)
+            upsert(self._table, files, batch, target, partition_by, choice)
         elif self._writing.mode == "complete":
             self._table.replace_all(files, batch, target.schema, partition_by)
         else:
@@ -132,7 +137,8 @@ class TableWriter:
 
         counts = [F.count(F.lit(1)).alias("rows")]
         if self._writing.mode == "upsert":
-            counts += [F.count_if(F.col(f"`{key}`").isNull()).alias(key) for key in self._writing.keys]
+            keys = self._choice(frame).keys
+            counts += [F.count_if(F.col(f"`{key}`").isNull()).alias(key) for key in keys]
         observation = Observation()
         frame = self._sized(frame.observe(observation, *counts), records)
         if self._sink.sort_by:
@@ -163,6 +169,10 @@ class TableWriter:
         if fitted.new:
             self._table.add_columns(fitted.new)
         return frame.withColumnsRenamed(fitted.renamed) if fitted.renamed else frame
+
+    def _choice(self, frame: DataFrame) -> Choice:
+        """The columns that choose one of several rows with the same keys, as the frame spells them."""
+        return self._writing.choice.spelled(frame.columns)
 
     def _partition_by(self, frame: DataFrame) -> tuple[str, ...]:
         """The partition columns as the frame spells them."""

@@ -28,6 +28,7 @@ from klamm.pipelines.state import Attempt, State
 from klamm.pipelines.table_sources import Snapshots
 from klamm.pipelines.tables import columns
 from klamm.pipelines.tables.table import Table
+from klamm.pipelines.tables.upserting import Choice, check_order
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +72,7 @@ def start_query(
                 attempt.epoch,
                 merged(attempt.start.values(), min),
                 pipeline.mode,
-                pipeline.keys,
+                Choice(pipeline.keys, pipeline.order_by, pipeline.keep),
                 pipeline.place,
             )
             write_table = TableWriter(sink, table, writing, checkpoint, on_rows)
@@ -98,6 +99,7 @@ def check_table(frame: DataFrame, pipeline: Pipeline, sink: TableSink, table: Ta
     """Raise if the rows cannot be written to the table: by their names, their types, or its partition
     columns."""
     columns.check_columns(frame.schema, sink.partition_by, pipeline.name, pipeline.place)
+    check_order(frame.schema, pipeline.order_by, pipeline.name, pipeline.place)
     table.fit(frame.schema, sink.partition_by, pipeline.place)
 
 
