@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +50,14 @@ class Checkpoint:
 
     def _last(self, folder: str) -> int | None:
         return max((int(name) for name in self._names(folder) if name.isdigit()), default=None)
+
+    def watermark_ms(self) -> int | None:
+        """The watermark of the last batch that Spark has begun; None if the query has none yet."""
+        last = self.last_begun()
+        if last is None:
+            return None
+        settings = json.loads(self._read("offsets", str(last)).splitlines()[1])
+        return int(settings.get("batchWatermarkMs") or 0) or None
 
     def sync(self, batch: int) -> None:
         """fsync the offsets of a batch, before its rows are published.
