@@ -23,7 +23,7 @@ from typing import NamedTuple
 from klamm.client.errors import BrokerError, ClientError, RecordRefused, RecordTooLarge
 from klamm.client.plain.producer import Delivery
 from klamm.client.results import CommittedOffset, Record, TopicPartition
-from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, SOURCE, TOPIC
+from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, RETRIED_FROM, SOURCE, TOPIC
 from klamm.pipelines.definitions import Definitions
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.originals import (
@@ -251,6 +251,8 @@ class _Work(Originals):
             headers.append((FOR, self._project.group_of(dead_letter.pipeline).encode()))
             address = (TOPIC, OFFSET, EPOCH, SOURCE)
             headers += [(name, dead_letter.headers[name]) for name in address if name in dead_letter.headers]
+            if dead_letter.place:
+                headers.append((RETRIED_FROM, dead_letter.place.encode()))
         return self._clients.producer.send(
             dead_letter.topic,
             original.value,

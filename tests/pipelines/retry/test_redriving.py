@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,6 +52,7 @@ def totals(orders, others):
     return orders.union(others)
 """
 OFFSETS = itertools.count()
+CHILD_S = 120.0
 
 
 class Redriven:
@@ -309,6 +314,7 @@ def test_a_topic_whose_notes_are_gone_is_refused(redriven: Redriven) -> None:
         admin.delete_records({(redriven.topic, 0): end})
     with pytest.raises(RedriveFailed, match="what was redriven, is gone"):
         redriven.redrive()
+    assert redrive(redriven.project, dry_run=True).total == 2, "to topics it does without them"
 
 
 def test_many_partitions_and_many_batches(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,3 +373,24 @@ def writer(redriven: Redriven) -> OrderedWriter:
 
 def test_an_empty_log_has_nothing() -> None:
     assert not RetryLog().has("decode", (0, 0))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_redrives_that_are_killed_while_they_send_send_each_record_once(redriven: Redriven) -> None:
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    kills = 0
+    for number in range(5):
+        for _ in range(3):
+            redriven.bury(5)
+            delay_s = chance.choice([0.0, 0.0003, 0.001, 0.003])
+            command = [sys.executable, "-m", "tests.pipelines.retry.killed_redrive"]
+            arguments = [str(redriven.shop.root), "totals", str(number), str(delay_s)]
+            child = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=CHILD_S)
+            assert child.returncode in (0, -signal.SIGKILL), child.stderr[-2000:]
+            kills += child.returncode != 0
+            redriven.redrive()
+    print(f"seed {seed}: {kills} kills")
+    assert kills, "the moments do not exist any more"
+    redriven.assert_each_once()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 
 from klamm.client.admin.types import TopicDescription
@@ -10,8 +11,10 @@ from klamm.pipelines.graph import sources_of
 from klamm.pipelines.originals import Clients, DeadLetter
 from klamm.pipelines.project import Project
 from klamm.pipelines.retry.log import RetryLog
-from klamm.pipelines.retry.session import RetrySession
+from klamm.pipelines.retry.session import NotesGone, RetrySession
 from klamm.pipelines.retry.topics import retry_topic
+
+logger = logging.getLogger("klamm.pipelines")
 
 
 class RetriedRecords:
@@ -37,8 +40,12 @@ class RetriedRecords:
             return
         for source in sources_of(pipeline, self._definitions.nodes):
             topic = retry_topic(self._project, pipeline, source.name)
-            if topic in self._topics:
+            if topic not in self._topics:
+                continue
+            try:
                 yield session_of(self._project, self._clients, topic, self._topics).read()
+            except NotesGone as error:  # who redrives to topics does without them
+                logger.warning("%s", error.message)
 
 
 def session_of(

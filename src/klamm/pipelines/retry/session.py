@@ -54,6 +54,10 @@ _TOPIC_SETTINGS = {
 _SIZE = "max.message.bytes"
 
 
+class NotesGone(RedriveFailed):
+    """A retry topic has lost the records that say what was redriven."""
+
+
 class Retried(NamedTuple):
     """A record to send, and the place of its dead-letter record."""
 
@@ -95,7 +99,7 @@ class RetrySession:
         for record in self._records(end - 1, end) if beginning < end else ():
             since = since_of(record) or 0
         if since < beginning:
-            raise RedriveFailed(
+            raise NotesGone(
                 f"{self.topic} begins at offset {beginning}, and the record at {since}, which says what was "
                 "redriven, is gone: redriving could send dead-letter records twice",
                 advice="Keep all records of a retry topic (retention.ms=-1). --to-topic redrives without it",
