@@ -68,7 +68,7 @@ class Redriven:
             "repeated": self.repeated,
             "of_rows": self.of_rows,
             "rows": self.rows,
-            "late": self.late,
+            **({"late": self.late} if self.late is not None else {}),
         }
 
 

@@ -183,7 +183,7 @@ def test_a_redrive_that_is_broken_off_anywhere_sends_each_record_once(
                     with pytest.raises(KeyboardInterrupt):
                         redriven.redrive()
             redriven.redrive()
-            assert redriven.redrive(dry_run=True).total == 0
+    assert redriven.redrive(dry_run=True).total == 0
     redriven.assert_each_once()
 
 
