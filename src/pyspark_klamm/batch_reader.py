@@ -68,14 +68,17 @@ async def plan_batch(connection: Connection, options: ReadOptions) -> list[Offse
 def read_partition(options: ReadOptions, schema: StructType, wanted: OffsetRange) -> Iterator[Any]:
     """The Arrow batches that a task returns to Spark."""
     from pyspark_klamm.fetching import read_range
+    from pyspark_klamm.retried import as_originals
     from pyspark_klamm.rows import RowDecoder
 
     keep_freed_memory()
-    yield from read_range(
+    batches = read_range(
         connection_for(options.client),
         wanted,
         RowDecoder(schema),
         fails_on_loss=options.fail_on_data_loss,
         patience_seconds=options.poll_timeout_seconds,
     )
+    is_retried = wanted.topic == options.subscription.retry_topic
+    yield from map(as_originals, batches) if is_retried else batches
     freeze_loaded_objects()

@@ -137,10 +137,17 @@ class ClusterLookup:
         return await self._resolve(options.ending, options, True)
 
     async def _resolve(self, bound: Bound, options: ReadOptions, no_record_is_latest: bool) -> Offsets:
-        """The offsets of a bound, in all partitions."""
-        partitions = await self.all_partitions()
+        """The offsets of a bound, in all partitions. A retry topic begins at its oldest record, unless the
+        bound names it: it may have been created since."""
+        there, named = await self.all_partitions(), bound.named or ()
+        whole = {
+            each: EARLIEST
+            for each in there
+            if each.topic == self._subscription.retry_topic and each not in named
+        }
+        partitions = [each for each in there if each not in whole]
         bound.check_named(partitions)
-        found = _offsets(await self._list_patiently(bound.questions(partitions)))
+        found = _offsets(await self._list_patiently({**bound.questions(partitions), **whole}))
         unmatched = [each for each, offset in found.items() if offset == NO_RECORD]
         if unmatched and not no_record_is_latest:
             raise OptionError(
@@ -196,6 +203,9 @@ class ClusterLookup:
             if topic.error_code in _UNKNOWN:
                 continue
             name = topic.name or ""
+            is_hidden = topic.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if is_hidden and name == subscription.retry_topic:
+                continue  # brokers say so of topics that do not exist, too
             if not subscription.selects(name, topic.is_internal):
                 continue
             if topic.error_code != ErrorCode.NONE:

@@ -48,6 +48,7 @@ READ_OPTIONS = (
     "includeHeaders",
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
+    "retryTopic",
 )
 WRITE_OPTIONS = ("topic", "includeHeaders")
 WITHOUT_EFFECT = (
@@ -66,11 +67,13 @@ _CLOSE = 0.8
 
 @dataclass(frozen=True)
 class Subscription:
-    """What to read: exactly one of the three is set."""
+    """What to read: exactly one of the first three is set."""
 
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     partitions: tuple[TopicPartition, ...] | None = None
+    retry_topic: str | None = None
+    """A topic that is read beside `topics` as soon as it exists, see retried."""
 
     def selects(self, topic: str, is_internal: bool) -> bool:
         """True if a topic is read. Patterns match whole names, and never internal topics."""
@@ -82,7 +85,7 @@ class Subscription:
     def named_topics(self) -> frozenset[str]:
         if self.partitions is not None:
             return frozenset(each.topic for each in self.partitions)
-        return frozenset(self.topics or ())
+        return frozenset(self.topics or ()) | frozenset(filter(None, [self.retry_topic]))
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,8 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
         raise OptionError(
             f"minOffsetsPerTrigger={least} is not valid: it is above maxOffsetsPerTrigger={most}"
         )
+    if result.subscription.retry_topic is not None and not (is_stream and result.include_headers):
+        raise OptionError("the option retryTopic is for streaming queries with includeHeaders=true")
     return result
 
 
@@ -168,6 +173,8 @@ def _subscription(given: _Given) -> Subscription:
         problem = f"{', '.join(named)} are given" if named else "none is given"
         raise OptionError(f"exactly one of the options {', '.join(SUBSCRIPTIONS)} must be given: {problem}")
     name, text = named[0], given.text(named[0])
+    if "retryTopic" in given and name != "subscribe":
+        raise OptionError(f"the option retryTopic cannot be combined with {name}: use subscribe")
     if name == "assign":
         return Subscription(partitions=tuple(parse_assignment(text, name)))
     if name == "subscribePattern":
@@ -181,7 +188,10 @@ def _subscription(given: _Given) -> Subscription:
     topics = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     if not topics:
         raise OptionError(f"{name}={text!r} does not name a topic: give names, separated by commas")
-    return Subscription(topics=topics)
+    retry_topic = given.get("retryTopic")
+    if retry_topic in topics:
+        raise OptionError(f"retryTopic={retry_topic!r} is not valid: it is one of the topics of subscribe")
+    return Subscription(topics=topics, retry_topic=retry_topic)
 
 
 def _bound(given: _Given, names: tuple[str, str, str]) -> Bound | None:

@@ -20,7 +20,7 @@ from klamm.pipelines.addressing import OFFSET, TOPIC
 from klamm.pipelines.dead_letters import PARTITION, PIPELINE, RULE, TIMESTAMP
 from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.project import Project
-from klamm.pipelines.state import State
+from klamm.pipelines.state import Attempt, State
 from klamm.pipelines.status import write_status
 
 ORDERS = """
@@ -140,6 +140,26 @@ def test_redrive_says_what_waits_for_a_topic(shop: Project) -> None:
     assert "orders_table: 1 dead-letter records wait: its table has no batch yet; --to-topic" in done.stderr
     assert "no pipeline called 'other'" in complaint(run("redrive", "--pipeline", "other"))
     assert "give --to-topic too" in complaint(run("redrive", "--for-all"))
+
+
+def test_redrive_sends_to_a_retry_topic_what_a_table_cannot_take(shop: Project, tmp_path: Path) -> None:
+    text = ORDERS.replace('to_table("orders")', 'to_table("orders"), mode="upsert", keys="order"')
+    make_project(tmp_path, text, toml=(tmp_path / "klamm.toml").read_text())
+    with klamm.Admin(shop.bootstrap) as admin:
+        admin.create_topic("orders", 1)
+    told = {PIPELINE: b"orders_table", RULE: b"small", TOPIC: b"orders", PARTITION: b"0", OFFSET: b"7"}
+    with klamm.Producer(shop.bootstrap) as producer:
+        producer.send(shop.dead_letters, b"bad", headers=told).result()
+    assert "wait: it has not run yet in this folder" in run("redrive", "--dry-run").stderr
+    State(shop).keep_attempt("orders_table", Attempt.first({}))
+    done = run("redrive", "--yes", "-o", "json")
+    said = "1 dead-letter records to send to its retry topic: rows of its table change (mode='upsert')"
+    assert said in done.stderr and "orders_table: 1 sent; the next run reads them" in done.stderr
+    sent = json.loads(done.stdout)["pipelines"]["orders_table"]["sent"]
+    assert sent == {"shop.orders_table.orders.retry": 1}
+    assert b"bad" in [record.value for record in records_of(shop.bootstrap, "shop.orders_table.orders.retry")]
+    assert records_of(shop.bootstrap, "orders") == []
+    assert "orders_table: 0 dead-letter records" in run("redrive", "--dry-run").stderr
 
 
 def test_redrive_asks_counts_and_sends_once(shop: Project) -> None:

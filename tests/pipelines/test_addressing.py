@@ -24,10 +24,15 @@ def headers(address: str = GROUP, *, topic: str = "orders", **more: str) -> list
 
 def test_what_came_back_is_taken_exactly_if_the_record_is_not_read_otherwise(spark: SparkSession) -> None:
     # The third epoch of a pipeline: they began at 0, 5 by a replay, and 10 by a batch that was not done.
-    attempt = Attempt.first(at(0)).next(at(5)).again(at(10))
+    last = {"orders": {"orders": {"0": 10}, "shop.retry": {"0": 2}}}
+    attempt = Attempt.first(at(0)).next({"orders": {**at(5)["orders"], "shop.retry": {"0": 0}}}).again(last)
 
-    def of(number: int, offset: int) -> list[tuple[str, bytes]]:
-        return headers(generation=f"{attempt.pipeline_id}.{number}", offset=str(offset))
+    def of(number: int, offset: int, **more: str) -> list[tuple[str, bytes]]:
+        return headers(generation=f"{attempt.pipeline_id}.{number}", offset=str(offset), **more)
+
+    def retried(number: int, offset: int) -> list[tuple[str, bytes]]:
+        """Rejected when it came through a retry topic, at this offset."""
+        return [*of(number, 1), ("klamm.retry.of", b"shop.retry-0/%d" % offset)]
 
     cases = [
         (0, None, True),
@@ -46,6 +51,10 @@ def test_what_came_back_is_taken_exactly_if_the_record_is_not_read_otherwise(spa
         (0, of(2, 12), False),
         (0, of(2, 7), True),
         (0, of(3, 12), True),
+        (0, retried(2, 3), False),  # the third epoch begins there, too, and reads it again
+        (0, retried(2, 1), True),
+        (0, retried(3, 3), True),
+        (0, [*of(2, 7), ("klamm.retry.of", b"x")], True),
         (1, of(1, 3), False),  # a partition that starts do not name is read from the oldest on
         (0, headers(generation="ffffffff.9", offset="3"), False),  # of another pipeline id
     ]

@@ -12,9 +12,10 @@ from pyspark.sql import SparkSession
 
 import klamm
 from klamm.client.results import CommittedOffset, Record
+from klamm.pipelines import originals, replay
 from klamm.pipelines import redrive as redriving
-from klamm.pipelines import replay
-from klamm.pipelines.redrive import Marks, RedriveFailed, redrive
+from klamm.pipelines.originals import RedriveFailed
+from klamm.pipelines.redrive import Marks, redrive
 from klamm.pipelines.runner import run
 from klamm.pipelines.state import ProjectBusy, State
 from tests.pipelines.running import Shop
@@ -181,7 +182,7 @@ def test_letters_that_came_before_a_pipeline_was_removed_wait_as_well(shop: Shop
 def test_nothing_is_sent_again_however_many_chunks_there_are(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, pipeline: str | None
 ) -> None:
-    monkeypatch.setattr(redriving, "CHUNK_RECORDS", 3)
+    monkeypatch.setattr(originals, "CHUNK_RECORDS", 3)
     bury(shop, "former", "decode", b"waits")
     for number in range(10):
         bury(shop, "table", "decode", b"%d" % number)
@@ -367,7 +368,7 @@ def test_letters_that_do_not_come_in_time_are_not_taken_for_sent(
 ) -> None:
     bury(shop, "table", "decode", b"value")
     with monkeypatch.context() as patched:
-        patched.setattr(redriving, "Consumer", LateConsumer)
+        patched.setattr(originals, "Consumer", LateConsumer)
         with pytest.raises(RedriveFailed, match=r"offset 0 of 1.*Try again"):
             redrive(shop.project)
     assert redrive(shop.project).total == 1

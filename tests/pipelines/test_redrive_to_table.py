@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import klamm
-from klamm.pipelines import redrive, replay
+from klamm.pipelines import originals, redrive, replay
 from klamm.pipelines.redrive_to_table import redrive_to_table, why_not
 from klamm.pipelines.runner import run
 from klamm.pipelines.state import Attempt, State
@@ -147,7 +147,7 @@ def test_dead_letters_that_do_not_count_are_left(klamm_bootstrap: str, tmp_path:
     table.append([], Batch(f"{shop.name}.table", 1, 1, end={shop.topic: {"0": 101, "1": 100}}), SCHEMA, ())
     assert redrive_to_table(shop.project, "table", dry_run=True).total == 3
     state.keep_attempt("table", replace(attempt, number=0))
-    with pytest.raises(redrive.RedriveFailed, match="does not know the last attempt"):
+    with pytest.raises(originals.RedriveFailed, match="does not know the last attempt"):
         redrive_to_table(shop.project, "table", dry_run=True)
 
 
@@ -165,5 +165,5 @@ def test_others_need_their_topic(klamm_bootstrap: str, tmp_path: Path, sink: str
     shop = Shop(tmp_path, klamm_bootstrap, TABLE.replace('to_table("orders")', sink))
     node = load_definitions(shop.project).pipelines["table"]
     assert reason in why_not(shop.project, node)
-    with pytest.raises(redrive.RedriveFailed, match="--to-topic"):
+    with pytest.raises(originals.RedriveFailed, match="through a retry topic"):
         redrive_to_table(shop.project, "table")

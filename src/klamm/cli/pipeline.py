@@ -313,7 +313,7 @@ def redrive(
     ] = None,
     to_topic: Annotated[
         bool,
-        typer.Option("--to-topic", help="Send the records back to their topics, for pipelines of all kinds."),
+        typer.Option("--to-topic", help="Send the records back to the topics they came from."),
     ] = False,
     for_all: Annotated[
         bool,
@@ -328,8 +328,8 @@ def redrive(
     bootstrap: BootstrapOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Bring dead-letter records into the tables of their pipelines, each once, after their cause was fixed.
-    With --to-topic, send them back to the topics they came from."""
+    """Bring dead-letter records into the tables of their pipelines, or to their retry topics, each once,
+    after their cause was fixed. With --to-topic, send them back to the topics they came from."""
     if for_all and not to_topic:
         raise _complaint("--for-all sends records to topics: give --to-topic too")
     with complaints():
@@ -337,10 +337,10 @@ def redrive(
 
         found = _load(project, bootstrap)
         if not to_topic:
-            from klamm.cli.pipelines.redriving import redrive_tables
+            from klamm.cli.pipelines.redriving import redrive_pipelines
 
             with _spark(found) as quiet:
-                values = redrive_tables(
+                values = redrive_pipelines(
                     quiet, pipeline, rule, dry_run, lambda: confirmed(yes, "Redrive them?")
                 )
             if output is not Output.TABLE:

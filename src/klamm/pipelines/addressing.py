@@ -8,8 +8,12 @@ The addressed pipeline skips the redriven record too if it has begun a later epo
 batch ran again) that reads the original record: that epoch writes a dead-letter record of its own if the
 record is still bad.
 
-Consumers that are not pipelines see all redriven records. A consumer that copies headers to another topic
-does no harm: an address counts only in the topic that it names.
+A record that came through a retry topic and was rejected again has two places: that of the original
+record, and that in the retry topic. An epoch that reads either of them again makes its dead-letter record
+void.
+
+Consumers that are not pipelines see all records that a redrive sent to their topic. A consumer that copies
+headers to another topic does no harm: an address counts only in the topic that it names.
 """
 
 from __future__ import annotations
@@ -22,13 +26,19 @@ from pyspark.sql import functions as F
 
 from klamm.pipelines.positions import EARLIEST_OFFSET, Position
 from klamm.pipelines.state import Attempt
+from pyspark_klamm.retried import OFFSET as OFFSET
+from pyspark_klamm.retried import TOPIC as TOPIC
 
 FOR = "klamm.for"
 """The header with the group of the pipeline that a record is addressed to. Records without it are for all."""
 
-TOPIC, OFFSET, EPOCH, SOURCE = "klamm.topic", "klamm.offset", "klamm.generation", "klamm.source"
-"""Headers: topic and offset of the original record (its partition is the same), the epoch of the pipeline
-that wrote the dead-letter record, and the function whose expectation was broken."""
+EPOCH, SOURCE = "klamm.generation", "klamm.source"
+"""Headers: the epoch of the pipeline that wrote the dead-letter record, and the function whose expectation
+was broken."""
+
+RETRIED_FROM = "klamm.retry.of"
+"""The header of a retried record that was rejected before as a retried record: its place at that time in the
+retry topic, as `place_text` writes it."""
 
 
 def is_for(group: str, attempt: Attempt, source: str, sources: Iterable[str]) -> Column:
@@ -52,13 +62,25 @@ def _is_read_anew(attempt: Attempt, source: str) -> Column:
         F.startswith(name, F.lit(f"{attempt.pipeline_id}.")),
         F.substring_index(name, ".", -1).try_cast("int"),
     ).otherwise(F.lit(0))
-    offset = _text(OFFSET).try_cast("bigint")
-    place = F.concat_ws("-", "topic", "partition")
+    retried_from = _text(RETRIED_FROM)
+    places = (
+        (F.concat_ws("-", "topic", "partition"), _text(OFFSET).try_cast("bigint")),
+        (
+            F.substring_index(retried_from, "/", 1),
+            F.substring_index(retried_from, "/", -1).try_cast("bigint"),
+        ),
+    )
 
     def reads_it(epoch: Column) -> Column:
         # An epoch reads a partition that its start does not name from the oldest record.
-        begin = F.coalesce(F.try_element_at(epoch["begins"], place), F.lit(EARLIEST_OFFSET))
-        return (epoch["number"] > written_in) & (begin <= offset)
+        begins = [
+            F.coalesce(F.try_element_at(epoch["begins"], at), F.lit(EARLIEST_OFFSET)) for at, _ in places
+        ]
+        reads = [
+            F.coalesce(begin <= offset, F.lit(False))
+            for begin, (_, offset) in zip(begins, places, strict=True)
+        ]
+        return (epoch["number"] > written_in) & (reads[0] | reads[1])
 
     return name.isNotNull() & F.exists(_epochs(attempt, source), reads_it)
 

@@ -10,12 +10,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from klamm.pipelines.checkpoints import Checkpoint
-from klamm.pipelines.definitions import Definitions, ParquetSink, Pipeline, TableSink
+from klamm.pipelines.definitions import (
+    Definitions,
+    ParquetSink,
+    Pipeline,
+    Source,
+    TableSink,
+    TableSource,
+)
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.graph import streams_of
 from klamm.pipelines.locations import local_path, table_location
 from klamm.pipelines.positions import Position, merged
 from klamm.pipelines.project import Project
+from klamm.pipelines.retry.topics import (
+    RETRY_PARTITION,
+    part_of,
+    retry_topic,
+    with_retry,
+    with_retry_end,
+)
 from klamm.pipelines.sinks.folders import open_folders
 from klamm.pipelines.sinks.writing import is_applied, open_table
 from klamm.pipelines.state import Attempt, Epoch, State
@@ -173,10 +187,7 @@ def _epochs_in_the_table(
     for name, position in names:
         its_id, _, number = name.rpartition(".")
         if its_id == pipeline_id and number.isdigit():
-            start = {
-                source.name: {topic: position[topic] for topic in source.topics if topic in position}
-                for source in sources
-            }
+            start = {source.name: part_of(project, pipeline.name, source, position) for source in sources}
             epochs.append(Epoch(int(number), start))
     return pipeline_id, tuple(epochs)
 
@@ -207,11 +218,28 @@ def _go_on_from_the_table(
             place=pipeline.place,
         )
     owner = project.group_of(pipeline.name)
-    start = {source.name: start_after(project, source, table, owner) for source in sources}
+    start = {
+        source.name: with_retry(
+            project,
+            pipeline.name,
+            source,
+            start_after(project, source, table, owner),
+            _retried(project, pipeline, source, table, owner),
+        )
+        for source in sources
+    }
     number = max(reached.attempt, found.number if found is not None else 0) + 1
     pipeline_id, epochs = _epochs_in_the_table(project, definitions, pipeline, table)
     place = table_place(project, pipeline)
     return Attempt(number, start, place, pipeline_id or secrets.token_hex(4), epochs).again(start)
+
+
+def _retried(
+    project: Project, pipeline: Pipeline, source: Source | TableSource, table: Table, owner: str
+) -> Position:
+    """The place in the retry topic of a source that the table has reached."""
+    topic = retry_topic(project, pipeline.name, source.name)
+    return table.offsets(owner, {topic: [RETRY_PARTITION]})
 
 
 # ---- folders
@@ -263,7 +291,7 @@ def _after_an_unfinished_batch(
     # twice than not at all.
     before = merged(checkpoint.ends(batch - 1), max)
     start = {
-        source.name: {topic: before[topic] for topic in source.topics if topic in before}
+        source.name: part_of(project, pipeline.name, source, before)
         for source in streams_of(pipeline.name, definitions.nodes)
     }
     begun = attempt.again(start if batch else attempt.start)
@@ -274,7 +302,8 @@ def _after_an_unfinished_batch(
 def first_starts(project: Project, definitions: Definitions, pipeline: Pipeline) -> dict[str, Position]:
     """The position at which each source begins, from its `start` argument."""
     return {
-        source.name: resolve_start(project, source) for source in streams_of(pipeline.name, definitions.nodes)
+        source.name: with_retry_end(project, pipeline.name, source, resolve_start(project, source))
+        for source in streams_of(pipeline.name, definitions.nodes)
     }
 
 
@@ -282,7 +311,9 @@ def present_starts(
     project: Project, definitions: Definitions, pipeline: Pipeline, attempt: Attempt
 ) -> dict[str, Position]:
     """The position at which the attempt begins, for all sources and partitions that exist now."""
-    return {
-        source.name: present_start(project, source, attempt.start.get(source.name))
-        for source in streams_of(pipeline.name, definitions.nodes)
-    }
+    starts = {}
+    for source in streams_of(pipeline.name, definitions.nodes):
+        known = attempt.start.get(source.name)
+        start = present_start(project, source, known)
+        starts[source.name] = with_retry(project, pipeline.name, source, start, known or {})
+    return starts

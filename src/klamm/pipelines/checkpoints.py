@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from klamm.pipelines.hadoop import RemoteFiles
 from klamm.pipelines.locations import joined, local_path
-from klamm.pipelines.positions import Position, has_watermark, parse_offset_log
+from klamm.pipelines.positions import Position, parse_offset_log
 from klamm.pipelines.syncing import sync
 
 if TYPE_CHECKING:
@@ -52,8 +53,16 @@ class Checkpoint:
 
     def drops_late_rows(self) -> bool:
         """True if the query has state and a watermark, so that it drops rows that are older."""
+        return self.watermark_ms() is not None and self.keeps_state()
+
+    def watermark_ms(self) -> int | None:
+        """The watermark of the last batch that Spark has begun; None if the query has none yet."""
         last = self.last_begun()
-        return last is not None and self.keeps_state() and has_watermark(self._read("offsets", str(last)))
+        if last is None:
+            return None
+        lines = self._read("offsets", str(last)).splitlines()
+        settings = json.loads(lines[1]) if len(lines) > 1 else {}
+        return int(settings.get("batchWatermarkMs") or 0) or None
 
     def sync(self, batch: int) -> None:
         """fsync the offsets of a batch, before its rows are published.

@@ -8,6 +8,7 @@ A dead-letter record has the key, the value and the headers of the original reco
     klamm.generation    the pipeline's id and epoch; a replay begins a new epoch
     klamm.source        the source, transform or pipeline that has the expectation
     klamm.topic, klamm.partition, klamm.offset, klamm.timestamp (ms)     of the original record
+    klamm.retry         where the record lay in a retry topic, if it came through one (`retry/topics.py`)
     klamm.content       "record": key and value are the original's. "row": a transform has dropped the columns
                         that carry the original, so the value is the row as JSON, and coordinates may be
                         missing. "coordinates": with these headers the record was larger than the broker
@@ -37,18 +38,38 @@ from pyspark.sql.pandas.functions import arrow_udf
 from klamm.client.errors import ClientError, RecordTooLarge, TopicExists
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.producer import Producer
-from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, SOURCE, TOPIC
+from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, RETRIED_FROM, SOURCE, TOPIC
 from klamm.pipelines.definitions import CARRIED, CONTENTS, DECODE_RULE
 from klamm.pipelines.project import Project
 from klamm.pipelines.state import Attempt
+from pyspark_klamm.retried import PARTITION as PARTITION
+from pyspark_klamm.retried import PLACE
+from pyspark_klamm.retried import TIMESTAMP as TIMESTAMP
 from pyspark_klamm.sink import forget_producer, producer_for
 
 RULE, ERROR, PIPELINE = "klamm.rule", "klamm.error", "klamm.pipeline"
-PARTITION, TIMESTAMP = "klamm.partition", "klamm.timestamp"
+LETTER = "klamm.letter"
+"""The header of a retried record with the place of its dead-letter record."""
 CONTENT = "klamm.content"
 IS_RECORD, IS_ROW, IS_ELSEWHERE = "record", "row", "coordinates"
 """The values of klamm.content."""
-_OURS = frozenset({RULE, ERROR, PIPELINE, EPOCH, SOURCE, TOPIC, PARTITION, OFFSET, TIMESTAMP, CONTENT, FOR})
+_OURS = frozenset(
+    {
+        RULE,
+        ERROR,
+        PIPELINE,
+        EPOCH,
+        SOURCE,
+        TOPIC,
+        PARTITION,
+        OFFSET,
+        TIMESTAMP,
+        CONTENT,
+        FOR,
+        LETTER,
+        RETRIED_FROM,
+    }
+)
 
 DELIVERY_TIMEOUT_S = 120.0
 """How long a batch waits for the acknowledgements of its dead-letter records before its task fails."""
@@ -165,7 +186,7 @@ def _send_one_by_one(producer: Producer, topic: str, records: list[dict[str, Any
 
 def _coordinates_of(record: dict[str, Any]) -> dict[str, Any]:
     """The dead-letter record with our headers only: without key, value and the original's headers."""
-    headers = [header for header in record["headers"] if is_ours(header["key"])]
+    headers = [header for header in record["headers"] if is_ours(header["key"]) or header["key"] == PLACE]
     for header in headers:
         if header["key"] == CONTENT and header["value"] == IS_RECORD.encode():
             header["value"] = IS_ELSEWHERE.encode()

@@ -35,6 +35,7 @@ from klamm.pipelines.expectations import check_decoded, check_returned
 from klamm.pipelines.graph import order
 from klamm.pipelines.positions import Position
 from klamm.pipelines.project import Project
+from klamm.pipelines.retry.topics import retry_topic
 from klamm.pipelines.sampling import last_offsets
 from klamm.pipelines.schemas.explaining import json_explainer
 from klamm.pipelines.schemas.resolving import ensure_schema
@@ -186,6 +187,7 @@ class _Builder:
         }
         if self._streaming:
             options["kafka.group.id"] = self._project.group_of(self._query)
+            options["retryTopic"] = retry_topic(self._project, self._query, source.name)
             options |= source.read
         if self._last is not None:
             options |= _last_options(self._project, source, self._last)

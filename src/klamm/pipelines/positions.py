@@ -42,14 +42,6 @@ def parse_offset_log(text: str) -> list[Position]:
     return found
 
 
-def has_watermark(text: str) -> bool:
-    """True if a file of a checkpoint's `offsets` folder has a watermark: its batch drops rows that are older,
-    if it has operators with state."""
-    lines = text.splitlines()
-    settings = json.loads(lines[1]) if len(lines) > 1 else {}
-    return int(settings.get("batchWatermarkMs", 0)) > 0
-
-
 def merged(positions: Iterable[Position], choose: Callable[[int, int], int]) -> Position:
     """The positions of several sources as one. `choose` (min, max) decides where they share a partition."""
     result: Position = {}

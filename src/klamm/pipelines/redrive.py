@@ -1,4 +1,4 @@
-"""Redrive: sends dead-letter records back to the topics they came from, each once.
+"""Redrive to topics: sends dead-letter records back to the topics they came from, each once.
 
 The headers of a redriven record name the pipeline that it is for and the original record. Other pipelines,
 and pipelines that read the original again, skip it (addressing.py). If several pipelines have written
@@ -15,77 +15,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
 from klamm.client.errors import BrokerError, ClientError, RecordRefused, RecordTooLarge
-from klamm.client.plain.admin import Admin
-from klamm.client.plain.consumer import Consumer
-from klamm.client.plain.producer import Delivery, Producer
+from klamm.client.plain.producer import Delivery
 from klamm.client.results import CommittedOffset, Record, TopicPartition
-from klamm.pipelines import dead_letters
-from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, SOURCE, TOPIC
+from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, RETRIED_FROM, SOURCE, TOPIC
 from klamm.pipelines.definitions import Definitions
 from klamm.pipelines.discovery import load_definitions
-from klamm.pipelines.errors import PipelineError
+from klamm.pipelines.originals import (
+    REDRIVEN,
+    Clients,
+    DeadLetter,
+    Originals,
+    RedriveFailed,
+    Redriven,
+    of_the_original,
+    open_clients,
+    times_redriven,
+)
 from klamm.pipelines.project import Project
 from klamm.pipelines.redriven_tables import RedrivenTables
+from klamm.pipelines.retry.sent import RetriedRecords
 from klamm.pipelines.state import State
-
-REDRIVEN = "klamm.redriven"
-"""The header with the number of times that a record was sent back."""
-
-CHUNK_RECORDS = 500
-"""Records between two commits. A killed redrive may send so many twice; fewer would mean more commits."""
-
-POLL_S = 5.0
-"""How long to wait for the next records before giving up. The next redrive continues there."""
 
 MOST_METADATA_BYTES = 4000
 """Brokers accept 4,096 bytes of metadata with a committed offset by default."""
-
-
-class RedriveFailed(PipelineError):
-    """Dead-letter records cannot be read or sent."""
-
-
-@dataclass
-class Redriven:
-    """How many dead-letter records a redrive sent back, by topic; how many are left for later (`waiting`) or
-    cannot be sent (`kept`), by reason.
-
-    `repeated` counts duplicates: dead-letter records whose original this redrive has already sent to the same
-    pipeline. Spark makes them when it runs a task again; with `for_all`, several pipelines do. `of_rows`
-    counts sent records that broke an expectation of a transform or pipeline: other rows of the same original
-    will be written again. `others` names the pipelines and rules that were not asked for.
-    """
-
-    sent: Counter[str] = field(default_factory=Counter)
-    waiting: Counter[str] = field(default_factory=Counter)
-    kept: Counter[str] = field(default_factory=Counter)
-    repeated: int = 0
-    of_rows: int = 0
-    others: set[str] = field(default_factory=set)
-    rows: int = 0
-    """How many rows were committed to a table."""
-
-    @property
-    def total(self) -> int:
-        return self.sent.total()
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "sent": dict(self.sent),
-            "waiting": dict(self.waiting),
-            "kept": dict(self.kept),
-            "repeated": self.repeated,
-            "of_rows": self.of_rows,
-            "rows": self.rows,
-        }
 
 
 def redrive(
@@ -115,30 +73,6 @@ def redrive(
         ) from error
 
 
-# ---- dead-letter records, and which of them to send
-
-
-class DeadLetter:
-    """A dead-letter record with its headers parsed."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.headers = dict(record.headers)
-        self.pipeline = self._text(dead_letters.PIPELINE)
-        self.rule = self._text(dead_letters.RULE)
-        self.name = f"{self.pipeline}/{self.rule}"
-        self.source = self._text(SOURCE)
-        self.topic = self._text(TOPIC)
-        self.partition = _number(self._text(dead_letters.PARTITION))
-        self.offset = _number(self._text(OFFSET))
-        self.timestamp = _number(self._text(dead_letters.TIMESTAMP))
-        self.content = self._text(dead_letters.CONTENT)
-        self.epoch = self._text(EPOCH)
-
-    def _text(self, name: str) -> str:
-        return _text(self.headers.get(name))
-
-
 class _Wanted(NamedTuple):
     """Which dead-letter records to send: of this pipeline and this rule; None means any."""
 
@@ -154,30 +88,6 @@ class _Wanted(NamedTuple):
 
     def includes(self, dead_letter: DeadLetter) -> bool:
         return self.pipeline in (None, dead_letter.pipeline) and self.rule in (None, dead_letter.rule)
-
-
-class Clients(NamedTuple):
-    """What a redrive works with."""
-
-    consumer: Consumer
-    originals: Consumer
-    """Reads original records that their dead-letter records do not carry."""
-    producer: Producer
-    admin: Admin
-
-
-@contextmanager
-def open_clients(project: Project) -> Iterator[Clients]:
-    """The clients of a redrive, closed at its end."""
-    # Without the group: a consumer in it would commit what was read, but we commit what was sent.
-    settings = consumer_settings(project)
-    with (
-        Consumer(project.bootstrap, config=settings) as consumer,
-        Consumer(project.bootstrap, config=settings) as originals,
-        Producer(project.bootstrap, config=project.client_settings("producer")) as producer,
-        Admin(project.bootstrap, config=project.client_settings("admin")) as admin,
-    ):
-        yield Clients(consumer, originals, producer, admin)
 
 
 # ---- progress
@@ -229,117 +139,6 @@ def _hash(name: str) -> str:
 # ---- the work
 
 
-class Originals:
-    """Finds the original records of dead-letter records, and counts those that cannot be found."""
-
-    def __init__(
-        self, project: Project, clients: Clients, *, for_all: bool = False, by_epoch: bool = True
-    ) -> None:
-        self._by_epoch = by_epoch
-        self.result = Redriven()
-        self._project = project
-        self._clients = clients
-        self._for_all = for_all
-        topics = clients.admin.describe_topics()
-        self._partitions = {name: len(topic.partitions) for name, topic in topics.items()}
-        # Bounded by the number of dead-letter records to send.
-        self._met: set[tuple[object, ...]] = set()
-
-    def dead_letter_partitions(self) -> list[TopicPartition]:
-        topic = self._project.dead_letters
-        return [TopicPartition(topic, number) for number in range(self._partitions.get(topic, 0))]
-
-    def chunks(
-        self, partition: TopicPartition, start: int, end: int
-    ) -> Iterator[tuple[int, list[DeadLetter]]]:
-        """The dead-letter records of a partition in chunks, each with the offset after it."""
-        consumer = self._clients.consumer
-        consumer.assign([partition])
-        consumer.seek(partition, start)
-        position = start
-        while position < end:
-            records = consumer.poll(timeout=POLL_S, max_records=CHUNK_RECORDS)
-            # Without records the position may have moved past a gap in the log; else the broker is late.
-            reached = records[-1].offset + 1 if records else consumer.position(partition)
-            if reached <= position:
-                raise RedriveFailed(
-                    f"no record came from {partition} at offset {position} of {end} in {POLL_S:.0f} s",
-                    advice="Try again when the broker answers: the redrive continues from there",
-                )
-            position = min(end, reached)
-            yield position, [DeadLetter(record) for record in records if record.offset < end]
-
-    def find(self, dead_letter: DeadLetter) -> Record | None:
-        """The original record; None if nothing is sent back, which is counted."""
-        if reason := self._why_not(dead_letter):
-            self.result.kept[reason] += 1
-        elif not self._is_first(dead_letter):
-            self.result.repeated += 1
-        elif dead_letter.content != dead_letters.IS_ELSEWHERE:
-            return dead_letter.record
-        else:
-            found = self._look_up(dead_letter)
-            if found is not None:
-                return found
-            reason = f"they do not carry the original record, which is no longer in {dead_letter.topic}"
-            self.result.kept[reason] += 1
-        return None
-
-    def _why_not(self, dead_letter: DeadLetter) -> str:
-        if dead_letter.content == dead_letters.IS_ROW:
-            return (
-                "they are rows of a table, or of a transform that dropped the columns of the original "
-                "record: replay their pipeline instead"
-            )
-        if not dead_letter.topic:
-            return "their headers do not name a topic"
-        there = self._partitions.get(dead_letter.topic, 0)
-        if not there:
-            return f"their topic {dead_letter.topic} does not exist any more"
-        if dead_letter.partition is not None and dead_letter.partition >= there:
-            return f"partition {dead_letter.partition} of {dead_letter.topic} does not exist any more"
-        return ""
-
-    def _is_first(self, dead_letter: DeadLetter) -> bool:
-        """True for the first dead-letter record of its original and reader in this redrive. Remembers it."""
-        if dead_letter.offset is None:
-            return True
-        reader = () if self._for_all else (dead_letter.pipeline, dead_letter.epoch if self._by_epoch else "")
-        # With the timestamp: a topic that was deleted and created again has the same offsets.
-        record = (
-            *reader,
-            dead_letter.topic,
-            dead_letter.partition,
-            dead_letter.offset,
-            dead_letter.timestamp,
-        )
-        if record in self._met:
-            return False
-        self._met.add(record)
-        return True
-
-    def _look_up(self, dead_letter: DeadLetter) -> Record | None:
-        """Fetch the original record; None if it is no longer in its topic."""
-        if dead_letter.partition is None or dead_letter.offset is None:
-            return None
-        partition = TopicPartition(dead_letter.topic, dead_letter.partition)
-        consumer = self._clients.originals
-        if dead_letter.offset < consumer.beginning_offsets([partition])[partition]:
-            return None
-        if dead_letter.offset >= consumer.end_offsets([partition])[partition]:
-            return None
-        consumer.assign([partition])
-        consumer.seek(partition, dead_letter.offset)
-        found = consumer.poll(timeout=POLL_S, max_records=1)
-        if not found:
-            raise RedriveFailed(
-                f"the record at offset {dead_letter.offset} of {partition} did not arrive in {POLL_S:.0f} s",
-                advice="Try again when the broker answers: the redrive continues from there",
-            )
-        is_it = found[0].offset == dead_letter.offset and dead_letter.timestamp in (None, found[0].timestamp)
-        return found[0] if is_it else None  # a topic created again has another record there
-
-
 class _Work(Originals):
     """One redrive: reads each partition of the dead-letter topic up to its present end."""
 
@@ -348,6 +147,7 @@ class _Work(Originals):
         self._group = project.group_of("redrive")
         self._wanted = wanted
         self._tables = RedrivenTables(project, wanted.definitions)
+        self._retried = RetriedRecords(project, wanted.definitions, clients)
         state = State(project)
         self._attempts = {name: state.attempt(name) for name in wanted.definitions.pipelines}
 
@@ -370,8 +170,10 @@ class _Work(Originals):
                 if not self._wanted.includes(dead_letter):
                     self.result.others.add(f"{dead_letter.pipeline}, {dead_letter.rule}")
                     continue
-                is_sent = marks.is_done(dead_letter.name, dead_letter.record.offset)
-                if is_sent or self._tables.have(dead_letter) or self._is_given_up(dead_letter):
+                if marks.is_done(dead_letter.name, dead_letter.record.offset):
+                    continue
+                is_redriven = self._tables.have(dead_letter) or self._retried.have(dead_letter)
+                if is_redriven or self._is_given_up(dead_letter):
                     continue
                 if reason := self._why_later(dead_letter):
                     self.result.waiting[reason] += 1
@@ -443,17 +245,14 @@ class _Work(Originals):
 
     def _send_back(self, dead_letter: DeadLetter, original: Record) -> Delivery:
         """Send the original record to its partition, with its timestamp."""
-        headers = [
-            (name, value)
-            for name, value in original.headers
-            if name != REDRIVEN and not dead_letters.is_ours(name)
-        ]
-        times = _number(_text(dict(original.headers).get(REDRIVEN))) or 0
-        headers.append((REDRIVEN, str(times + 1).encode()))
+        headers = of_the_original(original)
+        headers.append((REDRIVEN, str(times_redriven(original) + 1).encode()))
         if not self._wanted.for_all:
             headers.append((FOR, self._project.group_of(dead_letter.pipeline).encode()))
             address = (TOPIC, OFFSET, EPOCH, SOURCE)
             headers += [(name, dead_letter.headers[name]) for name in address if name in dead_letter.headers]
+            if dead_letter.place:
+                headers.append((RETRIED_FROM, dead_letter.place.encode()))
         return self._clients.producer.send(
             dead_letter.topic,
             original.value,
@@ -462,19 +261,3 @@ class _Work(Originals):
             partition=dead_letter.partition,
             timestamp=dead_letter.timestamp,
         )
-
-
-def consumer_settings(project: Project) -> dict[str, str]:
-    """Settings of a consumer without a group: a redrive itself commits what is redriven."""
-    settings = project.client_settings("consumer")
-    # If retention deletes records meanwhile, continue with the oldest one that is left.
-    settings["auto.offset.reset"] = "earliest"
-    return {name: value for name, value in settings.items() if name != "group.id"}
-
-
-def _text(value: bytes | None) -> str:
-    return value.decode(errors="replace") if value is not None else ""
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None

@@ -8,39 +8,37 @@ it takes one.
 
 Records that the pipeline has read again since, in a replay or because a batch ran again, are left out: their
 rows are in the table, or they have newer dead-letter records. Pipelines with state, and sinks other than
-append tables, need their records from a topic: see `redrive.py`.
+append tables, get theirs through a retry topic: see `retry/`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from klamm.client.errors import BrokerError, ClientError
-from klamm.client.results import Record
-from klamm.pipelines import dead_letters, frames
+from klamm.pipelines import frames
 from klamm.pipelines.attempts import finish_replay
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Definitions, Pipeline, Source, TableSink
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.graph import sources_of
-from klamm.pipelines.positions import EARLIEST_OFFSET
-from klamm.pipelines.project import Project
-from klamm.pipelines.redrive import (
-    REDRIVEN,
+from klamm.pipelines.original_rows import original_rows
+from klamm.pipelines.originals import (
     Clients,
     DeadLetter,
-    Marks,
+    Found,
     Originals,
     RedriveFailed,
     Redriven,
     open_clients,
 )
+from klamm.pipelines.project import Project
+from klamm.pipelines.redrive import Marks
 from klamm.pipelines.redriven_tables import ALL_RULES, RedriveCommit, redriven_below
+from klamm.pipelines.rereading import is_read_anew, readers_of
 from klamm.pipelines.runner import make_session
 from klamm.pipelines.sinks.table import TableWriter, Writing
 from klamm.pipelines.sinks.writing import open_table
@@ -51,24 +49,8 @@ from klamm.pipelines.tables.upserting import Choice
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_RECORDS = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
-"""The columns of the data source."""
 
-
-class _Found(NamedTuple):
-    dead_letter: DeadLetter
-    original: Record
+NO_BATCH = "its table has no batch yet"
 
 
 def why_not(project: Project, pipeline: Pipeline) -> str:
@@ -79,7 +61,7 @@ def why_not(project: Project, pipeline: Pipeline) -> str:
         return f"rows of its table change (mode={pipeline.mode!r})"
     reached = open_table(project, pipeline.to).reached(project.group_of(pipeline.name))
     if reached is None:
-        return "its table has no batch yet"
+        return NO_BATCH
     return "it keeps state (windows, joins, deduplication)" if reached.keeps_state else ""
 
 
@@ -98,7 +80,7 @@ def redrive_to_table(
     if reason := why_not(project, node):
         raise RedriveFailed(
             f"dead-letter records of {pipeline} cannot be redriven into a table: {reason}",
-            advice="Send them back to their topics with --to-topic",
+            advice="Redrive them through a retry topic",
         )
     state = State(project)
     try:
@@ -164,14 +146,14 @@ class _TableWork(Originals):
         partitions = {topic: [str(n) for n in range(self._partitions.get(topic, 0))] for topic in topics}
         self._committed = self._table.offsets(self._owner, partitions)
 
-    def read(self) -> tuple[RedriveCommit, list[_Found]]:
+    def read(self) -> tuple[RedriveCommit, list[Found]]:
         """The dead-letter records to redrive, and what to commit with their rows."""
         chosen = self.dead_letter_partitions()
         beginnings = self._clients.consumer.beginning_offsets(chosen)
         ends = dict(self._clients.consumer.end_offsets(chosen))
         # What was sent back to topics counts as redriven, too.
         sent = self._clients.admin.list_group_offsets(self._project.group_of("redrive"))
-        found: list[_Found] = []
+        found: list[Found] = []
         for partition in chosen:
             marks = Marks.of(sent.get(partition), beginnings[partition])
             start = max(beginnings[partition], self._below(ALL_RULES, partition.partition))
@@ -188,7 +170,7 @@ class _TableWork(Originals):
                     ):
                         original = self.find(dead_letter)
                         if original is not None:
-                            found.append(_Found(dead_letter, original))
+                            found.append(Found(dead_letter, original))
         commit = RedriveCommit(
             self._owner,
             self._project.dead_letters,
@@ -201,7 +183,7 @@ class _TableWork(Originals):
         self.result.of_rows = sum(each.dead_letter.source not in names for each in found)
         return commit, found
 
-    def write(self, commit: RedriveCommit, found: Sequence[_Found], spark: SparkSession) -> None:
+    def write(self, commit: RedriveCommit, found: Sequence[Found], spark: SparkSession) -> None:
         """Make rows of the records and commit them. Those that are still bad get new dead-letter records."""
         ensure_callbacks(spark)
         frame = frames.build(
@@ -233,7 +215,8 @@ class _TableWork(Originals):
         record = dead_letter.record
         if record.offset < self._below(dead_letter.rule, record.partition):
             return False
-        if self._attempt.is_given_up(dead_letter.epoch) or self._is_read_anew(dead_letter):
+        is_void = self._attempt.is_given_up(dead_letter.epoch)
+        if is_void or is_read_anew(dead_letter, self._readers(dead_letter), self._attempt):
             self.result.repeated += 1
             return False
         return True
@@ -253,50 +236,9 @@ class _TableWork(Originals):
             self._known[rule, partition] = redriven_below(self._table, self._owner, rule, topic, partition)
         return self._known[rule, partition]
 
-    def _is_read_anew(self, dead_letter: DeadLetter) -> bool:
-        """True if a later epoch than the one that wrote the dead-letter record reads the original record. A
-        dead-letter record with another pipeline id is older than all epochs of this one."""
-        if dead_letter.offset is None or not dead_letter.epoch:
-            return False
-        pipeline_id, _, number = dead_letter.epoch.rpartition(".")
-        is_ours = pipeline_id == self._attempt.pipeline_id and number.isdigit()
-        written_in = int(number) if is_ours else 0
-        return any(
-            epoch.number > written_in
-            and source.name in epoch.start
-            and epoch.start[source.name]
-            .get(dead_letter.topic, {})
-            .get(str(dead_letter.partition), EARLIEST_OFFSET)
-            <= dead_letter.offset
-            for epoch in self._attempt.epochs
-            for source in self._readers(dead_letter)
-        )
-
     def _readers(self, dead_letter: DeadLetter) -> list[Source]:
-        """The sources that read the original record, or the one whose expectation it broke."""
-        readers = [source for source in self._sources if dead_letter.topic in source.topics]
-        return [source for source in readers if source.name == dead_letter.source] or readers
+        return readers_of(self._project, self._pipeline.name, self._sources, dead_letter)
 
-    def _records(self, source: Source, found: Sequence[_Found], spark: SparkSession) -> DataFrame:
+    def _records(self, source: Source, found: Sequence[Found], spark: SparkSession) -> DataFrame:
         """The original records that a source reads, as the data source would read them."""
-        rows = [_row(each) for each in found if source in self._readers(each.dead_letter)]
-        return spark.createDataFrame(pa.Table.from_pylist(rows, _RECORDS))
-
-
-def _row(found: _Found) -> dict[str, object]:
-    dead_letter, original = found
-    headers = [
-        {"key": name, "value": value}
-        for name, value in original.headers
-        if name != REDRIVEN and not dead_letters.is_ours(name)
-    ]
-    return {
-        "key": original.key,
-        "value": original.value,
-        "topic": dead_letter.topic,
-        "partition": dead_letter.partition,
-        "offset": dead_letter.offset,
-        "timestamp": None if dead_letter.timestamp is None else dead_letter.timestamp * 1000,
-        "timestampType": 0,
-        "headers": headers or None,
-    }
+        return original_rows((each for each in found if source in self._readers(each.dead_letter)), spark)

@@ -20,7 +20,7 @@ from klamm.pipelines.tables.replacing import REDRIVEN
 from klamm.pipelines.tables.table import METADATA, Commit, Table
 
 if TYPE_CHECKING:
-    from klamm.pipelines.redrive import DeadLetter
+    from klamm.pipelines.originals import DeadLetter
 
 ALL_RULES = "*"
 

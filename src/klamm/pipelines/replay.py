@@ -40,6 +40,7 @@ from klamm.pipelines.positions import (
     reaches,
 )
 from klamm.pipelines.project import Project
+from klamm.pipelines.retry.topics import with_retry
 from klamm.pipelines.runner import check_places, make_session
 from klamm.pipelines.sinks.kinds import sink_text
 from klamm.pipelines.sinks.writing import open_table, start_query
@@ -119,6 +120,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         if checkpoint.drops_late_rows():
             warnings.append(_late_rows_warning(pipeline, rows_too_late(state, pipeline, present.number)))
         reads_twice = _reads_a_topic_twice(checkpoint)
+        reached = _reached(checkpoint, present)
     if isinstance(wanted.to, TableSink):
         rebuilt = _rebuilt(project, wanted, open_table(project, wanted.to), point, starts)
         if rebuilt.base is not None and reads_twice:
@@ -128,10 +130,20 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
                 advice="Replay it from earliest",
             )
         warnings += rebuilt.warnings
-        starts = {name: _begun(position, rebuilt) for name, position in starts.items()}
+        begins = rebuilt.first if rebuilt.base is None else rebuilt.base.position
+        starts = {
+            source.name: with_retry(project, pipeline, source, _begun(starts[source.name], rebuilt), begins)
+            for source in sources
+        }
     else:
         rebuilt = _Rebuilt()
         _check_all_named(point, starts)
+        # What came through a retry topic is not in the topics that the point is about.
+        begins = {} if point == "earliest" else reached
+        starts = {
+            source.name: with_retry(project, pipeline, source, starts[source.name], begins)
+            for source in sources
+        }
         what = "once more" if isinstance(wanted.to, TopicSink) else "in addition to those that it has"
         warnings.append(f"{sink_text(wanted.to)} gets the rows of the replay {what}")
     return ReplayPlan(
@@ -384,6 +396,13 @@ def _late_rows_warning(pipeline: str, too_late: int) -> str:
         "depends on the batches, and a replay reads the records in other batches: windows, joins and "
         "deduplication may have other results than before"
     )
+
+
+def _reached(checkpoint: Checkpoint, present: Attempt) -> Position:
+    """How far the present attempt has come in finished batches."""
+    last = checkpoint.last_finished()
+    ends = [] if last is None else checkpoint.ends(last)
+    return merged([*present.start.values(), *ends], max)
 
 
 def _pipeline(definitions: Definitions, name: str) -> Pipeline:
