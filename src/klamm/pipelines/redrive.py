@@ -205,6 +205,11 @@ class Marks:
     def is_done(self, name: str, offset: int) -> bool:
         return offset < max(self.base, self.ahead.get(_hash(name), 0))
 
+    @property
+    def most(self) -> int:
+        """The offset from which on no dead-letter record is handled."""
+        return max(self.base, *self.ahead.values(), 0)
+
     def advance(self, name: str, offset: int) -> None:
         """Note that all dead-letter records of this name below `offset` are handled."""
         self.ahead[_hash(name)] = max(offset, self.ahead.get(_hash(name), 0))
@@ -371,7 +376,8 @@ class _Work(Originals):
                     self.result.others.add(f"{dead_letter.pipeline}, {dead_letter.rule}")
                     continue
                 is_sent = marks.is_done(dead_letter.name, dead_letter.record.offset)
-                if is_sent or self._tables.have(dead_letter) or self._is_given_up(dead_letter):
+                is_in_table = self._tables.have(dead_letter) or self._tables.settle(dead_letter)
+                if is_sent or is_in_table or self._is_given_up(dead_letter):
                     continue
                 if reason := self._why_later(dead_letter):
                     self.result.waiting[reason] += 1

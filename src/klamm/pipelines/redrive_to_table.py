@@ -28,7 +28,6 @@ from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Definitions, Pipeline, Source, TableSink
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.graph import sources_of
-from klamm.pipelines.positions import EARLIEST_OFFSET
 from klamm.pipelines.project import Project
 from klamm.pipelines.redrive import (
     REDRIVEN,
@@ -40,7 +39,7 @@ from klamm.pipelines.redrive import (
     Redriven,
     open_clients,
 )
-from klamm.pipelines.redriven_tables import ALL_RULES, RedriveCommit, redriven_below
+from klamm.pipelines.redriven_tables import ALL_RULES, RedriveCommit, Replayed, redriven_below
 from klamm.pipelines.runner import make_session
 from klamm.pipelines.sinks.table import TableWriter, Writing
 from klamm.pipelines.sinks.writing import open_table
@@ -158,6 +157,7 @@ class _TableWork(Originals):
         self._owner = project.group_of(pipeline.name)
         self._table: Table = open_table(project, self._sink)
         self._sources = sources_of(pipeline.name, definitions.nodes)
+        self._replayed = Replayed(self._table, self._owner)
         self._known: dict[tuple[str, int], int] = {}
         topics = {topic for source in self._sources for topic in source.topics}
         partitions = {topic: [str(n) for n in range(self._partitions.get(topic, 0))] for topic in topics}
@@ -232,7 +232,17 @@ class _TableWork(Originals):
         record = dead_letter.record
         if record.offset < self._below(dead_letter.rule, record.partition):
             return False
-        if self._attempt.is_given_up(dead_letter.epoch) or self._is_read_anew(dead_letter):
+        if (
+            self._attempt.is_given_up(dead_letter.epoch)
+            or self._attempt.reads_anew(
+                dead_letter.epoch,
+                [source.name for source in self._readers(dead_letter)],
+                dead_letter.topic,
+                dead_letter.partition,
+                dead_letter.offset,
+            )
+            or self._replayed.settles(dead_letter)
+        ):
             self.result.repeated += 1
             return False
         return True
@@ -251,25 +261,6 @@ class _TableWork(Originals):
             topic = self._project.dead_letters
             self._known[rule, partition] = redriven_below(self._table, self._owner, rule, topic, partition)
         return self._known[rule, partition]
-
-    def _is_read_anew(self, dead_letter: DeadLetter) -> bool:
-        """True if a later epoch than the one that wrote the dead-letter record reads the original record. A
-        dead-letter record with another pipeline id is older than all epochs of this one."""
-        if dead_letter.offset is None or not dead_letter.epoch:
-            return False
-        pipeline_id, _, number = dead_letter.epoch.rpartition(".")
-        is_ours = pipeline_id == self._attempt.pipeline_id and number.isdigit()
-        written_in = int(number) if is_ours else 0
-        return any(
-            epoch.number > written_in
-            and source.name in epoch.start
-            and epoch.start[source.name]
-            .get(dead_letter.topic, {})
-            .get(str(dead_letter.partition), EARLIEST_OFFSET)
-            <= dead_letter.offset
-            for epoch in self._attempt.epochs
-            for source in self._readers(dead_letter)
-        )
 
     def _readers(self, dead_letter: DeadLetter) -> list[Source]:
         """The sources that read the original record, or the one whose expectation it broke."""

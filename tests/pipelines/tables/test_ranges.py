@@ -116,8 +116,8 @@ def test_ranges_lie_between_two_positions() -> None:
     assert [includes(found, "a", 0, offset) for offset in (4, 5, 8, 9, None)] == [0, 1, 1, 0, 0]
     assert not includes(found, "a", 1, 6) and not includes(found, "b", 0, 6)
     many = {"a": {number: Range(0, 1) for number in range(5)}}
-    assert in_words(found) == "a-0 from offset 5 to 9"
-    assert in_words(many).endswith("a-2 from offset 0 to 1 and 2 more partitions")
+    assert in_words(found) == "offsets 5 to 8 of a-0"
+    assert in_words(many).endswith("offsets 0 to 0 of a-2 and 2 more partitions")
 
 
 RANGES: Ranges = {"orders": {0: Range(10, 20), 1: Range(12, 30)}}
@@ -236,7 +236,7 @@ def test_rows_of_a_range_are_replaced_and_others_stay(
     found = diff(table, version, version + 1)
     assert (found.gone.num_rows, found.added.num_rows) == (17, 16)
     told = history(table)[1]
-    assert (told.what, told.rows) == ("replay of orders-0 from offset 5 to 22, 17 rows replaced", 16)
+    assert (told.what, told.rows) == ("replay of offsets 5 to 21 of orders-0, 17 rows replaced", 16)
     # The files that were written for rows that stay have statistics, so the next replay need not read them.
     assert count_inside(table, of_orders(0, 5)) == (5, 0)
     restore(table, version)

@@ -92,9 +92,9 @@ def from_json(value: Mapping[str, Mapping[str, Iterable[int]]]) -> Ranges:
 
 
 def in_words(ranges: Ranges, most: int = 3) -> str:
-    """The first few ranges, for people: "orders-0 from offset 5 to 9, orders-1 …"."""
+    """The first few ranges, for people: "offsets 5 to 8 of orders-0, offsets …"."""
     words = [
-        f"{topic}-{partition} from offset {each.start} to {each.end}"
+        f"offsets {each.start} to {each.end - 1} of {topic}-{partition}"
         for topic, partition, each in sorted(each_range(ranges))
     ]
     more = len(words) - most
