@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import klamm
+from klamm.pipelines import replay
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.positions import Position
 from klamm.pipelines.redrive import redrive
@@ -23,7 +24,7 @@ from klamm.pipelines.replay import ReplayRefused
 from klamm.pipelines.replay_range import RangePlan, carry_out_range, plan_range
 from klamm.pipelines.runner import run
 from klamm.pipelines.state import Attempt, EpochName, ProjectBusy, State
-from klamm.pipelines.tables.range_replacing import Replay, swap_range
+from klamm.pipelines.tables.range_replacing import Replay, Swapped, swap_range
 from klamm.pipelines.tables.ranges import Range
 from klamm.pipelines.tables.replacing import beside
 from klamm.pipelines.tables.table import Batch, Table
@@ -169,11 +170,13 @@ def test_rows_whose_records_are_gone_stay(shop: Shop) -> None:
     planned = plan_range(shop.project, "table", "earliest", 10)
     assert (ranges(planned), planned.replaced_rows) == ([(0, 0, 10), (1, 4, 10)], 16)
     assert planned.warnings == (
-        "4 rows of older records stay as they are: these are no longer in the topics",
+        "rows of older records, which are no longer in the topics, stay as they are: 4",
     )
+    assert plan_range(shop.project, "table", 3, 10).warnings[0].endswith(": 1")
+    refused(shop, "no record in that range", json.dumps({shop.topic: {"1": 0}}), 3)
     by_offset = json.dumps({shop.topic: {"1": 2}})
     planned = plan_range(shop.project, "table", by_offset, 10)
-    assert (ranges(planned), planned.warnings[0][:6]) == ([(1, 4, 10)], "2 rows")
+    assert (ranges(planned), planned.warnings[0][-3:]) == ([(1, 4, 10)], ": 2")
     with klamm.Admin(shop.bootstrap) as admin:
         admin.delete_topic(shop.topic)
         admin.create_topic(shop.topic, 2)
@@ -385,6 +388,7 @@ def table(orders):
     return orders
 """
 MENDED = RULES.replace("n % 2 = 0", "n % 3 != 0").replace("rows.n * 2)", "rows.n * -2)")
+FORGIVING = RULES.replace("n % 2 = 0", "n >= 0")
 
 
 def made(shop: Shop) -> dict[int, int]:
@@ -422,6 +426,92 @@ def test_a_range_is_made_anew_while_the_project_is_in_use(
     assert redrive_to_table(shop.project, "table", dry_run=True).total == 15 + 3
     left = [path.name for path in shop.table("orders").glob("replay-*/*") if path.suffix != ".parquet"]
     assert left == [] and State(shop.project).range_replay("table") is None
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_dead_letters_replays_and_redrives_in_any_order(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, RULES)
+    shop.send(40)
+    run(shop.project, once=True, spark=spark)
+
+    def replay_range(start: Any, end: Any) -> Swapped:
+        return carry_out_range(shop.project, plan_range(shop.project, "table", start, end), spark=spark)
+
+    shop.write(MENDED)
+    assert replay_range(5, 10) == (7, 5)
+    assert made(shop) == expected([*range(10), *range(20, 40)], range(10, 20))
+
+    # What is still bad is redriven, once: what was bad before in the range has its row already.
+    shop.write(FORGIVING)
+    assert redrive_to_table(shop.project, "table", spark=spark).rows == 15 + 3
+    assert sorted(made(shop)) == list(range(40))
+    assert waiting(shop) == (0, 0)
+
+    # A range replaces the rows of redriven records, too.
+    shop.write(MENDED)
+    assert replay_range("earliest", "latest") == (26, 40)
+    assert made(shop) == expected([], range(40))
+    assert waiting(shop) == (14, 14)
+
+    # What goes back to the topic has rows of its own, which a range would not find.
+    shop.write(FORGIVING)
+    assert redrive(shop.project).total == 14
+    run(shop.project, once=True, spark=spark)
+    assert sorted(made(shop)) == list(range(40))
+    refused(shop, "14 dead-letter records of that range were handled by a redrive --to-topic", 0, 20)
+    replay.carry_out(shop.project, replay.plan(shop.project, "table", "earliest"), spark=spark)
+    assert sorted(made(shop)) == list(range(40))
+    assert replay_range("earliest", 20) == (40, 40)
+    assert sorted(made(shop)) == list(range(40))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_replay_that_fails_leaves_the_table_as_it_was(
+    spark: SparkSession, klamm_bootstrap: str, tmp_path: Path
+) -> None:
+    shop = Shop(tmp_path, klamm_bootstrap, RULES)
+    shop.send(40)
+    run(shop.project, once=True, spark=spark)
+    before = made(shop)
+    for code, words in (
+        (MENDED.replace("return orders", 'return orders.dropDuplicates(["n"])'), "keeps state"),
+        (MENDED.replace("return orders", 'return orders.drop("_offset")'), "have no _offset now"),
+        (MENDED.replace("return orders", "return orders.union(orders)"), "through several sources"),
+        (MENDED.replace("rows.n * -2)", "rows.n * -2.5)"), "twice is DOUBLE now, and BIGINT in the table"),
+        (
+            MENDED.replace("return orders", "return orders.filter('raise_error(n) IS NULL')"),
+            "was not replayed, and its table is as it was",
+        ),
+        (
+            MENDED.replace("return orders", "return orders.withColumn('_offset', orders._offset + 5)"),
+            "do not",
+        ),
+    ):
+        shop.write(code)
+        planned = plan_range(shop.project, "table", 5, 10)
+        with pytest.raises(PipelineError, match=words):
+            carry_out_range(shop.project, planned, spark=spark)
+        assert made(shop) == before, words
+        assert not list(shop.table("orders").glob("replay-*"))
+        assert waiting(shop)[0] == 20, words
+    shop.write(MENDED)
+    planned = plan_range(shop.project, "table", 5, 10)
+    with klamm.Admin(klamm_bootstrap) as admin:
+        admin.delete_records({(shop.topic, 0): 7})
+    with pytest.raises(PipelineError, match="was not replayed, and its table is as it was"):
+        carry_out_range(shop.project, planned, spark=spark)
+    assert made(shop) == before
+    # Columns may be new.
+    shop.write(MENDED.replace("return orders", "return orders.selectExpr('*', 'n AS more')"))
+    planned = plan_range(shop.project, "table", 5, 10)
+    assert planned.warnings[0].endswith("stay as they are: 2")
+    assert carry_out_range(shop.project, planned, spark=spark).replaced == 3
+    anew = [n for n in range(10, 20) if n % 2 or n >= 14]
+    assert made(shop) == expected([n for n in range(40) if n not in anew], anew)
 
 
 def group(shop: Shop) -> dict[Any, int]:

@@ -43,12 +43,12 @@ class AskedRanges:
 
     def ranges(self, from_: Point, to: Point) -> Ranges:
         first = self._at(from_)
-        last = self._began() if to == START else self._at(to)
+        word = to.strip().lower() if isinstance(to, str) else ""
+        last = self._began() if word == START else self._at(to)
         start, end = _common(first, last)
         self._check_order(start, end)
         self._check_topics(start)
-        is_all = isinstance(to, str) and to.strip().lower() == "latest"
-        bounded = self._up_to_the_pipeline(start, end, is_told=not is_all)
+        bounded = self._up_to_the_pipeline(start, end, is_told=word != "latest")
         self._say_what_is_gone(start)
         begin = merged([start, _only(self._oldest, start)], max)
         found = ranges_.between(begin, bounded)
@@ -66,6 +66,11 @@ class AskedRanges:
         """The offsets of a point. Of offsets by partition, only those partitions are read that are named."""
         if isinstance(point, str):
             point = parse_point(point)
+        if isinstance(point, int):
+            ends = self._newest.items()
+            return {
+                topic: {each: min(point, end) for each, end in numbers.items()} for topic, numbers in ends
+            }
         found = resolve(self._project, self._topics, point)
         if not isinstance(point, Mapping):
             return found
@@ -145,7 +150,7 @@ class AskedRanges:
                     gone.setdefault(topic, {})[int(number)] = Range(begin, oldest)
         if gone and (rows := count_inside(self._table, gone).rows):
             self.warnings.append(
-                f"{rows:,} rows of older records stay as they are: these are no longer in the topics"
+                f"rows of older records, which are no longer in the topics, stay as they are: {rows:,}"
             )
 
 

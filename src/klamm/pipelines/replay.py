@@ -63,6 +63,7 @@ from klamm.pipelines.tables.table import Batch, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class ReplayRefused(PipelineError):
@@ -290,13 +291,7 @@ def _rebuild(
         query = start_query(
             frame, pipeline, project, state, begun, once=True, on_rows=lambda batch, rows: None, into=into
         )
-        query.awaitTermination()
-        if (error := query.exception()) is not None:
-            failure = explain(str(error), project.root)
-            raise ReplayFailed(
-                f"{pipeline.name} was not replayed, and its table is as it was: {failure.summary}",
-                place=failure.place or pipeline.place,
-            )
+        wait_until_written(query, pipeline, project)
     except BaseException:
         state.keep_next_attempt(pipeline.name, None)
         discard(table, begun.number)
@@ -318,6 +313,20 @@ def _rebuild(
     state.keep_attempt(pipeline.name, begun)
     state.keep_next_attempt(pipeline.name, None)
     return rows
+
+
+def wait_until_written(query: StreamingQuery, pipeline: Pipeline, project: Project) -> None:
+    """Wait for the query of a replay. Raises ReplayFailed if it fails."""
+    from pyspark.errors import StreamingQueryException
+
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        failure = explain(str(error), project.root)
+        raise ReplayFailed(
+            f"{pipeline.name} was not replayed, and its table is as it was: {failure.summary}",
+            place=failure.place or pipeline.place,
+        ) from error
 
 
 def fitted(frame: DataFrame, pipeline: Pipeline, table: Table, *, rows_stay: bool) -> DataFrame:

@@ -29,7 +29,6 @@ from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Definitions, Pipeline, Source, TableSink
 from klamm.pipelines.discovery import load_definitions
-from klamm.pipelines.failures import explain
 from klamm.pipelines.graph import streams_of
 from klamm.pipelines.locations import local_path
 from klamm.pipelines.positions import Position, merged
@@ -43,6 +42,7 @@ from klamm.pipelines.replay import (
     fitted,
     reads_a_topic_twice,
     session_for,
+    wait_until_written,
 )
 from klamm.pipelines.runner import check_places
 from klamm.pipelines.sinks.kinds import sink_text
@@ -198,13 +198,7 @@ def _rebuild(
         frame, pipeline, project, state, begun, once=True, on_rows=lambda batch, rows: None, into=into
     )
     try:
-        query.awaitTermination()
-        if (error := query.exception()) is not None:
-            failure = explain(str(error), project.root)
-            raise ReplayFailed(
-                f"{pipeline.name} was not replayed, and its table is as it was: {failure.summary}",
-                place=failure.place or pipeline.place,
-            )
+        wait_until_written(query, pipeline, project)
     except BaseException:
         with suppress(Exception):  # its JVM may be gone
             query.stop()
