@@ -41,12 +41,14 @@ _QUERY_ID = "sql.streaming.queryId"
 class GroupOffsets:
     """The reader's side: commits processed offsets, once the group is known."""
 
-    def __init__(self, connection: Connection, group_id: str | None, prefix: str) -> None:
+    def __init__(
+        self, connection: Connection, group_id: str | None, prefix: str, *, makes_group: bool = True
+    ) -> None:
         self._connection = connection
         self._group_id = group_id
         self._prefix = prefix
         self._committed: Mapping[TopicPartition, int] = {}
-        self._meetings_left = MOST_MEETINGS
+        self._meetings_left = MOST_MEETINGS if makes_group else 0
         self._is_arranged = False
         """True once a task was given the meeting group."""
         self._retry_at = 0.0

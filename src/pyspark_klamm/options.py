@@ -35,11 +35,13 @@ SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 """The first of these that is given is used."""
+STOP = "stoppingOffsets"
 PER_TRIGGER = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 READ_OPTIONS = (
     *SUBSCRIPTIONS,
     *STARTS,
     *ENDS,
+    STOP,
     *PER_TRIGGER,
     "startingOffsetsByTimestampStrategy",
     "failOnDataLoss",
@@ -97,6 +99,8 @@ class ReadOptions:
     subscription: Subscription
     starting: Bound
     ending: Bound
+    stopping: Mapping[TopicPartition, int] | None
+    """Where a stream ends: no record at or after these offsets is read, and no partition without one."""
     latest_if_no_record: bool
     """If no record is at or after a starting time: start at the end (True), or fail."""
     fail_on_data_loss: bool
@@ -119,6 +123,8 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
         for name in ENDS:
             if name in given:
                 raise OptionError(f"the option {name} is not for streaming queries, which have no end")
+    elif STOP in given:
+        raise OptionError(f"the option {STOP} is for streaming queries: a batch has endingOffsets")
     starting = _bound(given, STARTS) or Bound("startingOffsets", everywhere=LATEST if is_stream else EARLIEST)
     ending = _bound(given, ENDS) or Bound("endingOffsets", everywhere=LATEST)
     if not is_stream:
@@ -128,6 +134,7 @@ def parse_read_options(options: Mapping[str, str], *, is_stream: bool) -> ReadOp
         subscription=_subscription(given),
         starting=starting,
         ending=ending,
+        stopping=parse_offsets(given.text(STOP), STOP, least=0) if STOP in given else None,
         latest_if_no_record=given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
         == "latest",
         fail_on_data_loss=given.boolean("failOnDataLoss", True),

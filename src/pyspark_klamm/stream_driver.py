@@ -52,7 +52,9 @@ class StreamDriver:
         self._connection = connection
         self._options = options
         self._lookup = ClusterLookup(connection, options.subscription)
-        self._group = GroupOffsets(connection, options.group_id, options.group_id_prefix)
+        self._group = GroupOffsets(
+            connection, options.group_id, options.group_id_prefix, makes_group=options.stopping is None
+        )
         self._gate: TriggerGate | None = None
         if options.min_offsets_per_trigger is not None:
             self._gate = TriggerGate(options.min_offsets_per_trigger, options.max_trigger_delay_seconds)
@@ -101,11 +103,11 @@ class StreamDriver:
 
     async def _latest_offset(self, start: Offsets, is_limited: bool, is_idle: bool) -> Offsets:
         end, _ = await asyncio.gather(self._find_end(start), self._group.commit(start))
-        chosen = await self._within_limits(start, end, is_limited)
+        chosen = await self._within_limits(start, self._before_the_stop(start, end), is_limited)
         if chosen == start and is_idle:
             await self._lookup.wait_for_records(end, IDLE_WAIT_S)
             end = await self._find_end(start)
-            chosen = await self._within_limits(start, end, is_limited)
+            chosen = await self._within_limits(start, self._before_the_stop(start, end), is_limited)
         return chosen
 
     async def _find_end(self, start: Offsets) -> Offsets:
@@ -119,6 +121,17 @@ class StreamDriver:
             await asyncio.sleep(BACKWARD_PAUSE_S)
             self.latest = await self._lookup.latest(0.0)
         return self.latest
+
+    def _before_the_stop(self, start: Offsets, end: Offsets) -> Offsets:
+        """The end of what is to be read, for a stream that stops. Partitions without a stop are not read."""
+        stop = self._options.stopping
+        if stop is None:
+            return end
+        return {
+            each: last if last < start.get(each, 0) else min(last, max(stop.get(each, 0), start.get(each, 0)))
+            for each, last in end.items()
+            if each in start or each in stop
+        }
 
     async def _within_limits(self, start: Offsets, end: Offsets, is_limited: bool) -> Offsets:
         if not is_limited or start == end:

@@ -200,6 +200,8 @@ def test_redrive_asks_counts_and_sends_once(shop: Project) -> None:
 def test_replay_refuses_what_cannot_be(shop: Project) -> None:
     assert "has not run yet" in complaint(run("replay", "orders_table", "--from", "earliest", "--yes"))
     assert "no pipeline called 'oders'" in complaint(run("replay", "oders", "--from", "earliest"))
+    a_range = ("replay", "orders_table", "--from", "earliest", "--to", "latest", "--dry-run")
+    assert "has committed no batch to its table yet" in complaint(run(*a_range))
 
 
 def test_a_schema_is_shown_and_updated(shop: Project) -> None:

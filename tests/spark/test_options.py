@@ -208,3 +208,11 @@ def test_pem_stores_in_javas_words() -> None:
         "ssl.key.location": "me.pem",
         "ssl.key.password": "secret",
     }
+
+
+def test_a_stream_can_stop_at_offsets() -> None:
+    assert stream().stopping is None
+    stops = stream(stoppingOffsets='{"orders": {"0": 23}}').stopping
+    assert stops == {("orders", 0): 23}
+    assert "at least" not in refusal({**LEAST, "stoppingOffsets": '{"orders": {"0": -1}}'}, is_stream=True)
+    assert "for streaming queries" in refusal({**LEAST, "stoppingOffsets": "{}"})

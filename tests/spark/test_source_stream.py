@@ -114,6 +114,28 @@ def test_what_a_query_names_must_be_there(klamm_bootstrap: str) -> None:
         Stream(klamm_bootstrap, subscribe=unique("missing"))
 
 
+def test_a_stream_stops_where_it_is_told(klamm_bootstrap: str, producer: klamm.Producer) -> None:
+    """It reads no partition that is not named, not even a new one, and commits nothing."""
+    topic = make_topic(klamm_bootstrap, partitions=3)
+    send(producer, topic, 0, 1, 2, count=5)
+    start = json.dumps({topic: {"0": 1, "1": 2, "2": 4}})
+    stop = json.dumps({topic: {"0": 4, "2": 3}})
+    options = {"subscribe": topic, "startingOffsets": start, "stoppingOffsets": stop}
+    stream = Stream(klamm_bootstrap, **options, maxOffsetsPerTrigger=2)
+    assert values(stream.trigger()) == [b"0-1", b"0-2"]
+    assert stream.reader._driving().meeting_group() is None
+    with klamm.Admin(klamm_bootstrap) as admin:
+        admin.create_partitions(topic, 4)
+    send(producer, topic, 0, 3)
+    assert values(stream.trigger()) == [b"0-3"]
+    assert stream.trigger() == []
+    assert stream.offset == {topic: {"0": 4, "1": 2, "2": 4}}
+    available_now = Stream(klamm_bootstrap, start={topic: {"0": 3, "1": 2, "2": 4}}, **options)
+    available_now.reader.prepareForTriggerAvailableNow()
+    assert values(available_now.trigger(ReadAllAvailable())) == [b"0-3"]
+    assert available_now.trigger(ReadAllAvailable()) == []
+
+
 # ---- how much it takes
 
 

@@ -270,6 +270,16 @@ def replay(
             help="earliest, a time (2026-01-31T12:00:00Z), an offset, or offsets as JSON.",
         ),
     ],
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="POINT",
+            help="Only records before this point, while the pipeline runs: as --from, or latest, or start, "
+            "where the pipeline began.",
+            show_default="all records",
+        ),
+    ] = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     project: ProjectOption = None,
@@ -277,8 +287,15 @@ def replay(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a pipeline read records again. Rows of a table are written beside it and replaced in one commit;
-    for other sinks the next run reads the records."""
+    for other sinks the next run reads the records. With --to only rows of these records are replaced, and the
+    pipeline may be running."""
     with complaints():
+        if to is not None:
+            from klamm.cli.pipelines.replaying import replay_range
+
+            with _spark(_load(project, bootstrap)) as quiet:
+                replay_range(quiet, pipeline, from_, to, dry_run, partial(confirmed, yes, "Replay?"), output)
+            return
         from klamm.cli.pipelines.describing import plan_lines, plan_value
         from klamm.cli.showing import write_json
 

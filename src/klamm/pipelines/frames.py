@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
@@ -63,6 +63,7 @@ def build(
     streaming: bool,
     last: int | None = None,
     starts: Mapping[str, Position] | None = None,
+    stops: Mapping[str, Position] | None = None,
     attempt: Attempt | None = None,
     makes_topics: bool = True,
     records: Mapping[str, DataFrame] | None = None,
@@ -72,7 +73,8 @@ def build(
     sinks.
 
     `last` reads that many of the newest records of each source (without `streaming`). `starts` has the
-    position at which each source begins; a source without one begins at the earliest record. `attempt` is the
+    position at which each source begins; a source without one begins at the earliest record. `stops` has
+    where the streams of a replay end, which commits nothing to the pipeline's group. `attempt` is the
     pipeline's present attempt, which decides which redriven records are skipped; without it none are.
     `makes_topics` creates the dead-letter topic if the node may need it. `records` has the records of each
     source, with the columns of the data source, not what is in the topics; dead-letter records are sent. It
@@ -86,13 +88,21 @@ def build(
     nodes = order(node.name, definitions.nodes)
     if streaming and makes_topics and any(_may_send(each) for each in nodes):
         make_topic(project)
-    builder = _Builder(node, nodes, project, spark, streaming, last, starts or {}, attempt, records, explains)
+    places = _Places(starts or {}, stops or {})
+    builder = _Builder(node, nodes, project, spark, streaming, last, places, attempt, records, explains)
     frame = builder.build(nodes)
     if isinstance(node, Pipeline):
         frame = frame.drop(*CONTENTS)
     if streaming:
         _use_rocksdb_if_needed(frame, spark)
     return frame
+
+
+class _Places(NamedTuple):
+    """Where sources begin and end, by their names."""
+
+    starts: Mapping[str, Position]
+    stops: Mapping[str, Position]
 
 
 class _Builder:
@@ -106,7 +116,7 @@ class _Builder:
         spark: SparkSession,
         streaming: bool,
         last: int | None,
-        starts: Mapping[str, Position],
+        places: _Places,
         attempt: Attempt | None,
         records: Mapping[str, DataFrame] | None,
         explains: bool,
@@ -117,7 +127,7 @@ class _Builder:
         self._spark = spark
         self._streaming = streaming
         self._last = last
-        self._starts = starts
+        self._starts, self._stops = places
         self._attempt = attempt
         self._query = node.name
         self._sources = [each.name for each in nodes if isinstance(each, Source)]
@@ -189,6 +199,10 @@ class _Builder:
             options["kafka.group.id"] = self._project.group_of(self._query)
             options["retryTopic"] = retry_topic(self._project, self._query, source.name)
             options |= source.read
+        if source.name in self._stops:
+            del options["kafka.group.id"]
+            # Rows whose records are not read would be replaced by nothing.
+            options |= {"stoppingOffsets": json.dumps(self._stops[source.name]), "failOnDataLoss": "true"}
         if self._last is not None:
             options |= _last_options(self._project, source, self._last)
         elif source.name in self._starts:

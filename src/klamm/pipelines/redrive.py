@@ -115,6 +115,11 @@ class Marks:
     def is_done(self, name: str, offset: int) -> bool:
         return offset < max(self.base, self.ahead.get(_hash(name), 0))
 
+    @property
+    def most(self) -> int:
+        """The offset from which on no dead-letter record is handled."""
+        return max(self.base, *self.ahead.values(), 0)
+
     def advance(self, name: str, offset: int) -> None:
         """Note that all dead-letter records of this name below `offset` are handled."""
         self.ahead[_hash(name)] = max(offset, self.ahead.get(_hash(name), 0))
@@ -172,7 +177,8 @@ class _Work(Originals):
                     continue
                 if marks.is_done(dead_letter.name, dead_letter.record.offset):
                     continue
-                is_redriven = self._tables.have(dead_letter) or self._retried.have(dead_letter)
+                is_in_table = self._tables.have(dead_letter) or self._tables.settle(dead_letter)
+                is_redriven = is_in_table or self._retried.have(dead_letter)
                 if is_redriven or self._is_given_up(dead_letter):
                     continue
                 if reason := self._why_later(dead_letter):

@@ -37,7 +37,7 @@ from klamm.pipelines.originals import (
 )
 from klamm.pipelines.project import Project
 from klamm.pipelines.redrive import Marks
-from klamm.pipelines.redriven_tables import ALL_RULES, RedriveCommit, redriven_below
+from klamm.pipelines.redriven_tables import ALL_RULES, RedriveCommit, Replayed, redriven_below
 from klamm.pipelines.rereading import is_read_anew, readers_of
 from klamm.pipelines.runner import make_session
 from klamm.pipelines.sinks.table import TableWriter, Writing
@@ -141,6 +141,7 @@ class _TableWork(Originals):
         self._owner = project.group_of(pipeline.name)
         self._table: Table = open_table(project, self._sink)
         self._sources = sources_of(pipeline.name, definitions.nodes)
+        self._replayed = Replayed(self._table, self._owner)
         self._known: dict[tuple[str, int], int] = {}
         topics = {topic for source in self._sources for topic in source.topics}
         partitions = {topic: [str(n) for n in range(self._partitions.get(topic, 0))] for topic in topics}
@@ -215,7 +216,7 @@ class _TableWork(Originals):
         record = dead_letter.record
         if record.offset < self._below(dead_letter.rule, record.partition):
             return False
-        is_void = self._attempt.is_given_up(dead_letter.epoch)
+        is_void = self._attempt.is_given_up(dead_letter.epoch) or self._replayed.settles(dead_letter)
         if is_void or is_read_anew(dead_letter, self._readers(dead_letter), self._attempt):
             self.result.repeated += 1
             return False

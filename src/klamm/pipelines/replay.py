@@ -1,4 +1,5 @@
 """Replay: makes a pipeline read records again. `plan` says what a replay would do, `carry_out` does it.
+Replays with an end are in `replay_range.py`.
 
 The pipeline gets a new attempt with a new checkpoint, which begins at the given point. What happens to the
 rows that were written before depends on the sink:
@@ -64,6 +65,7 @@ from klamm.pipelines.tables.table import Batch, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class ReplayRefused(PipelineError):
@@ -100,7 +102,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
     Checkpoints that are not on this machine are read through Spark: with the given session, or a new one.
     """
     definitions = load_definitions(project)
-    wanted = _pipeline(definitions, pipeline)
+    wanted = find_pipeline(definitions, pipeline)
     state = State(project)
     present = _present(project, state, wanted, is_looking=True)
     point = parse_point(from_) if isinstance(from_, str) else from_
@@ -110,7 +112,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
         source.name: resolve_start(project, source, _for_topics(point, source.topics)) for source in sources
     }
     warnings = []
-    with _session_for(project, spark, needed=local_path(project.checkpoints) is None) as session:
+    with session_for(project, spark, needed=local_path(project.checkpoints) is None) as session:
         checkpoint = Checkpoint(session, state.checkpoint(pipeline, present))
         if point != "earliest" and checkpoint.keeps_state():
             warnings.append(
@@ -119,7 +121,7 @@ def plan(project: Project, pipeline: str, from_: Point, *, spark: SparkSession |
             )
         if checkpoint.drops_late_rows():
             warnings.append(_late_rows_warning(pipeline, rows_too_late(state, pipeline, present.number)))
-        reads_twice = _reads_a_topic_twice(checkpoint)
+        reads_twice = reads_a_topic_twice(checkpoint)
         reached = _reached(checkpoint, present)
     if isinstance(wanted.to, TableSink):
         rebuilt = _rebuilt(project, wanted, open_table(project, wanted.to), point, starts)
@@ -165,12 +167,12 @@ def carry_out(project: Project, planned: ReplayPlan, *, spark: SparkSession | No
     check_places(project)
     state = State(project)
     definitions = load_definitions(project)
-    wanted = _pipeline(definitions, planned.pipeline)
+    wanted = find_pipeline(definitions, planned.pipeline)
     with (
         state.lock("replaying"),
         # A redrive meanwhile would add rows that the replay makes, too, or lose what it had added.
         state.lock("replaying", "redrive.lock"),
-        _session_for(project, spark, needed=planned.rebuilds) as session,
+        session_for(project, spark, needed=planned.rebuilds) as session,
     ):
         present = _present(project, state, wanted)
         if present.number + 1 != planned.attempt:
@@ -300,17 +302,11 @@ def _rebuild(
             starts=present_starts(project, definitions, pipeline, begun),
             attempt=begun,
         )
-        frame = _fitting(frame, pipeline, table, planned.base)
+        frame = fitted(frame, pipeline, table, rows_stay=planned.base is not None)
         query = start_query(
             frame, pipeline, project, state, begun, once=True, on_rows=lambda batch, rows: None, into=into
         )
-        query.awaitTermination()
-        if (error := query.exception()) is not None:
-            failure = explain(str(error), project.root)
-            raise ReplayFailed(
-                f"{pipeline.name} was not replayed, and its table is as it was: {failure.summary}",
-                place=failure.place or pipeline.place,
-            )
+        wait_until_written(query, pipeline, project)
     except BaseException:
         state.keep_next_attempt(pipeline.name, None)
         discard(table, begun.number)
@@ -334,14 +330,28 @@ def _rebuild(
     return rows
 
 
-def _fitting(frame: DataFrame, pipeline: Pipeline, table: Table, base: int | None) -> DataFrame:
+def wait_until_written(query: StreamingQuery, pipeline: Pipeline, project: Project) -> None:
+    """Wait for the query of a replay. Raises ReplayFailed if it fails."""
+    from pyspark.errors import StreamingQueryException
+
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        failure = explain(str(error), project.root)
+        raise ReplayFailed(
+            f"{pipeline.name} was not replayed, and its table is as it was: {failure.summary}",
+            place=failure.place or pipeline.place,
+        ) from error
+
+
+def fitted(frame: DataFrame, pipeline: Pipeline, table: Table, *, rows_stay: bool) -> DataFrame:
     """The frame with its columns as the table spells them. Raises if the table cannot have the rows: with
     rows that stay, types must not change; partition columns must not change at all."""
     assert isinstance(pipeline.to, TableSink)
     newest = table.newest()
-    if base is not None:
-        fitted = table.fit(frame.schema, pipeline.to.partition_by, pipeline.place)
-        return frame.withColumnsRenamed(fitted.renamed) if fitted is not None and fitted.renamed else frame
+    if rows_stay:
+        fits = table.fit(frame.schema, pipeline.to.partition_by, pipeline.place)
+        return frame.withColumnsRenamed(fits.renamed) if fits is not None and fits.renamed else frame
     if newest is not None:
         its_partitions = newest.metadata().partition_columns
         check_partition_columns(pipeline.to.partition_by, its_partitions, table.location, pipeline.place)
@@ -405,7 +415,8 @@ def _reached(checkpoint: Checkpoint, present: Attempt) -> Position:
     return merged([*present.start.values(), *ends], max)
 
 
-def _pipeline(definitions: Definitions, name: str) -> Pipeline:
+def find_pipeline(definitions: Definitions, name: str) -> Pipeline:
+    """The pipeline of this name. Raises ReplayRefused if there is none."""
     found = definitions.pipelines.get(name)
     if found is None:
         raise ReplayRefused(
@@ -415,7 +426,7 @@ def _pipeline(definitions: Definitions, name: str) -> Pipeline:
 
 
 @contextmanager
-def _session_for(
+def session_for(
     project: Project, spark: SparkSession | None, *, needed: bool
 ) -> Iterator[SparkSession | None]:
     """The given session, or a new one if one is needed."""
@@ -466,7 +477,7 @@ def _check_all_named(point: Point, starts: Mapping[str, Position]) -> None:
                 )
 
 
-def _reads_a_topic_twice(checkpoint: Checkpoint) -> bool:
+def reads_a_topic_twice(checkpoint: Checkpoint) -> bool:
     """True if several sources of the query read the same topic. A batch has one position per topic."""
     last = checkpoint.last_begun()
     topics: Sequence[str] = [] if last is None else [topic for end in checkpoint.ends(last) for topic in end]

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from klamm.pipelines.definitions import Source
-from klamm.pipelines.positions import EARLIEST_OFFSET
 from klamm.pipelines.project import Project
 from klamm.pipelines.retry.topics import retry_topic
-from klamm.pipelines.state import Attempt, Epoch
+from klamm.pipelines.state import Attempt
 
 if TYPE_CHECKING:
     from klamm.pipelines.originals import DeadLetter
@@ -34,27 +33,7 @@ def readers_of(
 
 
 def is_read_anew(dead_letter: DeadLetter, readers: Iterable[Source], attempt: Attempt) -> bool:
-    """True if a later epoch than the one that wrote the dead-letter record reads the original record. A
-    dead-letter record with another pipeline id is older than all epochs of this one."""
-    if dead_letter.offset is None or not dead_letter.epoch:
-        return False
-    pipeline_id, _, number = dead_letter.epoch.rpartition(".")
-    is_ours = pipeline_id == attempt.pipeline_id and number.isdigit()
-    written_in = int(number) if is_ours else 0
-    places = [(dead_letter.topic, str(dead_letter.partition), dead_letter.offset)]
-    place, _, offset = dead_letter.place.rpartition("/")
-    if offset.isdigit():
-        topic, _, partition = place.rpartition("-")
-        places.append((topic, partition, int(offset)))
+    """True if a later epoch than the one that wrote the dead-letter record reads the original record."""
+    places = {(dead_letter.topic, dead_letter.partition, dead_letter.offset), dead_letter.read_at}
     names = [source.name for source in readers]
-    return any(
-        epoch.number > written_in and any(_reads(epoch, name, *each) for name in names for each in places)
-        for epoch in attempt.epochs
-    )
-
-
-def _reads(epoch: Epoch, source: str, topic: str, partition: str, offset: int) -> bool:
-    """A partition that an epoch does not name is read from its oldest record."""
-    if source not in epoch.start:
-        return False
-    return epoch.start[source].get(topic, {}).get(partition, EARLIEST_OFFSET) <= offset
+    return any(attempt.reads_anew(dead_letter.epoch, names, *each) for each in places)

@@ -5,6 +5,7 @@
     redrive.lock               held by a redrive
     generations/<pipeline>.json         the pipeline's present attempt, and its epochs
     generations/<pipeline>.next.json    the attempt of a replay that is being prepared
+    generations/<pipeline>.range.json   the replay of a range that is being prepared
     status/<pipeline>.json     how the pipeline is doing (`status.py`)
 
 Checkpoints are Spark's, one folder per pipeline and attempt. They lie in the state folder too, unless the
@@ -27,7 +28,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -65,6 +66,21 @@ class Epoch(NamedTuple):
     start: Mapping[str, Position]
 
 
+class EpochName(NamedTuple):
+    """The name of an epoch, as dead-letter records have it."""
+
+    pipeline_id: str
+    replay: str
+    """The token of a replay of a range, which ran beside this epoch."""
+    number: int | None
+
+    @classmethod
+    def parse(cls, name: str) -> EpochName:
+        pipeline_id, _, rest = name.partition(".")
+        replay, _, number = rest.rpartition(".")
+        return cls(pipeline_id, replay, int(number) if number.isdigit() else None)
+
+
 @dataclass(frozen=True)
 class Attempt:
     """What a pipeline writes between two replays, with a checkpoint of its own.
@@ -84,6 +100,8 @@ class Attempt:
     used_epochs: int = 0
     """The highest number of an epoch that a replay has used, also one that was given up: its dead-letter
     records must not look like those of a later epoch."""
+    replay: str = ""
+    """The token of a replay of a range, which reads and writes beside this attempt. Never kept."""
 
     @classmethod
     def first(cls, start: Mapping[str, Position], table: str | None = None) -> Self:
@@ -102,17 +120,36 @@ class Attempt:
 
     def is_given_up(self, epoch: str) -> bool:
         """True if an epoch is one of a replay that failed or was killed. What it wrote does not count."""
-        pipeline_id, _, number = epoch.rpartition(".")
+        named = EpochName.parse(epoch)
         known = [each.number for each in self.epochs]
-        if pipeline_id != self.pipeline_id or not number.isdigit() or not known:
-            return False
+        if named.replay or named.pipeline_id != self.pipeline_id or named.number is None or not known:
+            return False  # whether a replay of a range was finished is told by the table
         # Epochs below the first known one are left out, as there may have been too many to keep.
-        return int(number) > min(known) and int(number) not in known
+        return named.number > min(known) and named.number not in known
+
+    def reads_anew(
+        self, epoch: str, sources: Iterable[str], topic: str, partition: int | None, offset: int | None
+    ) -> bool:
+        """True if a later epoch than the one of this name reads a record, from one of these sources. An epoch
+        with another pipeline id is older than all epochs of this one."""
+        if offset is None or not epoch:
+            return False
+        name = EpochName.parse(epoch)
+        written_in = (name.number or 0) if name.pipeline_id == self.pipeline_id else 0
+        return any(
+            each.number > written_in
+            and source in each.start
+            and each.start[source].get(topic, {}).get(str(partition), EARLIEST_OFFSET) <= offset
+            for each in self.epochs
+            for source in sources
+        )
 
     @property
     def epoch(self) -> str:
-        """The name of the present epoch. It is unique, even if the state is deleted and made again."""
-        return f"{self.pipeline_id}.{self.epochs[-1].number if self.epochs else 0}"
+        """The name of the present epoch. It is unique, even if the state is deleted and made again. A replay
+        of a range has its token in it."""
+        number = self.epochs[-1].number if self.epochs else 0
+        return ".".join(filter(None, [self.pipeline_id, self.replay, str(number)]))
 
 
 def _covers(start: Mapping[str, Position], other: Mapping[str, Position]) -> bool:
@@ -228,10 +265,24 @@ class State:
         else:
             write_whole(self._next_attempt_file(pipeline), _attempt_text(attempt))
 
+    def range_replay(self, pipeline: str) -> Attempt | None:
+        """The replay of a range that was not finished; None if there is none."""
+        file = self._range_file(pipeline)
+        found = self._read_attempt(pipeline, file)
+        return None if found is None else replace(found, replay=str(json.loads(file.read_text())["replay"]))
+
+    def keep_range_replay(self, pipeline: str, attempt: Attempt | None) -> None:
+        """Note the replay of a range that begins; None when it has ended."""
+        if attempt is None:
+            self._range_file(pipeline).unlink(missing_ok=True)
+        else:
+            text = {**json.loads(_attempt_text(attempt)), "replay": attempt.replay}
+            write_whole(self._range_file(pipeline), json.dumps(text, indent=1))
+
     def checkpoint(self, pipeline: str, attempt: Attempt) -> str:
         """The folder of the attempt's checkpoint. Its name has the pipeline's id, so that a pipeline whose
         state was deleted does not continue an old checkpoint."""
-        name = "-".join(filter(None, [str(attempt.number), attempt.pipeline_id]))
+        name = "-".join(filter(None, [str(attempt.number), attempt.pipeline_id, attempt.replay]))
         return joined(self._project.checkpoints, pipeline, name)
 
     def status_file(self, pipeline: str) -> Path:
@@ -240,12 +291,16 @@ class State:
     def _attempt_file(self, pipeline: str) -> Path:
         return self.folder / "generations" / f"{pipeline}.json"
 
+    def _range_file(self, pipeline: str) -> Path:
+        return self.folder / "generations" / f"{pipeline}.range.json"
+
     def _next_attempt_file(self, pipeline: str) -> Path:
         return self.folder / "generations" / f"{pipeline}.next.json"
 
 
 def _attempt_text(attempt: Attempt) -> str:
     value = asdict(attempt)
+    value.pop("replay")
     value["lineage"], value["lives"] = value.pop("pipeline_id"), value.pop("epochs")
     return json.dumps(value, indent=1)
 

@@ -92,7 +92,8 @@ def start_query(
             writer = topic_writer(frame, sink, project, pipeline.place)
         case IcebergSink():
             writer = iceberg_writer(frame)
-    return _started(writer, frame, pipeline, checkpoint.location, once)
+    name = f"{pipeline.name}, replay {attempt.replay}" if attempt.replay else pipeline.name
+    return _started(writer.queryName(name), frame, pipeline, checkpoint.location, once)
 
 
 def check_table(frame: DataFrame, pipeline: Pipeline, sink: TableSink, table: Table) -> None:
@@ -165,7 +166,7 @@ def _jdbc_writer(
 def _started(
     writer: DataStreamWriter, frame: DataFrame, pipeline: Pipeline, checkpoint: str, once: bool
 ) -> StreamingQuery:
-    writer = writer.queryName(pipeline.name).outputMode(output_mode(frame, pipeline))
+    writer = writer.outputMode(output_mode(frame, pipeline))
     writer = writer.option("checkpointLocation", checkpoint)
     if once:
         writer = writer.trigger(availableNow=True)

@@ -100,7 +100,7 @@ class TaskWriter:
             [each for each in target.schema if each.name not in target.partition_by]
         )
         self._task = f"{_task_number():05d}-{uuid.uuid4().hex[:12]}"
-        self._open: dict[Values, _OpenFile] = {}
+        self._open: dict[Values, OpenFile] = {}
         self.buffered_bytes = 0
         self._files = 0
         self._written: list[dict[str, Any]] = []
@@ -131,14 +131,14 @@ class TaskWriter:
             file.discard()
         self._open.clear()
 
-    def _new_file(self, values: Values) -> _OpenFile:
+    def _new_file(self, values: Values) -> OpenFile:
         name = f"{FILE_PREFIX}-{self._target.label}-{self._task}-{self._files:04d}.{COMPRESSION}.parquet"
         self._files += 1
-        return _OpenFile(
+        return OpenFile(
             self._store, values, values.folder(self._target.partition_by) + name, self._file_schema
         )
 
-    def _flush(self, file: _OpenFile) -> None:
+    def _flush(self, file: OpenFile) -> None:
         self.buffered_bytes -= file.flush()
 
     def _end(self, values: Values) -> None:
@@ -147,8 +147,8 @@ class TaskWriter:
         self._written.append(file.end(self._target.partition_by))
 
 
-class _OpenFile:
-    """A file that is being written. It exists in the store from its first row group on."""
+class OpenFile:
+    """A file of rows that is being written. It exists in the store from its first row group on."""
 
     def __init__(self, store: Store, values: Values, path: str, schema: pa.Schema) -> None:
         self._store = store

@@ -37,6 +37,9 @@ class Kept(NamedTuple):
 REDRIVEN = "redriven"
 """In the metadata of a commit: how many dead-letter records it redrove."""
 
+REPLAYED = "replayed"
+"""In the metadata of a commit: the range of records whose rows it replaced, by topic and partition."""
+
 NOTHING = -1
 """Stands for the version before the first one."""
 
@@ -49,23 +52,28 @@ def kept_versions(table: DeltaTable, owner: str) -> list[Kept]:
     """
     found: list[Kept] = []
     skip_above: int | None = None
-    was_redriven = False
+    has_rows_of_others = False
+    replayed: list[Position] = []
     for entry in table.history():
         version = int(entry["version"])
         about = entry.get(METADATA) or {}
         if (skip_above is not None and version > skip_above) or about.get("pipeline") != owner:
             continue
-        if REDRIVEN in about:
+        if REDRIVEN in about or REPLAYED in about:
             # A version before it lacks rows of records that no later batch has: only all can be made anew.
-            was_redriven = True
+            has_rows_of_others = True
+            replayed.append(_starts(about.get(REPLAYED) or {}))
             continue
         if BASE in about:
             base = NOTHING if about[BASE] is None else int(about[BASE])
             skip_above = base
         else:
             base = version - 1
-        if base == NOTHING or not was_redriven:
-            found.append(Kept(base, _position(about.get("start"))))
+        start = _position(about.get("start"))
+        if base == NOTHING:  # what was replayed before the first batch is to be read again, too
+            found.append(Kept(base, merged([start, *replayed], min)))
+        elif not has_rows_of_others:
+            found.append(Kept(base, start))
     return found
 
 
@@ -92,23 +100,23 @@ def row_count(table: Table, version: int | None = None) -> int:
     return sum(pa.table(at.get_add_actions(flatten=True))["num_records"].to_pylist())
 
 
-def beside(table: Table, attempt: int) -> Table:
-    """The table to which a replay writes."""
-    return Table(joined(table.location, _folder(attempt)), table.options)
+def beside(table: Table, attempt: int | str) -> Table:
+    """The table to which a replay writes. A replay of a range is named by its token."""
+    return Table(joined(table.location, folder_of(attempt)), table.options)
 
 
-def discard(table: Table, attempt: int) -> None:
+def discard(table: Table, attempt: int | str) -> None:
     """Remove what a replay that was given up has written."""
-    Store(table.location, table.options).delete_folder(_folder(attempt))
+    Store(table.location, table.options).delete_folder(folder_of(attempt))
 
 
 def swap(table: Table, attempt: int, base: int | None, batch: Batch) -> int:
     """Make the rows that a replay wrote part of the table. Of the rows that the table has, only those of the
     version `base` stay. Returns how many rows the replay wrote."""
     rebuilt = beside(table, attempt).newest()
-    added = _files(rebuilt, table.options) if rebuilt is not None else {}
-    prefix = f"{_folder(attempt)}/"
-    adds: list[AddAction | RemoveAction] = [_add(prefix + path, add) for path, add in added.items()]
+    added = files_of(rebuilt, table.options) if rebuilt is not None else {}
+    prefix = f"{folder_of(attempt)}/"
+    adds: list[AddAction | RemoveAction] = [to_add(prefix + path, add) for path, add in added.items()]
     rows = sum(int(json.loads(add.get("stats") or "{}").get("numRecords", 0)) for add in added.values())
     about = batch.metadata(rows)
     about[METADATA][BASE] = base
@@ -145,19 +153,27 @@ def swap(table: Table, attempt: int, base: int | None, batch: Batch) -> int:
     if table.is_there():
         table.change(commit)
     if rebuilt is not None:
-        Store(table.location, table.options).delete_folder(f"{_folder(attempt)}/_delta_log")
+        Store(table.location, table.options).delete_folder(f"{folder_of(attempt)}/_delta_log")
     return rows
 
 
-def _folder(attempt: int) -> str:
+def folder_of(attempt: int | str) -> str:
+    """Where a replay writes, inside the table's folder."""
     return f"replay-{attempt}"
+
+
+def _starts(ranges: Mapping[str, Mapping[str, Sequence[int]]]) -> Position:
+    return {
+        topic: {number: int(each[0]) for number, each in partitions.items()}
+        for topic, partitions in ranges.items()
+    }
 
 
 def _position(value: Any) -> Position:
     return merged([value], max) if is_position(value) else {}
 
 
-def _files(table: DeltaTable, options: Mapping[str, str]) -> dict[str, Any]:
+def files_of(table: DeltaTable, options: Mapping[str, str]) -> dict[str, Any]:
     """The files of a young table, as its log has them: all of its commits are still there."""
     store = Store(table.table_uri, options)
     files: dict[str, Any] = {}
@@ -171,7 +187,8 @@ def _files(table: DeltaTable, options: Mapping[str, str]) -> dict[str, Any]:
     return files
 
 
-def _add(path: str, add: Mapping[str, Any]) -> AddAction:
+def to_add(path: str, add: Mapping[str, Any]) -> AddAction:
+    """What adds a file to another table, made of what its own log says of it."""
     return AddAction(
         path,
         int(add["size"]),

@@ -8,6 +8,7 @@ stay in the log for good, what the pipeline has reached:
     klamm/<owner>/offset/<topic>/<partition>   the offset of the next record to read
     klamm/<owner>/stateful                     1 if the pipeline keeps state in its checkpoint
     klamm/<owner>/created                      1 if the pipeline created the table without rows
+    klamm/<owner>/replay…                      ranges that were replayed (`range_replacing.py`)
 
 The owner is `<project>.<pipeline>`. The commit's metadata has the same for people, under `klamm`; Delta
 removes old metadata after a month.
@@ -336,15 +337,25 @@ class Table:
         self._try(lambda table: table.alter.add_columns(list(columns), commit_properties=properties))
         self._sync_log()
 
-    def change(self, change: Callable[[DeltaTable], Any], check: Callable[[], None] | None = None) -> Any:
+    def change(
+        self,
+        change: Callable[[DeltaTable], Any],
+        check: Callable[[], None] | None = None,
+        tries: int = TRIES,
+    ) -> Any:
         """Change the table by a function that makes one commit. Tries again if others have changed what the
         function has read. `check` is called before every try, and raises if there is nothing to change."""
-        result = self._try(change, check)
+        result = self._try(change, check, tries)
         self._sync_log()
         return result
 
-    def _try(self, change: Callable[[DeltaTable], Any], check: Callable[[], None] | None = None) -> Any:
-        for attempt in range(1, TRIES + 1):
+    def _try(
+        self,
+        change: Callable[[DeltaTable], Any],
+        check: Callable[[], None] | None = None,
+        tries: int = TRIES,
+    ) -> Any:
+        for attempt in range(1, tries + 1):
             table = self.newest()
             assert table is not None, "a table that was there is there"
             if check is not None:
@@ -352,7 +363,7 @@ class Table:
             try:
                 return change(table)
             except CommitFailedError as error:
-                if attempt == TRIES:
+                if attempt == tries:
                     raise
                 logger.info("the table %s was changed meanwhile, trying again: %s", self.location, error)
         raise AssertionError

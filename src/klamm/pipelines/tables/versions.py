@@ -14,7 +14,8 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError
 
 from klamm.pipelines.errors import PipelineError
-from klamm.pipelines.tables.replacing import BASE, REDRIVEN
+from klamm.pipelines.tables import ranges
+from klamm.pipelines.tables.replacing import BASE, REDRIVEN, REPLAYED
 from klamm.pipelines.tables.table import METADATA, Table
 
 
@@ -164,6 +165,9 @@ def in_words(operation: str, about: Mapping[str, Any]) -> str:
     """What a commit did; `about` is our entry in its metadata."""
     if BASE in about:
         return f"replay, attempt {about['attempt']}"
+    if REPLAYED in about:
+        told = ranges.in_words(ranges.from_json(about[REPLAYED]))
+        return f"replay of {told}, {about['replaced']} rows replaced"
     if "batch" in about:
         return f"batch {about['batch']} of attempt {about['attempt']}"
     if REDRIVEN in about:
