@@ -6,7 +6,7 @@
     pipelines = "pipelines"               # the folder with the Python files
     schemas = "schemas"                   # inferred schemas, .avsc and .desc files
     tables = "tables"                     # a folder, or a URI: s3://…, gs://…, az://…, hdfs://…
-    state = ".klamm"                      # locks and status; on this machine
+    state = ".klamm"                      # attempts and status; a folder, or a URI as above
     checkpoints = ".klamm/checkpoints"    # on a cluster: a URI that all machines can reach
     dead_letters = "shop.dead-letters"
 
@@ -44,11 +44,13 @@ from klamm.config.client_config import KEYS_BY_KIND
 from klamm.config.files import Setting, read_config_file
 from klamm.config.rows import ConfigError
 from klamm.pipelines.errors import Place, ProjectError
+from klamm.pipelines.locations import joined, local_path
 from klamm.pipelines.retrying import ON_FAILURE, RunPolicy
 
 PROJECT_FILE = "klamm.toml"
 DEFAULT_BOOTSTRAP = "localhost:9092"
 DEFAULT_MASTER = "local[*]"
+DEFAULT_STATE = ".klamm"
 
 _PROJECT_KEYS = (
     "name",
@@ -69,7 +71,11 @@ _LOOKED_UP = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 @dataclass(frozen=True)
 class Project:
-    """The settings of klamm.toml, with absolute paths. `tables` and `checkpoints` may be URIs."""
+    """The settings of klamm.toml, with absolute paths. `tables` and `checkpoints` may be URIs.
+
+    If the file says that the state is at a URI, that is `shared_state`, and `state` is the default folder,
+    for what belongs to one machine: locks and logs.
+    """
 
     name: str
     root: Path
@@ -81,6 +87,7 @@ class Project:
     schemas: Path
     dead_letters: str
     master: str = DEFAULT_MASTER
+    shared_state: str = ""
     spark: Mapping[str, str] = field(default_factory=dict)
     """The `spark.*` keys."""
     kafka: Mapping[str, str] = field(default_factory=dict)
@@ -185,14 +192,19 @@ class _Sections:
         root = self._file.parent
         name = self._name()
         of_kafka = self._kafka.pop("bootstrap.servers", None)
-        state = _folder(root, self._text("state", ".klamm"))
+        place = self._text("state", DEFAULT_STATE)
+        folder = local_path(place) if _URI.match(place) else _folder(root, place)
+        is_shared = folder is None
+        state = folder or _folder(root, DEFAULT_STATE)
+        checkpoints = joined(place if is_shared else str(state), "checkpoints")
         return Project(
             name=name,
             root=root,
             bootstrap=bootstrap or self._text("bootstrap", of_kafka or DEFAULT_BOOTSTRAP),
             tables=_location(root, self._text("tables", "tables")),
             state=state,
-            checkpoints=_location(root, self._text("checkpoints", str(state / "checkpoints"))),
+            shared_state=place if is_shared else "",
+            checkpoints=_location(root, self._text("checkpoints", checkpoints)),
             pipelines=_folder(root, self._text("pipelines", "pipelines")),
             schemas=_folder(root, self._text("schemas", "schemas")),
             dead_letters=self._text("dead_letters", f"{name}.dead-letters"),

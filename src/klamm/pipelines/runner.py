@@ -52,7 +52,7 @@ from klamm.pipelines.retrying import Retries, heals
 from klamm.pipelines.sinks.kinds import counts_itself, sink_text
 from klamm.pipelines.sinks.writing import start_query
 from klamm.pipelines.state import State
-from klamm.pipelines.status import tidy_up, write_status
+from klamm.pipelines.status import is_due, tidy_up, write_status
 from klamm.pipelines.tables.table import Table
 from klamm.pipelines.tables.upkeep import Upkeep, UpkeepPolicy
 
@@ -183,6 +183,7 @@ class _Run:
         """Pipelines that have not started yet, each after those whose tables it reads."""
         self._looked_at = float("-inf")
         self._told: dict[str, PipelineStatus] = {}
+        self._written: dict[str, PipelineStatus] = {}
         # Changes to the tallies from other threads: a few per batch, applied at every poll.
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
@@ -463,8 +464,10 @@ class _Run:
         self._take_news()
         statuses = {name: tally.status for name, tally in self._tallies.items()}
         changed = [status for name, status in statuses.items() if self._told.get(name) != status]
-        for status in changed:
-            write_status(self._state, status)
+        for name, status in statuses.items():
+            if is_due(self._state, status, self._written.get(name)):
+                write_status(self._state, status)
+                self._written[name] = status
         self._told = statuses
         if changed and self._on_status is not None:
             self._on_status(list(statuses.values()))
