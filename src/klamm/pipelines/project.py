@@ -12,6 +12,7 @@
 
     [spark]
     master = "local[*]"
+    packages = "installed"                # "send": executors get the packages of this environment
     spark.sql.shuffle.partitions = 2      # any spark.* key
 
     [kafka]
@@ -62,6 +63,7 @@ _PROJECT_KEYS = (
     "checkpoints",
     "dead_letters",
 )
+_PACKAGES = ("installed", "send")
 _RUN_KEYS = ("retries", "on_failure")
 # The name becomes part of the names of topics, groups and folders.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -88,6 +90,9 @@ class Project:
     dead_letters: str
     master: str = DEFAULT_MASTER
     shared_state: str = ""
+    packages: str = ""
+    """ "installed" if the machines of a cluster have our packages, "send" if they get them from here; "" if
+    the file does not say."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """The `spark.*` keys."""
     kafka: Mapping[str, str] = field(default_factory=dict)
@@ -149,11 +154,14 @@ class _Sections:
         if section == "project":
             self._known(setting, name, _PROJECT_KEYS, "[project]")
             self._project[name] = setting
-        elif section == "spark" and (name == "master" or name.startswith("spark.")):
+        elif section == "spark" and name == "packages" and setting.text not in _PACKAGES:
+            known = " or ".join(f'"{each}"' for each in _PACKAGES)
+            raise self._error(setting, f"packages is {setting.text!r}", f"Use {known}")
+        elif section == "spark" and (name in ("master", "packages") or name.startswith("spark.")):
             self._spark[name] = setting.text
         elif section == "spark":
             raise self._error(
-                setting, f"{name} is not a key of [spark]", "[spark] takes master and spark.* keys"
+                setting, f"{name} is not a key of [spark]", "[spark] takes master, packages and spark.* keys"
             )
         elif section == "kafka":
             self._known(setting, name, {key for keys in KEYS_BY_KIND.values() for key in keys}, "[kafka]")
@@ -209,6 +217,7 @@ class _Sections:
             schemas=_folder(root, self._text("schemas", "schemas")),
             dead_letters=self._text("dead_letters", f"{name}.dead-letters"),
             master=master or self._spark.pop("master", DEFAULT_MASTER),
+            packages=self._spark.pop("packages", ""),
             spark={key: value for key, value in self._spark.items() if key != "master"},
             kafka=self._kafka,
             storage=self._storage,

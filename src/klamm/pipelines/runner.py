@@ -34,6 +34,7 @@ from klamm.pipelines import frames
 from klamm.pipelines.attempts import current_attempt, present_starts
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.definitions import Definitions, Otherwise, ParquetSink, Pipeline, TableSink
+from klamm.pipelines.deploying.sending import session_settings
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import (
     DecoderUnavailable,
@@ -134,7 +135,7 @@ def make_session(project: Project) -> SparkSession:
     """A Spark session with the settings of the project's klamm.toml."""
     import pyspark_klamm
 
-    return pyspark_klamm.session(project.name, project.master, {**SETTINGS, **project.spark})
+    return pyspark_klamm.session(project.name, project.master, {**SETTINGS, **session_settings(project)})
 
 
 def check_places(project: Project) -> None:
