@@ -137,3 +137,15 @@ def test_what_the_driver_would_lose_is_refused(shop: Path) -> None:
     file.write_text(TOML.replace("[spark]", 'state = "hdfs://name/state"\n    [spark]'))
     assert run("--output", str(shop / "out")).exit_code == 0
     assert Project.load(shop, without=("storage",)).shared_state == "hdfs://name/state"
+
+
+def test_a_schema_that_is_not_inferred_yet_is_asked_for(shop: Path) -> None:
+    """A driver would write its file into a folder that is lost, and the next one might infer another."""
+    code = (shop / "pipelines/orders.py").read_text()
+    (shop / "pipelines/orders.py").write_text(code.replace('"n BIGINT"', '"infer"'))
+    done = run("--output", str(shop / "out"))
+    assert done.exit_code == 1 and not (shop / "out").exists()
+    assert "the schema of orders has not been inferred yet" in done.stderr
+    (shop / "schemas").mkdir()
+    (shop / "schemas/orders.json").write_text('{"type": "struct", "fields": []}')
+    assert run("--output", str(shop / "out")).exit_code == 0

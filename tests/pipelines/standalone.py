@@ -37,18 +37,21 @@ def bare_python(folder: Path) -> Path:
     return folder / "bin"
 
 
-def spark_environment(**more: str) -> dict[str, str]:
-    """The environment of Spark's own processes, without the packages of this one."""
+def spark_environment(python: Path | None) -> dict[str, str]:
+    """The environment of Spark's own processes. With a Python of their own, nothing tells of the packages of
+    this one."""
     jars = Path(pyspark.__file__).parent / "jars"
     # Which Spark's own scripts would find out.
     scala = next(jars.glob("spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PY")}
-    return kept | {
+    environment = dict(os.environ)
+    if python is not None:
+        environment = {name: value for name, value in environment.items() if not name.startswith("PY")}
+        environment["PATH"] = f"{python}:{environment.get('PATH', '')}"
+    return environment | {
         "SPARK_HOME": str(jars.parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SCALA_VERSION": scala,
         "JAVA_HOME": str(find_java().home),
-        **more,
     }
 
 
@@ -88,8 +91,7 @@ class StandaloneCluster:
 
     def __init__(self, folder: Path, python: Path | None = None) -> None:
         self._folder = folder
-        path = os.environ.get("PATH", "")
-        self._environment = spark_environment(PATH=f"{python}:{path}" if python is not None else path)
+        self._environment = spark_environment(python)
         self._stack = ExitStack()
         self._workers: list[int] = []
         self.master = ""

@@ -11,6 +11,7 @@ from pathlib import Path
 import typer
 
 from klamm.cli.pipelines import submitted
+from klamm.pipelines.definitions import INFER
 from klamm.pipelines.deploying.kubernetes import manifest
 from klamm.pipelines.deploying.packages import archive_for
 from klamm.pipelines.deploying.project_files import check_state, project_files, write_project
@@ -27,6 +28,7 @@ from klamm.pipelines.deploying.yaml import documents
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import ProjectError
 from klamm.pipelines.project import Project
+from klamm.pipelines.schemas.resolving import schema_of
 
 SECRETS = ("kafka", "storage")
 """The sections with secrets, which only the driver needs."""
@@ -97,12 +99,16 @@ def submit(
 
 def _check(project: Project, names: Sequence[str]) -> None:
     """Import the project: its mistakes are found here, and not by a driver elsewhere."""
-    pipelines = load_definitions(project).pipelines
+    definitions = load_definitions(project)
+    pipelines = definitions.pipelines
     for name in names:
         if name not in pipelines:
             raise ProjectError(
                 f"there is no pipeline called {name!r}", advice=f"There are {', '.join(pipelines)}"
             )
+    for source in definitions.sources.values():
+        if source.schema == INFER:
+            schema_of(project, source)  # raises if it has not been inferred yet
     check_state(project, names)
 
 
