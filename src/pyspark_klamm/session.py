@@ -58,7 +58,8 @@ def session(
 ) -> SparkSession:
     """The running Spark session, or a new one. Raises JavaMissing if there is no Java for it."""
     settings = settings_for(master, config or {})
-    if SparkContext._active_spark_context is None:
+    # The JVM of a submitted driver runs already.
+    if SparkContext._active_spark_context is None and not is_submitted():
         # Spark's launcher reads these only from the environment.
         os.environ["JAVA_HOME"] = str(find_java().home)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -71,6 +72,11 @@ def session(
         builder = builder.config(name, value)
     with interrupts_held_back():
         return builder.getOrCreate()
+
+
+def is_submitted() -> bool:
+    """True in a driver that spark-submit has started."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager

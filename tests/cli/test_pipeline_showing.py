@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from klamm.cli.output import Output
+from klamm.cli.pipelines.spark_logs import quiet_spark, tell_log
 from klamm.cli.pipelines.watching import LINE_INTERVAL_S, Watch
 from klamm.cli.showing import write_rows
 from klamm.pipelines.progress import PipelineStatus
+from klamm.pipelines.project import Project
 
 RUNNING = PipelineStatus(
     "orders_table", "table orders", state="running", batch=3, rows_in=1500, rows_out=1490
@@ -114,3 +116,17 @@ def test_what_other_processes_say_goes_to_a_file(tmp_path: Path) -> None:
     mine, log4j = done.stdout.split()
     assert mine == "-Dmine=1" and log4j.startswith("-Dlog4j2.configurationFile=file://")
     assert str(tmp_path / ".klamm/logs/spark.log") in (tmp_path / ".klamm/logs/log4j2.properties").read_text()
+
+
+def test_a_submitted_driver_leaves_logs_to_its_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "klamm.toml").write_text('[project]\nname = "shop"\n')
+    project = Project.load(tmp_path)
+    tell_log(project)
+    assert ".klamm/logs" in capsys.readouterr().err
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    with quiet_spark(project) as quiet:
+        assert quiet is project
+    tell_log(project)
+    assert capsys.readouterr().err == "" and not project.state.exists()

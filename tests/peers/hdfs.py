@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,13 +20,16 @@ from tests.peers.kafka_jars import CACHE, PeerMissing, find_java
 from tests.waiting import wait_until
 
 VERSION = "3.4.1"
-JARS = CACHE / f"hadoop-{VERSION}"
+JARS = CACHE / f"hadoop-{VERSION}-yarn"
 POM = Path(__file__).parent / "java/hadoop/pom.xml"
 COPY_S = 600.0
 START_S = 120.0
 STOP_S = 30.0
 
-_SERVERS = "org.apache.hadoop.hdfs.server"
+OPENED = ("--add-opens=java.base/java.lang=ALL-UNNAMED",)
+"""What YARN's servers need of newer Javas."""
+
+_HDFS = "hdfs.server"
 _LOGGING = """log4j.rootLogger=INFO,out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.SimpleLayout
@@ -56,29 +60,19 @@ def find_hadoop_jars() -> Path:
     return JARS
 
 
-class Hdfs:
+class HadoopServers:
+    """Servers of Hadoop, in processes of their own. Their settings and logs lie in `folder`."""
+
     def __init__(self, folder: Path) -> None:
         self._java = find_java()
         self._jars = find_hadoop_jars()
         self._folder = folder
-        (port,) = free_ports(1)
-        self.uri = f"hdfs://127.0.0.1:{port}"
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Self:
-        self._write_settings()
-        done = subprocess.run(
-            self._command("namenode.NameNode", "-format", "-force"), capture_output=True, text=True
-        )
-        if done.returncode:
-            raise PeerFailed(f"HDFS was not formatted: {done.stdout[-2000:]}")
-        try:
-            self._start("namenode.NameNode", "IPC Server listener on")
-            self._start("datanode.DataNode", "successfully registered with NN")
-        except BaseException:
-            self.stop()
-            raise
-        return self
+    @property
+    def settings(self) -> Path:
+        """The folder with the settings, for clients."""
+        return self._folder / "settings"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -96,49 +90,74 @@ class Hdfs:
                 process.wait()
         self._processes.clear()
 
-    def _start(self, server: str, ready: str) -> None:
-        """Start one of the nodes and wait until its log says that it is ready."""
+    def start(self, server: str, ready: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start a server and wait until its log says that it is ready."""
         log = self._folder / f"{server}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                self._command(server), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                self.command(server),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environment,
             )
         self._processes[server] = process
 
         def is_ready() -> bool:
             if process.poll() is not None:
-                raise PeerFailed(f"{server} of HDFS ended: {log.read_text()[-2000:]}")
+                raise PeerFailed(f"{server} of Hadoop ended: {log.read_text()[-2000:]}")
             return ready in log.read_text()
 
-        wait_until(is_ready, lambda: f"{server} of HDFS is ready: {log.read_text()[-2000:]}", START_S)
+        wait_until(is_ready, lambda: f"{server} of Hadoop is ready: {log.read_text()[-2000:]}", START_S)
 
-    def _command(self, server: str, *arguments: str) -> list[str]:
-        class_path = f"{self._folder / 'settings'}:{self._jars}/*"
-        return [
-            *(self._java, "-Xmx256m", *QUICK_START, "-cp", class_path, f"{_SERVERS}.{server}"),
-            *arguments,
-        ]
+    def command(self, server: str, *arguments: str) -> list[str]:
+        class_path = f"{self.settings}:{self._jars}/*"
+        main = f"org.apache.hadoop.{server}"
+        return [self._java, "-Xmx256m", *QUICK_START, *OPENED, "-cp", class_path, main, *arguments]
 
-    def _write_settings(self) -> None:
-        values = {
-            "fs.defaultFS": self.uri,
-            "dfs.namenode.name.dir": f"file://{self._folder}/name",
-            "dfs.datanode.data.dir": f"file://{self._folder}/data",
-            "dfs.namenode.http-address": "127.0.0.1:0",
-            "dfs.datanode.address": "127.0.0.1:0",
-            "dfs.datanode.http.address": "127.0.0.1:0",
-            "dfs.datanode.ipc.address": "127.0.0.1:0",
-            "dfs.replication": "1",
-            "dfs.permissions.enabled": "false",
-        }
-        settings = self._folder / "settings"
-        # The pages of the nodes' web servers are not in Maven's jars, and the nodes look for their folders.
-        for pages in ("hdfs", "datanode", "static"):
-            (settings / "webapps" / pages).mkdir(parents=True)
+    def write_settings(self, values: Mapping[str, str], *names: str) -> None:
+        self.settings.mkdir(exist_ok=True)
         properties = "".join(
             f"<property><name>{name}</name><value>{value}</value></property>\n"
             for name, value in values.items()
         )
-        for name in ("core-site.xml", "hdfs-site.xml"):
-            (settings / name).write_text(f"<configuration>\n{properties}</configuration>\n")
-        (settings / "log4j.properties").write_text(_LOGGING)
+        for name in names:
+            (self.settings / name).write_text(f"<configuration>\n{properties}</configuration>\n")
+        (self.settings / "log4j.properties").write_text(_LOGGING)
+
+
+class Hdfs(HadoopServers):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        (port,) = free_ports(1)
+        self.uri = f"hdfs://127.0.0.1:{port}"
+
+    def __enter__(self) -> Self:
+        # The pages of the nodes' web servers are not in Maven's jars, and the nodes look for their folders.
+        for pages in ("hdfs", "datanode", "static"):
+            (self.settings / "webapps" / pages).mkdir(parents=True)
+        self.write_settings(
+            {
+                "fs.defaultFS": self.uri,
+                "dfs.namenode.name.dir": f"file://{self._folder}/name",
+                "dfs.datanode.data.dir": f"file://{self._folder}/data",
+                "dfs.namenode.http-address": "127.0.0.1:0",
+                "dfs.datanode.address": "127.0.0.1:0",
+                "dfs.datanode.http.address": "127.0.0.1:0",
+                "dfs.datanode.ipc.address": "127.0.0.1:0",
+                "dfs.replication": "1",
+                "dfs.permissions.enabled": "false",
+            },
+            *("core-site.xml", "hdfs-site.xml"),
+        )
+        name_node, data_node = f"{_HDFS}.namenode.NameNode", f"{_HDFS}.datanode.DataNode"
+        done = subprocess.run(self.command(name_node, "-format", "-force"), capture_output=True, text=True)
+        if done.returncode:
+            raise PeerFailed(f"HDFS was not formatted: {done.stdout[-2000:]}")
+        try:
+            self.start(name_node, "IPC Server listener on")
+            self.start(data_node, "successfully registered with NN")
+        except BaseException:
+            self.stop()
+            raise
+        return self

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,10 +15,9 @@ from klamm.pipelines.hadoop import RemoteFiles
 from klamm.pipelines.locations import Kind, kind_of
 from klamm.pipelines.runner import run
 from klamm.pipelines.sinks.folders import RemoteFolders, open_folders
-from pyspark_klamm.java import find_java
 from tests.pipelines.running import Shop
+from tests.pipelines.standalone import StandaloneCluster
 
-STARTED_S = 60.0
 RUN_S = 600.0  # three JVMs and their workers start for it
 
 TABLES = """
@@ -40,35 +34,6 @@ def table(orders):
 """
 
 
-# ---- a standalone cluster
-
-
-@contextmanager
-def started(log: Path, ready: str, *arguments: str) -> Iterator[str]:
-    """A process of Spark's; yields what `ready`, a pattern, finds in its log."""
-    jars = Path(pyspark.__file__).parent / "jars"
-    command = [str(find_java().home / "bin/java"), "-Xmx256m", "-cp", f"{jars}/*", *arguments]
-    # Which Spark's own scripts would find out.
-    scala = next(jars.glob("spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
-    environment = os.environ | {
-        "SPARK_HOME": str(jars.parent),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SCALA_VERSION": scala,
-        "JAVA_HOME": str(find_java().home),
-    }
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
-    try:
-        deadline = time.monotonic() + STARTED_S
-        while (found := re.search(ready, log.read_text())) is None:
-            assert process.poll() is None and time.monotonic() < deadline, log.read_text()[-2000:]
-            time.sleep(0.05)
-        yield found[0]
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 @pytest.mark.timeout(850)
 @pytest.mark.long
 def test_a_cluster_of_two_workers_runs_the_same_project(klamm_bootstrap: str, tmp_path: Path) -> None:
@@ -77,35 +42,17 @@ def test_a_cluster_of_two_workers_runs_the_same_project(klamm_bootstrap: str, tm
     places = f'{folder}/tables"\ncheckpoints = "{folder}/checkpoints'
     shop = Shop(tmp_path / "shop", klamm_bootstrap, TABLES, spark=settings, tables=places)
     shop.send(80)
-    deploy = "org.apache.spark.deploy"
-    with ExitStack() as stack:
-        master = stack.enter_context(
-            started(
-                tmp_path / "master.log",
-                r"spark://127\.0\.0\.1:\d+",
-                *(f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0"),
-            )
-        )
-        for number in range(2):
-            work = str(tmp_path / f"worker-{number}")
-            stack.enter_context(
-                started(
-                    tmp_path / f"worker-{number}.log",
-                    "Successfully registered with master",
-                    *(f"{deploy}.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0"),
-                    *("--cores", "1", "--memory", "700m", "--work-dir", work, master),
-                )
-            )
+    with StandaloneCluster(tmp_path) as cluster:
         child = subprocess.run(
-            [sys.executable, "-m", "tests.pipelines.killed_run", str(shop.root), master],
+            [sys.executable, "-m", "tests.pipelines.killed_run", str(shop.root), cluster.master],
             capture_output=True,
             text=True,
             timeout=RUN_S,
         )
+        folders = [cluster.executor_folders(worker) for worker in range(2)]
     assert child.stdout.strip() == "table: finished 80", child.stderr[-3000:]
     shop.assert_each_once("orders")
-    for number in range(2):
-        assert list((tmp_path / f"worker-{number}").glob("app-*/*")), "both workers have had an executor"
+    assert all(folders), "both workers have had an executor"
 
 
 # ---- another file system

@@ -62,6 +62,23 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     assert project.client_settings("producer") == project.kafka
 
 
+def test_a_state_at_a_uri_has_the_checkpoints_too(tmp_path: Path) -> None:
+    project = load(tmp_path, '[project]\nname = "shop"\nstate = "s3://lake/state"\n')
+    assert project.shared_state == "s3://lake/state"
+    assert project.checkpoints == "s3://lake/state/checkpoints"
+    assert project.state == tmp_path / ".klamm", "for locks and logs"
+    mounted = load(tmp_path, '[project]\nname = "shop"\nstate = "file:///mnt/state"\n')
+    assert (mounted.shared_state, mounted.state) == ("", Path("/mnt/state"))
+
+
+def test_packages_are_installed_or_sent(tmp_path: Path) -> None:
+    assert load(tmp_path, '[project]\nname = "shop"\n').packages == ""
+    sending = load(tmp_path, '[project]\nname = "shop"\n[spark]\npackages = "send"\n')
+    assert (sending.packages, sending.spark) == ("send", {})
+    with pytest.raises(ProjectError, match=r'klamm.toml:4: packages is .*Use "installed" or "send"'):
+        load(tmp_path, '[project]\nname = "shop"\n[spark]\npackages = "sent"\n')
+
+
 def test_arguments_win_over_the_file(tmp_path: Path) -> None:
     (tmp_path / "klamm.toml").write_text('[project]\nname = "shop"\n[spark]\nmaster = "yarn"\n')
     project = Project.load(tmp_path / "klamm.toml", bootstrap="here:1", master="local[1]")

@@ -17,8 +17,9 @@ from klamm.pipelines.positions import (
     records_between,
 )
 from klamm.pipelines.progress import PipelineStatus
+from klamm.pipelines.project import Project
 from klamm.pipelines.state import MOST_EPOCHS, Attempt, ProjectBusy, State
-from klamm.pipelines.status import read_status, tidy_up, write_status
+from klamm.pipelines.status import is_due, read_status, tidy_up, write_status
 from tests.pipelines.projects import make_project
 
 # ---- the lock
@@ -106,6 +107,65 @@ def test_a_damaged_attempt_is_told_with_its_file(tmp_path: Path) -> None:
         state.attempt("orders_table")
 
 
+# ---- a state that drivers on all machines share
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Project:
+    """By a URI of this machine's disk, with what reads and writes stores."""
+    project = make_project(tmp_path / "here")
+    return replace(project, shared_state=f"file://{tmp_path}/store", state=tmp_path / "here/.klamm")
+
+
+def test_a_driver_in_another_folder_finds_the_attempt(shared: Project, tmp_path: Path) -> None:
+    state = State(shared)
+    assert state.attempt("a") is None and state.next_attempt("a") is None
+    state.keep_attempt("a", Attempt(3, table="orders"))
+    state.keep_next_attempt("a", Attempt(4))
+    with state.lock("running its pipelines"):
+        elsewhere = State(replace(shared, state=tmp_path / "there/.klamm"))
+        assert (elsewhere.attempt("a"), elsewhere.next_attempt("a")) == (
+            Attempt(3, table="orders"),
+            Attempt(4),
+        )
+    elsewhere.keep_next_attempt("a", None)
+    elsewhere.keep_next_attempt("a", None)
+    assert state.next_attempt("a") is None
+    assert [each.name for each in shared.state.iterdir()] == ["lock"], "only the lock belongs to the machine"
+
+
+def test_a_damaged_attempt_is_told_with_its_uri(shared: Project, tmp_path: Path) -> None:
+    state = State(shared)
+    state.files.write("generations/a.json", "{")
+    with pytest.raises(PipelineError, match=f"file://{tmp_path}/store/generations/a.json cannot be read"):
+        state.attempt("a")
+
+
+def test_a_status_from_another_machine_says_how_old_it_is(shared: Project) -> None:
+    state = State(shared)
+    assert read_status(shared) == []
+    write_status(state, PipelineStatus("a", "table a", state="running", updated_ms=10_000))
+    write_status(state, PipelineStatus("b", "table b", state="finished", updated_ms=10_000))
+    write_status(state, PipelineStatus("gone", "table gone", state="running", updated_ms=10_000))
+    tidy_up(state, ["a", "b"], ["b"])
+    assert [(each.state, each.note) for each in read_status(shared, lambda: 11_000)] == [
+        ("running", ""),
+        ("finished", ""),
+    ]
+    assert [each.note for each in read_status(shared, lambda: 99_000)] == ["no news for 89 s", ""]
+
+
+def test_a_status_in_a_store_is_not_written_all_the_time(shared: Project, tmp_path: Path) -> None:
+    first = PipelineStatus("a", "table a", state="running", updated_ms=10_000)
+    soon, later = (replace(first, rows_in=7, updated_ms=at) for at in (11_000, 15_000))
+    ended = replace(soon, state="finished")
+    state = State(shared)
+    due = [is_due(state, each, first) for each in (first, soon, later, ended)]
+    assert due == [False, False, True, True]
+    assert is_due(state, first, None) and is_due(state, replace(ended, rows_out=7), ended)
+    assert is_due(State(make_project(tmp_path / "local")), soon, first)
+
+
 # ---- positions
 
 
@@ -165,7 +225,7 @@ def test_a_status_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Pat
     project = make_project(tmp_path)
     state = State(project)
     write_status(state, PipelineStatus("a", "parquet a", state="finished"))
-    file = state.status_file("a")
+    file = Path(state.files.where("status/a.json"))
     file.write_text(file.read_text().replace('"rows_in"', '"of_tomorrow": 1, "rows_in"'))
     (file.parent / "b.json").write_text("{")
     assert [status.pipeline for status in read_status(project)] == ["a"]

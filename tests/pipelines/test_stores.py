@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from klamm.pipelines import replay
+from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.runner import run
+from klamm.pipelines.state import MOST_EPOCHS, Attempt, Epoch, State
+from klamm.pipelines.status import read_status, write_status
 from klamm.pipelines.tables.replacing import beside, missing_files, swap
 from klamm.pipelines.tables.table import Batch, BatchCommittedElsewhere, Reached, Table
 from klamm.pipelines.tables.upkeep import UpkeepPolicy, keep_up
@@ -22,6 +26,7 @@ from tests.conftest import cannot_run
 from tests.peers.hdfs import Hdfs
 from tests.peers.kafka_jars import PeerMissing
 from tests.peers.s3_server import S3Server
+from tests.pipelines.projects import make_project
 from tests.pipelines.running import Shop
 from tests.pipelines.tables.writing import OWNER, SCHEMA, append, numbers_in, written
 
@@ -84,6 +89,21 @@ def test_a_table_is_changed_by_whole_commits(store: Store) -> None:
     assert numbers_in(table) == list(range(6))
     done = keep_up(table, UpkeepPolicy(least_files=2, keep_hours=0, vacuum_every_s=0), 10**11)
     assert done.removed > 0 and numbers_in(table) == list(range(6))
+
+
+def test_the_state_of_a_project_lies_there(store: Store, tmp_path: Path) -> None:
+    project = replace(make_project(tmp_path), shared_state=f"{store.uri}/state", storage=store.options)
+    state, elsewhere = (State(replace(project, state=tmp_path / name)) for name in ("here", "there"))
+    assert state.attempt("orders") is None and read_status(project) == []
+    epochs = tuple(Epoch(number, {}) for number in range(MOST_EPOCHS))
+    for attempt in (Attempt(1, epochs=epochs), Attempt(2)):
+        state.keep_attempt("orders", attempt)
+        assert elsewhere.attempt("orders") == attempt
+    state.keep_next_attempt("orders", Attempt(3))
+    elsewhere.keep_next_attempt("orders", None)
+    assert state.next_attempt("orders") is None
+    write_status(state, PipelineStatus("orders", "table orders", state="finished"))
+    assert [status.state for status in read_status(project)] == ["finished"]
 
 
 def test_pipelines_write_there_and_a_lost_disk_loses_nothing(

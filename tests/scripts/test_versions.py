@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def test_a_dependency_is_a_range_that_holds_our_own_version(required):
     operators = {specifier.operator for specifier in required.specifier}
     assert ">=" in operators and not operators & {"==", "===", "~="}
     assert Version(pins()[required.name]) in required.specifier
+
+
+def test_spark_gets_what_its_functions_ask_for():
+    """PySpark's functions over Arrow refuse to be called without pandas, too."""
+    asked = [Requirement(each) for each in metadata.requires("pyspark")]
+    names = {each.name for each in asked if each.marker and each.marker.evaluate({"extra": "sql"})}
+    assert names > {"pandas", "pyarrow"} and names <= {each.name for each in everything_required()}
 
 
 def test_what_development_needs_is_named_without_versions_and_pinned():

@@ -7,7 +7,7 @@ command's arguments are wrong. Only the commands that need Spark import it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -234,6 +234,44 @@ def run(
 
 
 @app.command()
+def submit(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="The pipelines to run.", show_default="all of them")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Read the records that are in the topics now, then end.")
+    ] = False,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A spark.* key; may be repeated.")
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--output", help="Write archives and submit.sh into this folder, and submit nothing."),
+    ] = None,
+    manifest: Annotated[
+        str | None,
+        typer.Option("--manifest", metavar="IMAGE", help="Print a manifest for Kubernetes instead."),
+    ] = None,
+    project: ProjectOption = None,
+    bootstrap: BootstrapOption = None,
+    master: MasterOption = None,
+) -> None:
+    """Run pipelines on YARN or Kubernetes, with the driver there too, by spark-submit. Sends the project, and
+    the packages of this environment unless klamm.toml says packages = "installed"."""
+    with complaints():
+        from klamm.cli.pipelines import submitting
+
+        found = _load(project, bootstrap, master, without=submitting.SECRETS)
+        settings = dict(_setting(text) for text in conf or ())
+        if manifest is not None:
+            submitting.print_manifest(found, manifest, names or (), once=once)
+        else:
+            submitting.submit(
+                found, names or (), once=once, bootstrap=bootstrap, settings=settings, output=to
+            )
+
+
+@app.command()
 def status(
     project: ProjectOption = None,
     output: OutputOption = Output.TABLE,
@@ -424,23 +462,32 @@ def schema(
 # ---- what the commands share
 
 
-def _load(folder: Path | None, bootstrap: str | None = None, master: str | None = None) -> Project:
+def _load(
+    folder: Path | None, bootstrap: str | None = None, master: str | None = None, without: Sequence[str] = ()
+) -> Project:
     from klamm.cli.pipelines.finding import load_project
 
-    return load_project(folder, bootstrap, master)
+    return load_project(folder, bootstrap, master, without)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not name.startswith("spark.") or not value:
+        raise _complaint(f"{text!r} is not a setting of Spark: expected spark.…=…")
+    return name, value
 
 
 @contextmanager
 def _spark(project: Project) -> Iterator[Project]:
     """The project with Spark's logs sent to a file. If Spark fails, prints where that file is."""
-    from klamm.cli.pipelines.spark_logs import quiet_spark, spark_log
+    from klamm.cli.pipelines.spark_logs import quiet_spark, tell_log
 
     try:
         with quiet_spark(project) as quiet:
             yield quiet
     except Exception as error:
         if _is_of_spark(error):
-            typer.echo(f"klamm: Spark's log is in {spark_log(project).parent}", err=True)
+            tell_log(project)
         raise
 
 
@@ -495,11 +542,11 @@ def confirmed(yes: bool, question: str) -> bool:
 
 def _tell_failures(project: Project, ended: list[PipelineStatus]) -> None:
     from klamm.cli.pipelines.showing import remarks
-    from klamm.cli.pipelines.spark_logs import spark_log
+    from klamm.cli.pipelines.spark_logs import tell_log
 
     if not sys.stderr.isatty():  # on a terminal the live table shows them
         for line in remarks(ended):
             typer.echo(line, err=True)
     if any(status.state == "failed" for status in ended):
-        typer.echo(f"klamm: Spark's log is in {spark_log(project).parent}", err=True)
+        tell_log(project)
         raise typer.Exit(1)

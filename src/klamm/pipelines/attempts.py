@@ -262,7 +262,8 @@ def _refuse_foreign_folders(
         raise CannotGoOn(
             f"{folders.location} has batches, but {pipeline.name} {what_it_did}: another pipeline wrote "
             "them, or the project's state was deleted",
-            advice=f"Move the folder away, name another one, or restore {project.state}",
+            advice="Move the folder away, name another one, or restore "
+            f"{project.shared_state or project.state}",
             place=pipeline.place,
         )
 

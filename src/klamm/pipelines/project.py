@@ -6,12 +6,13 @@
     pipelines = "pipelines"               # the folder with the Python files
     schemas = "schemas"                   # inferred schemas, .avsc and .desc files
     tables = "tables"                     # a folder, or a URI: s3://…, gs://…, az://…, hdfs://…
-    state = ".klamm"                      # locks and status; on this machine
+    state = ".klamm"                      # attempts and status; a folder, or a URI as above
     checkpoints = ".klamm/checkpoints"    # on a cluster: a URI that all machines can reach
     dead_letters = "shop.dead-letters"
 
     [spark]
     master = "local[*]"
+    packages = "installed"                # "send": executors get the packages of this environment
     spark.sql.shuffle.partitions = 2      # any spark.* key
 
     [kafka]
@@ -44,11 +45,13 @@ from klamm.config.client_config import KEYS_BY_KIND
 from klamm.config.files import Setting, read_config_file
 from klamm.config.rows import ConfigError
 from klamm.pipelines.errors import Place, ProjectError
+from klamm.pipelines.locations import joined, local_path
 from klamm.pipelines.retrying import ON_FAILURE, RunPolicy
 
 PROJECT_FILE = "klamm.toml"
 DEFAULT_BOOTSTRAP = "localhost:9092"
 DEFAULT_MASTER = "local[*]"
+DEFAULT_STATE = ".klamm"
 
 _PROJECT_KEYS = (
     "name",
@@ -60,6 +63,7 @@ _PROJECT_KEYS = (
     "checkpoints",
     "dead_letters",
 )
+_PACKAGES = ("installed", "send")
 _RUN_KEYS = ("retries", "on_failure")
 # The name becomes part of the names of topics, groups and folders.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -69,7 +73,11 @@ _LOOKED_UP = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 @dataclass(frozen=True)
 class Project:
-    """The settings of klamm.toml, with absolute paths. `tables` and `checkpoints` may be URIs."""
+    """The settings of klamm.toml, with absolute paths. `tables` and `checkpoints` may be URIs.
+
+    If the file says that the state is at a URI, that is `shared_state`, and `state` is the default folder,
+    for what belongs to one machine: locks and logs.
+    """
 
     name: str
     root: Path
@@ -81,6 +89,10 @@ class Project:
     schemas: Path
     dead_letters: str
     master: str = DEFAULT_MASTER
+    shared_state: str = ""
+    packages: str = ""
+    """ "installed" if the machines of a cluster have our packages, "send" if they get them from here; "" if
+    the file does not say."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """The `spark.*` keys."""
     kafka: Mapping[str, str] = field(default_factory=dict)
@@ -142,11 +154,14 @@ class _Sections:
         if section == "project":
             self._known(setting, name, _PROJECT_KEYS, "[project]")
             self._project[name] = setting
-        elif section == "spark" and (name == "master" or name.startswith("spark.")):
+        elif section == "spark" and name == "packages" and setting.text not in _PACKAGES:
+            known = " or ".join(f'"{each}"' for each in _PACKAGES)
+            raise self._error(setting, f"packages is {setting.text!r}", f"Use {known}")
+        elif section == "spark" and (name in ("master", "packages") or name.startswith("spark.")):
             self._spark[name] = setting.text
         elif section == "spark":
             raise self._error(
-                setting, f"{name} is not a key of [spark]", "[spark] takes master and spark.* keys"
+                setting, f"{name} is not a key of [spark]", "[spark] takes master, packages and spark.* keys"
             )
         elif section == "kafka":
             self._known(setting, name, {key for keys in KEYS_BY_KIND.values() for key in keys}, "[kafka]")
@@ -185,18 +200,24 @@ class _Sections:
         root = self._file.parent
         name = self._name()
         of_kafka = self._kafka.pop("bootstrap.servers", None)
-        state = _folder(root, self._text("state", ".klamm"))
+        place = self._text("state", DEFAULT_STATE)
+        folder = local_path(place) if _URI.match(place) else _folder(root, place)
+        is_shared = folder is None
+        state = folder or _folder(root, DEFAULT_STATE)
+        checkpoints = joined(place if is_shared else str(state), "checkpoints")
         return Project(
             name=name,
             root=root,
             bootstrap=bootstrap or self._text("bootstrap", of_kafka or DEFAULT_BOOTSTRAP),
             tables=_location(root, self._text("tables", "tables")),
             state=state,
-            checkpoints=_location(root, self._text("checkpoints", str(state / "checkpoints"))),
+            shared_state=place if is_shared else "",
+            checkpoints=_location(root, self._text("checkpoints", checkpoints)),
             pipelines=_folder(root, self._text("pipelines", "pipelines")),
             schemas=_folder(root, self._text("schemas", "schemas")),
             dead_letters=self._text("dead_letters", f"{name}.dead-letters"),
             master=master or self._spark.pop("master", DEFAULT_MASTER),
+            packages=self._spark.pop("packages", ""),
             spark={key: value for key, value in self._spark.items() if key != "master"},
             kafka=self._kafka,
             storage=self._storage,

@@ -34,6 +34,7 @@ from klamm.pipelines import frames
 from klamm.pipelines.attempts import current_attempt, present_starts
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.definitions import Definitions, Otherwise, ParquetSink, Pipeline, TableSink
+from klamm.pipelines.deploying.sending import session_settings
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import (
     DecoderUnavailable,
@@ -52,7 +53,7 @@ from klamm.pipelines.retrying import Retries, heals
 from klamm.pipelines.sinks.kinds import counts_itself, sink_text
 from klamm.pipelines.sinks.writing import start_query
 from klamm.pipelines.state import State
-from klamm.pipelines.status import tidy_up, write_status
+from klamm.pipelines.status import is_due, tidy_up, write_status
 from klamm.pipelines.tables.table import Table
 from klamm.pipelines.tables.upkeep import Upkeep, UpkeepPolicy
 
@@ -134,7 +135,7 @@ def make_session(project: Project) -> SparkSession:
     """A Spark session with the settings of the project's klamm.toml."""
     import pyspark_klamm
 
-    return pyspark_klamm.session(project.name, project.master, {**SETTINGS, **project.spark})
+    return pyspark_klamm.session(project.name, project.master, {**SETTINGS, **session_settings(project)})
 
 
 def check_places(project: Project) -> None:
@@ -184,6 +185,7 @@ class _Run:
         reads are there."""
         self._looked_at = float("-inf")
         self._told: dict[str, PipelineStatus] = {}
+        self._written: dict[str, PipelineStatus] = {}
         # Changes to the tallies from other threads: a few per batch, applied at every poll.
         self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
@@ -463,8 +465,10 @@ class _Run:
         self._take_news()
         statuses = {name: tally.status for name, tally in self._tallies.items()}
         changed = [status for name, status in statuses.items() if self._told.get(name) != status]
-        for status in changed:
-            write_status(self._state, status)
+        for name, status in statuses.items():
+            if is_due(self._state, status, self._written.get(name)):
+                write_status(self._state, status)
+                self._written[name] = status
         self._told = statuses
         if changed and self._on_status is not None:
             self._on_status(list(statuses.values()))

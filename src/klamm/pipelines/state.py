@@ -1,4 +1,4 @@
-"""What a project keeps between runs, in its state folder on this machine.
+"""What a project keeps between runs, in its state folder.
 
     lock                       held by the process that runs the project
     driver.lock                held by that process's JVM, which may outlive it for a moment
@@ -7,6 +7,11 @@
     generations/<pipeline>.next.json    the attempt of a replay that is being prepared
     generations/<pipeline>.range.json   the replay of a range that is being prepared
     status/<pipeline>.json     how the pipeline is doing (`status.py`)
+
+If the project's state is at a URI, attempts and status are there, and drivers on any machine go on from
+them; locks belong to one machine and stay in a folder of it. Two drivers on two machines are not kept apart
+by a lock then: of two that commit the same batch of a table the second one fails, and Spark refuses the
+second one that writes to a checkpoint.
 
 Checkpoints are Spark's, one folder per pipeline and attempt. They lie in the state folder too, unless the
 project names another place.
@@ -172,6 +177,8 @@ class State:
     def __init__(self, project: Project) -> None:
         self._project = project
         self.folder = project.state
+        self.is_shared = bool(project.shared_state)
+        self.files = SharedFiles(project) if self.is_shared else LocalFiles(project.state)
 
     @contextmanager
     def lock(self, purpose: str, name: str = "lock") -> Iterator[None]:
@@ -228,15 +235,15 @@ class State:
 
     def attempt(self, pipeline: str) -> Attempt | None:
         """The pipeline's present attempt; None before its first start."""
-        return self._read_attempt(pipeline, self._attempt_file(pipeline))
+        return self._read_attempt(pipeline, _attempt_file(pipeline))
 
     def next_attempt(self, pipeline: str) -> Attempt | None:
         """The attempt of a replay that was not finished; None if there is none."""
-        return self._read_attempt(pipeline, self._next_attempt_file(pipeline))
+        return self._read_attempt(pipeline, _next_attempt_file(pipeline))
 
-    def _read_attempt(self, pipeline: str, file: Path) -> Attempt | None:
+    def _read_attempt(self, pipeline: str, file: str) -> Attempt | None:
         try:
-            value = json.loads(file.read_text())
+            value = json.loads(self.files.read(file))
             return Attempt(
                 int(value["number"]),
                 value["start"],
@@ -249,35 +256,37 @@ class State:
             return None
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise PipelineError(
-                f"{file} cannot be read: {error}",
+                f"{self.files.where(file)} cannot be read: {error}",
                 advice=f"Restore the file, or delete it if {pipeline} has no checkpoints",
             ) from None
 
     def keep_attempt(self, pipeline: str, attempt: Attempt) -> None:
         """Make this attempt the pipeline's present one."""
-        write_whole(self._attempt_file(pipeline), _attempt_text(attempt))
+        self.files.write(_attempt_file(pipeline), _attempt_text(attempt))
 
     def keep_next_attempt(self, pipeline: str, attempt: Attempt | None) -> None:
         """Note the attempt of a replay that is being prepared; None if it was given up, or is the present
         one."""
         if attempt is None:
-            self._next_attempt_file(pipeline).unlink(missing_ok=True)
+            self.files.delete(_next_attempt_file(pipeline))
         else:
-            write_whole(self._next_attempt_file(pipeline), _attempt_text(attempt))
+            self.files.write(_next_attempt_file(pipeline), _attempt_text(attempt))
 
     def range_replay(self, pipeline: str) -> Attempt | None:
         """The replay of a range that was not finished; None if there is none."""
-        file = self._range_file(pipeline)
+        file = _range_file(pipeline)
         found = self._read_attempt(pipeline, file)
-        return None if found is None else replace(found, replay=str(json.loads(file.read_text())["replay"]))
+        return (
+            None if found is None else replace(found, replay=str(json.loads(self.files.read(file))["replay"]))
+        )
 
     def keep_range_replay(self, pipeline: str, attempt: Attempt | None) -> None:
         """Note the replay of a range that begins; None when it has ended."""
         if attempt is None:
-            self._range_file(pipeline).unlink(missing_ok=True)
+            self.files.delete(_range_file(pipeline))
         else:
             text = {**json.loads(_attempt_text(attempt)), "replay": attempt.replay}
-            write_whole(self._range_file(pipeline), json.dumps(text, indent=1))
+            self.files.write(_range_file(pipeline), json.dumps(text, indent=1))
 
     def checkpoint(self, pipeline: str, attempt: Attempt) -> str:
         """The folder of the attempt's checkpoint. Its name has the pipeline's id, so that a pipeline whose
@@ -285,17 +294,70 @@ class State:
         name = "-".join(filter(None, [str(attempt.number), attempt.pipeline_id, attempt.replay]))
         return joined(self._project.checkpoints, pipeline, name)
 
-    def status_file(self, pipeline: str) -> Path:
-        return self.folder / "status" / f"{pipeline}.json"
 
-    def _attempt_file(self, pipeline: str) -> Path:
-        return self.folder / "generations" / f"{pipeline}.json"
+class LocalFiles:
+    """Small files in a folder of this machine, by their paths in it."""
 
-    def _range_file(self, pipeline: str) -> Path:
-        return self.folder / "generations" / f"{pipeline}.range.json"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
-    def _next_attempt_file(self, pipeline: str) -> Path:
-        return self.folder / "generations" / f"{pipeline}.next.json"
+    def where(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def read(self, name: str) -> str:
+        """Raises FileNotFoundError."""
+        return (self._folder / name).read_text()
+
+    def write(self, name: str, text: str, *, durable: bool = True) -> None:
+        """Readers find the old text or the new text; if `durable`, also after a crash."""
+        _write_whole(self._folder / name, text, durable)
+
+    def delete(self, name: str) -> None:
+        (self._folder / name).unlink(missing_ok=True)
+
+    def names(self, folder: str) -> list[str]:
+        found = self._folder / folder
+        return sorted(os.listdir(found)) if found.is_dir() else []
+
+
+class SharedFiles:
+    """The same in the store of a URI. Each file is written as a whole, and kept once it is written."""
+
+    def __init__(self, project: Project) -> None:
+        from klamm.pipelines.tables.files import Store
+
+        self._location = project.shared_state
+        self._store = Store(project.shared_state, project.storage)
+
+    def where(self, name: str) -> str:
+        return joined(self._location, name)
+
+    def read(self, name: str) -> str:
+        if not self._store.exists(name):
+            raise FileNotFoundError(self.where(name))
+        return self._store.read_text(name)
+
+    def write(self, name: str, text: str, *, durable: bool = True) -> None:
+        self._store.write_text(name, text)
+
+    def delete(self, name: str) -> None:
+        if self._store.exists(name):
+            self._store.delete(name)
+
+    def names(self, folder: str) -> list[str]:
+        return self._store.names(folder)
+
+
+def _attempt_file(pipeline: str) -> str:
+    return f"generations/{pipeline}.json"
+
+
+def _next_attempt_file(pipeline: str) -> str:
+    return f"generations/{pipeline}.next.json"
+
+
+def _range_file(pipeline: str) -> str:
+    return f"generations/{pipeline}.range.json"
 
 
 def _attempt_text(attempt: Attempt) -> str:
@@ -305,8 +367,7 @@ def _attempt_text(attempt: Attempt) -> str:
     return json.dumps(value, indent=1)
 
 
-def write_whole(file: Path, text: str, *, durable: bool = True) -> None:
-    """Write a file so that readers find its old text or its new text; if `durable`, also after a crash."""
+def _write_whole(file: Path, text: str, durable: bool) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     made = file.with_name(f".{file.name}.new")
     with made.open("w") as stream:

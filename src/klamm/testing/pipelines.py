@@ -102,6 +102,7 @@ class PipelinesProject:
             found,
             tables=str(folder / "tables"),
             state=folder / "state",
+            shared_state="",
             checkpoints=str(folder / "state/checkpoints"),
             schemas=folder / "schemas",
             run=replace(found.run, retries=0),  # a test sees each failure, and faults end the run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from klamm.pipelines.definitions import Source
@@ -11,9 +12,16 @@ from klamm.pipelines.graph import order
 from klamm.pipelines.project import PROJECT_FILE, Project
 
 
-def load_project(folder: Path | None, bootstrap: str | None = None, master: str | None = None) -> Project:
-    """Load the project; the arguments override its file. Raises ProjectError."""
-    return Project.load(folder or _here_or_above(Path.cwd()), bootstrap=bootstrap, master=master)
+def load_project(
+    folder: Path | None,
+    bootstrap: str | None = None,
+    master: str | None = None,
+    without: Collection[str] = (),
+) -> Project:
+    """Load the project; the arguments override its file, whose sections `without` are not read. Raises
+    ProjectError."""
+    found = folder or _here_or_above(Path.cwd())
+    return Project.load(found, bootstrap=bootstrap, master=master, without=without)
 
 
 def find_source(project: Project, name: str) -> Source:

@@ -5,6 +5,8 @@
 
 The JVM and its workers inherit the descriptor of stderr from this process. That descriptor is therefore
 redirected to a file while Spark may be started; this process itself writes to a copy of the old one.
+
+A driver that spark-submit has started keeps the logs where they are: the cluster collects them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import typer
+
 from klamm.pipelines.project import Project
+from pyspark_klamm.session import is_submitted
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -50,10 +55,27 @@ def spark_log(project: Project) -> Path:
     return project.state / "logs" / "spark.log"
 
 
+def tell_log(project: Project) -> None:
+    """Print where Spark's log is."""
+    if not is_submitted():
+        typer.echo(f"klamm: Spark's log is in {spark_log(project).parent}", err=True)
+
+
 @contextmanager
 def quiet_spark(project: Project) -> Iterator[Project]:
     """The project, with settings that send Spark's log to a file. A Spark that runs already is not
     changed."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+        if is_submitted():
+            yield project
+            return
+        with _logs_in_files(project) as quiet:
+            yield quiet
+
+
+@contextmanager
+def _logs_in_files(project: Project) -> Iterator[Project]:
     log = spark_log(project)
     log.parent.mkdir(parents=True, exist_ok=True)
     configuration = log.with_name("log4j2.properties")
@@ -62,8 +84,7 @@ def quiet_spark(project: Project) -> Iterator[Project]:
     options = " ".join(filter(None, [project.spark.get(JAVA_OPTIONS), option]))
     # py4j logs the stack of every mistake in a user's function; the status has its message.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    with _stderr_into(log.with_name("output.log")), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+    with _stderr_into(log.with_name("output.log")):
         yield replace(project, spark={**project.spark, JAVA_OPTIONS: options})
 
 

@@ -258,6 +258,20 @@ class Store:
         with self.system.open_input_stream(path) as file:
             return bytes(file.read()).decode()
 
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file. Object stores and HDFS show it when it is closed, as a whole."""
+        data = text.encode()
+        if self._root is not None:
+            (self._root / path).parent.mkdir(parents=True, exist_ok=True)
+        # Through a buffer that holds all: without one, pyarrow hands deltalake's streams what they refuse.
+        with self.system.open_output_stream(path, buffer_size=len(data) + 1) as file:
+            file.write(data)
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files in a folder, sorted; none if there is no such folder."""
+        found = self.system.get_file_info(FileSelector(folder, allow_not_found=True))
+        return sorted(each.base_name for each in found if each.type == FileType.File)
+
     def delete(self, path: str) -> None:
         self.system.delete_file(path)
 
