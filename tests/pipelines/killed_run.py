@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from contextlib import nullcontext
 
@@ -18,9 +19,24 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.runner import run
 from klamm.pipelines.tables.upkeep import UpkeepPolicy
 from klamm.testing.faults import striking
+from tests.pipelines.running import Shop
 
 UNTIL_A_SIGNAL = "until a signal"
 UPKEEP = UpkeepPolicy(least_files=3)
+CHILD_S = 150.0
+"""How long such a process may take."""
+
+
+def killed(shop: Shop, moment: str, count: int) -> int:
+    """Run a project in such a process; returns how the process ended."""
+    child = subprocess.run(
+        [sys.executable, "-m", "tests.pipelines.killed_run", str(shop.root), "local[2]", moment, str(count)],
+        capture_output=True,
+        text=True,
+        timeout=CHILD_S,
+    )
+    assert child.returncode in (0, -signal.SIGKILL), child.stderr[-2000:]
+    return child.returncode
 
 
 def main(folder: str, master: str, moment: str | None = None, count: str = "0") -> None:

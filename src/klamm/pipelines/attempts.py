@@ -10,17 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from klamm.pipelines.checkpoints import Checkpoint
-from klamm.pipelines.definitions import Definitions, ParquetSink, Pipeline, TableSink
+from klamm.pipelines.definitions import Definitions, IcebergSink, ParquetSink, Pipeline, TableSink
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.graph import streams_of
 from klamm.pipelines.locations import local_path, table_location
 from klamm.pipelines.positions import Position, merged
 from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.folders import open_folders
-from klamm.pipelines.sinks.writing import is_applied, open_table
+from klamm.pipelines.sinks.writing import is_applied, written_table
 from klamm.pipelines.state import Attempt, Epoch, State
 from klamm.pipelines.table_sources import present_start, resolve_start, start_after
-from klamm.pipelines.tables.table import Reached, Table
+from klamm.pipelines.tables.table import Reached
+from klamm.pipelines.tables.written import WrittenTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,8 +37,8 @@ def current_attempt(
     """The attempt to run."""
     found = state.attempt(pipeline.name)
     place = table_place(project, pipeline)
-    if isinstance(pipeline.to, TableSink):
-        table = open_table(project, pipeline.to)
+    if isinstance(pipeline.to, (TableSink, IcebergSink)):
+        table = written_table(project, pipeline.to)
         reached = table.reached(project.group_of(pipeline.name))
         found = finish_replay(state, pipeline, found, reached)
         if reached is None:
@@ -58,8 +59,10 @@ def current_attempt(
 
 
 def table_place(project: Project, pipeline: Pipeline) -> str | None:
-    """Where the pipeline's table or folders are, relative to the project's folder if they lie below it; None
-    if the pipeline writes something else."""
+    """Where the pipeline's table or folders are, relative to the project's folder if they lie below it; the
+    name of an Iceberg table; None if the pipeline writes something else."""
+    if isinstance(pipeline.to, IcebergSink):
+        return pipeline.to.table
     if not isinstance(pipeline.to, (TableSink, ParquetSink)):
         return None
     location = table_location(project.tables, pipeline.to.table)
@@ -97,7 +100,7 @@ def _refuse_a_foreign_table(
     project: Project,
     state: State,
     pipeline: Pipeline,
-    table: Table,
+    table: WrittenTable,
     found: Attempt | None,
     spark: SparkSession,
 ) -> None:
@@ -147,7 +150,7 @@ def _known_to_the_table(
     state: State,
     definitions: Definitions,
     pipeline: Pipeline,
-    table: Table,
+    table: WrittenTable,
     reached: Reached,
     spark: SparkSession,
 ) -> Attempt | None:
@@ -162,7 +165,7 @@ def _known_to_the_table(
 
 
 def _epochs_in_the_table(
-    project: Project, definitions: Definitions, pipeline: Pipeline, table: Table
+    project: Project, definitions: Definitions, pipeline: Pipeline, table: WrittenTable
 ) -> tuple[str, tuple[Epoch, ...]]:
     """The id of the pipeline and its epochs, as the log of its table knows them. They decide which
     dead-letter records are of records that a later epoch has read again."""
@@ -185,7 +188,7 @@ def _go_on_from_the_table(
     project: Project,
     definitions: Definitions,
     pipeline: Pipeline,
-    table: Table,
+    table: WrittenTable,
     reached: Reached,
     found: Attempt | None,
 ) -> Attempt:

@@ -36,8 +36,8 @@ from klamm.pipelines.errors import PipelineError, Place
 from klamm.pipelines.locations import local_path
 from klamm.pipelines.positions import Position, records_between
 from klamm.pipelines.syncing import sync
-from klamm.pipelines.tables.columns import Fitted, delta_schema, fit
-from klamm.pipelines.tables.files import FILE_PREFIX, Store
+from klamm.pipelines.tables.columns import Fitted, arrow_schema, check_columns, delta_schema, fit
+from klamm.pipelines.tables.files import FILE_PREFIX, Store, Target
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -212,6 +212,27 @@ class Table:
             return None
         its_partitions = table.metadata().partition_columns
         return fit(rows, partition_by, table.schema(), its_partitions, self.location, place)
+
+    def check(self, rows: StructType, partition_by: Sequence[str], who: str, place: Place) -> None:
+        """Raise TableRefused if the rows of a pipeline (`who`) cannot be written to the table."""
+        check_columns(rows, partition_by, who, place)
+        self.fit(rows, partition_by, place)
+
+    def adapt(
+        self, rows: StructType, partition_by: Sequence[str], owner: str, place: Place
+    ) -> Mapping[str, str]:
+        """Add the columns that the table does not have. Returns the names to give to columns that the table
+        spells otherwise. Raises TableRefused if the rows do not fit."""
+        fitted = self.fit(rows, partition_by, place)
+        if fitted is None:
+            return {}
+        if fitted.new:
+            self.add_columns(fitted.new)
+        return fitted.renamed
+
+    def target(self, rows: StructType, partition_by: Sequence[str], label: str) -> Target:
+        """Where and how tasks write these rows."""
+        return Target(self.location, arrow_schema(rows), tuple(partition_by), label, self.options)
 
     def is_there(self) -> bool:
         return self.newest() is not None
