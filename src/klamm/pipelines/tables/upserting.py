@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable
 from klamm.pipelines.errors import PipelineError, Place
 from klamm.pipelines.tables.columns import delta_schema
 from klamm.pipelines.tables.files import Store, Target
-from klamm.pipelines.tables.table import Commit, Table, WrittenFile
+from klamm.pipelines.tables.table import HOOKS, Commit, Table, WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,7 +86,14 @@ def _merge(newest: DeltaTable, rows: ds.Dataset, properties: CommitProperties, k
     columns = {_quoted(name): f"new.{_quoted(name)}" for name in rows.schema.names}
     reader = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches())
     (
-        newest.merge(reader, same, source_alias="new", target_alias="old", commit_properties=properties)
+        newest.merge(
+            reader,
+            same,
+            source_alias="new",
+            target_alias="old",
+            commit_properties=properties,
+            post_commithook_properties=HOOKS,
+        )
         .when_matched_update(columns)
         .when_not_matched_insert(columns)
         .execute()
