@@ -48,6 +48,7 @@ from bench.layouts import CLIENT_SECTIONS
 from bench.peers import KafkaBroker, KlammBroker, klamm_of, running
 from bench.runner import Bench, BrokerKind, Comparison
 from bench.spark import section as spark
+from bench.spark import tables
 
 
 class Section(NamedTuple):
@@ -73,7 +74,8 @@ SHARED = [
     )
 ]
 LAST = [
-    Section(module.SECTION, module.comparisons, module.case_count) for module in (partitions, cluster, spark)
+    Section(module.SECTION, module.comparisons, module.case_count)
+    for module in (partitions, cluster, spark, tables)
 ]
 PLAIN_WIDTH = 170  # off a terminal nothing says how wide a line may be
 SECTIONS = [section.name for section in (*FIRST, *SHARED, *LAST)]

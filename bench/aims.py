@@ -18,6 +18,7 @@ from bench.peers import KAFKA, KLAMM, MACHINE
 from bench.python_clients import AIO, AIOKAFKA, COLUMNS, CONFLUENT, PLAIN
 from bench.runner import Results
 from bench.spark import section as spark
+from bench.spark import tables
 
 
 class Compared(enum.Enum):
@@ -273,6 +274,7 @@ PIPELINE_AIMS = (
             ("parquet", 1024, 2),
         )
     ),
+    *(_rows(f"topic to a table, {size_text(size)}", spark.table_case(size), 2) for size in spark.ROWS),
     *(_rows(f"rows to a topic, {size_text(size)}", spark.write_case(size), 2) for size in spark.ROWS),
     _rows("topic to Parquet, 1 KB, both on Apache Kafka", spark.read_case("parquet", 1024, KAFKA), 2),
     _rows("rows to a topic, 1 KB, both on Apache Kafka", spark.write_case(1024, KAFKA), 2),
@@ -286,6 +288,23 @@ PIPELINE_AIMS = (
         *(spark.SECTION, spark.trigger_case(spark.PARTITION_COUNT, spark.TUNED)),
         *(spark.TRIGGER_METRICS["batch_ms"], ALONE, None, 120),
     ),
+    Aim(
+        "batch of 1,000 rows, decoded and checked, from trigger to commit, ms",
+        *(tables.SECTION, tables.batch_case(1), tables.BATCH_METRICS["batch_ms"], ALONE, None, 150),
+    ),
+    *(
+        Aim(
+            f"a table of 10,000 commits: {metric}",
+            tables.SECTION,
+            tables.COMMITS_CASE,
+            metric,
+            ALONE,
+            None,
+            2,
+        )
+        for metric in (tables.PLAN_RATIO, tables.COMMIT_RATIO)
+    ),
+    Aim("merging small files, MB/s", tables.SECTION, tables.MERGE_CASE, "MB/s", ALONE, 100),
     Aim("log lines end to end, MB/s", spark.SECTION, spark.LOG_CASE, spark.END_TO_END, ALONE, 200),
 )
 

@@ -11,6 +11,7 @@ from bench.peers import KAFKA, KLAMM, MACHINE
 from bench.python_clients import AIO, AIOKAFKA, COLUMNS, CONFLUENT, PLAIN
 from bench.raw_produce import CORES_USED
 from bench.spark import section as spark
+from bench.spark import tables
 
 ONLY_IN_JSON = {CORES_USED}
 CLIENT_SECTIONS = frozenset({python_clients.SECTION, client_round_trip.SECTION, client_memory.SECTION})
@@ -68,7 +69,7 @@ LAYOUTS = (BROKERS, CLUSTERS, CLIENTS, PIPELINES)
 
 
 def layout_of(section: str) -> Layout:
-    if section == spark.SECTION:
+    if section in (spark.SECTION, tables.SECTION):
         return PIPELINES
     if section == cluster.SECTION:
         return CLUSTERS

@@ -43,6 +43,7 @@ TESTS = (
     "tests/spark/test_source_batch.py",
     "tests/pipelines/decoding",
     "tests/pipelines/test_writing.py",
+    "tests/pipelines/iceberg_tables",
 )
 """A part of the tests in which every dependency is used."""
 

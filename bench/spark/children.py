@@ -21,6 +21,7 @@ from bench import processes
 from bench.workers import MOST_ERROR_CHARACTERS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PYTHON_PATH = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])}
 WORKER = "bench.spark.session_worker"
 ANSWER_TIMEOUT_SECONDS = 300.0
 STOP_TIMEOUT_SECONDS = 30.0
@@ -41,7 +42,7 @@ class SparkChild:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=self.directory,
-                env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+                env=os.environ | PYTHON_PATH,
                 start_new_session=True,
             )
 

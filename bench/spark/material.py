@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -13,6 +14,9 @@ PARTITION_COUNT = 6
 CHUNK_ROWS = 10_000
 CHUNKS_UNDER_WAY = 8
 DISTINCT_LINES = 20_000
+ORDER_CHUNK_ROWS = 1_000
+BAD_EVERY = 100
+"""One order in so many breaks the rule of the pipelines."""
 DELIVERY_SECONDS = 60.0
 
 
@@ -41,6 +45,42 @@ def fill(broker: Broker, topic: str, rows: int, size: int) -> None:
                 deliveries.pop(0).result(DELIVERY_SECONDS)
         for delivery in deliveries:
             delivery.result(DELIVERY_SECONDS)
+
+
+def fill_orders(broker: Broker, topic: str, rows: int, partitions: int = PARTITION_COUNT) -> int:
+    """Orders as JSON, about 140 bytes each, of which one in BAD_EVERY has a negative amount. Evenly over
+    the partitions of the topic. Returns how many bytes they have."""
+    import pyarrow
+
+    chance = random.Random(7)
+    orders = [_order(chance, number) for number in range(ORDER_CHUNK_ROWS)]
+    size = sum(map(len, orders)) * (rows // ORDER_CHUNK_ROWS)
+    with klamm.Producer(bootstrap(broker)) as producer:
+        deliveries = []
+        for number in range(rows // ORDER_CHUNK_ROWS):
+            chunk = pyarrow.record_batch(
+                {
+                    "value": pyarrow.array(orders, pyarrow.binary()),
+                    "partition": pyarrow.array([number % partitions] * ORDER_CHUNK_ROWS, pyarrow.int32()),
+                }
+            )
+            deliveries.append(producer.send_arrow(chunk, topic, value="value", partition="partition"))
+        for delivery in deliveries:
+            delivery.result(DELIVERY_SECONDS)
+    return size
+
+
+def _order(chance: random.Random, number: int) -> bytes:
+    amount = -1.0 if number % BAD_EVERY == 0 else chance.randrange(100, 9999) / 100
+    order = {
+        "order_id": f"o-{number:06d}",
+        "customer": f"customer-{chance.randrange(1000):03d}",
+        "item": chance.choice(("tea", "lamp", "map", "boots", "kettle")),
+        "quantity": chance.randrange(1, 6),
+        "amount": amount,
+        "at": f"2026-11-16T04:{chance.randrange(60):02d}:{chance.randrange(60):02d}.554Z",
+    }
+    return json.dumps(order).encode()
 
 
 def record_count(broker: Broker, topic: str) -> int:

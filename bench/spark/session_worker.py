@@ -24,6 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import klamm
 import pyspark_klamm
 from bench import processes
+from bench.spark import pipeline_tasks
 from bench.spark.ready_made import ReadyMade
 from klamm.pipelines.tables.columns import arrow_schema
 from klamm.pipelines.tables.files import REPORT, Target, write_files
@@ -115,6 +116,12 @@ class SessionTasks:
         else:
             frame.write.format(source).options(**options).save()
         return {"rows": rows, "seconds": time.perf_counter() - started}
+
+    def pipeline_batches(self, *, folder: str) -> dict[str, float]:
+        return pipeline_tasks.small_batches(self._spark, folder)
+
+    def decode(self, *, folder: str, node: str, rows: int) -> dict[str, float]:
+        return {"rows": rows, **pipeline_tasks.decode(self._spark, folder, node)}
 
     def triggers(
         self, *, source: str, options: dict[str, str], tuned: bool, partitions: int, batches: int,

@@ -35,7 +35,9 @@ class Shop:
         run: str = "retries = 0",
         tables: str = "tables",
         storage: Mapping[str, str] | None = None,
+        more: str = "",
     ) -> None:
+        """`more` are further sections of its klamm.toml."""
         self.name = f"shop-{uuid.uuid4().hex[:8]}"
         self.topic = f"{self.name}.orders"
         self.root = root
@@ -47,6 +49,7 @@ class Shop:
             f"[spark]\n{spark}\n[run]\n{run}\n[storage]\n"
         )
         self._toml += "".join(f'{name} = "{value}"\n' for name, value in (storage or {}).items())
+        self._toml += more
         self.sent = 0
         self.project = self.write(text)
 

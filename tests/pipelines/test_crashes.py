@@ -18,7 +18,7 @@ from klamm.pipelines.runner import run
 from klamm.pipelines.state import ProjectBusy
 from klamm.pipelines.status import read_status
 from klamm.testing.faults import MOMENTS, striking
-from tests.pipelines.killed_run import UNTIL_A_SIGNAL, UPKEEP
+from tests.pipelines.killed_run import CHILD_S, UNTIL_A_SIGNAL, UPKEEP, killed
 from tests.pipelines.running import Shop
 
 TABLE = """
@@ -32,7 +32,6 @@ def table(orders):
 """
 FEW_MOMENTS = ("after commit",)
 """That of `make test`: if a batch that is committed were written again, its rows would be there twice."""
-CHILD_S = 150.0
 STOPPED_S = 20.0
 
 
@@ -72,17 +71,6 @@ def test_a_batch_that_fails_anywhere_is_in_the_table_once(
     assert sum(batch.get("rows", 0) for batch in batches) == shop.sent
     replay.carry_out(shop.project, replay.plan(shop.project, "table", 10), spark=spark)
     shop.assert_each_once("orders")
-
-
-def killed(shop: Shop, moment: str, count: int) -> int:
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.pipelines.killed_run", str(shop.root), "local[2]", moment, str(count)],
-        capture_output=True,
-        text=True,
-        timeout=CHILD_S,
-    )
-    assert child.returncode in (0, -signal.SIGKILL), child.stderr[-2000:]
-    return child.returncode
 
 
 @pytest.mark.long

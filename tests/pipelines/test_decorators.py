@@ -97,7 +97,10 @@ def test_expectations_keep_the_order_in_which_they_are_read() -> None:
 def test_sinks_describe_themselves() -> None:
     assert parquet("t", partition_by="day") == ParquetSink("t", ("day",))
     assert parquet("t", partition_by=["day", "hour"]) == ParquetSink("t", ("day", "hour"))
-    assert iceberg("lake.orders") == IcebergSink("lake.orders")
+    assert iceberg("lake.shop.orders") == IcebergSink("lake.shop.orders")
+    assert iceberg("lake.eu.shop.t", partition_by="day", sort_by="a").sort_by == ("a",)
+    assert iceberg("lake.eu.shop.t", partition_by="day").partition_by == ("day",)
+    assert iceberg("lake.eu.shop.t").catalog == "lake"
     assert table("t", partition_by="day", sort_by=["a", "b"]) == TableSink("t", ("day",), ("a", "b"))
     assert jdbc("jdbc:x", "t", properties={"user": "u"}) == JdbcSink("jdbc:x", "t", {"user": "u"})
     assert topic("t", key="k", value="v", headers="h") == TopicSink("t", "k", "v", "h")
@@ -142,6 +145,8 @@ MISTAKES = [
     (lambda: parquet(""), "the sink's table is ''"),
     (lambda: table(""), "the sink's table is ''"),
     (lambda: delta("lake"), "table(…) writes Delta tables, without a jar"),
+    (lambda: iceberg("lake.orders"), "'lake.orders' is not the name of an Iceberg table. Name catalog, n"),
+    (lambda: iceberg("lake..orders"), "'lake..orders' is not the name of an Iceberg table"),
     (lambda: pipeline(to=table("t"), mode="upsert"), "the mode 'upsert', but no keys"),
     (lambda: pipeline(to=table("t"), keys="n"), "keys, but the mode 'append'"),
     (lambda: pipeline(to=table("t"), order_by="n"), "order_by or keep, but the mode 'append'"),

@@ -102,6 +102,7 @@ def test_nothing_is_found_where_nothing_is_wrong(broker: Broker, tmp_path: Path)
         ("def table(orders)", "def table(spark)", "warning: no pipeline uses the source orders"),
         ("    return orders\n", "    return orders +\n", "SyntaxError"),
         ('to=to_table("t")', 'to=to_table("t"), mode="update"', "does not support the mode 'update'"),
+        ('to_table("t")', 'iceberg("lake.s.t")', "the catalog lake of the table lake.s.t is not configured"),
     ],
 )
 def test_faults_are_found_with_their_line(tmp_path: Path, old: str, new: str, found: str) -> None:

@@ -98,6 +98,7 @@ def test_arguments_win_over_the_file(tmp_path: Path) -> None:
         ('[project]\nname = "shop"\n[spark]\nshuffle = 1', "klamm.toml:4: shuffle is not a key of [spark]"),
         ('[project]\nname = "shop"\n[sparks]\nmaster = 1', "[sparks] is not a known section"),
         ('[project]\nname = "shop"\ntables = ""', "tables is empty"),
+        ('[project]\nname = "shop"\n[iceberg]\nuri = "x"', "klamm.toml:4: uri is not in the section of a c"),
         ("[project", "the file is not valid TOML"),
     ],
 )
@@ -123,3 +124,39 @@ def test_what_a_run_does_about_failures(tmp_path: Path) -> None:
     ):
         with pytest.raises(ProjectError, match=re.escape(complaint)):
             load(tmp_path, text + line)
+
+
+def test_catalogs_of_iceberg_have_sections_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE_SECRET", "s3cret")
+    project = load(
+        tmp_path,
+        """
+        [project]
+        name = "shop"
+        [iceberg.lake]
+        type = "sql"
+        uri = "sqlite:///catalog.db"
+        warehouse = "warehouse"
+        "s3.secret-access-key" = "${env:LAKE_SECRET}"
+        [iceberg.other]
+        type = "rest"
+        uri = "https://catalog.example.org"
+        warehouse = "main"
+        [iceberg.third]
+        type = "sql"
+        uri = "postgresql+psycopg2://host/db"
+        warehouse = "s3://lake/warehouse"
+        """,
+    )
+    assert project.iceberg["lake"] == {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"{tmp_path}/warehouse",
+        "s3.secret-access-key": "s3cret",
+    }
+    assert project.iceberg["other"]["warehouse"] == "main"
+    assert project.iceberg["third"]["uri"] == "postgresql+psycopg2://host/db"
+    assert project.iceberg["third"]["warehouse"] == "s3://lake/warehouse"
+    assert "s3cret" not in repr(project)

@@ -175,7 +175,7 @@ def broken(orders):
 def misspelt(orders):
     return orders.select("nn")
 
-@pipeline(to=iceberg("lake"))
+@pipeline(to=iceberg("lake.shop.orders"))
 def lake(orders):
     return orders
 
@@ -219,7 +219,8 @@ def test_one_pipeline_fails_and_the_others_go_on_until_they_are_stopped(
     assert statuses["broken"].error.startswith(f"{file}:18: ZeroDivisionError: ")
     assert "\n" not in statuses["broken"].error and "Traceback" in statuses["broken"].error_detail
     assert statuses["misspelt"].error.startswith(f"{file}:23: ") and "`nn`" in statuses["misspelt"].error
-    assert "jar" in statuses["lake"].error and "[spark]" in statuses["lake"].error
+    assert "the catalog lake of the table lake.shop.orders is not known" in statuses["lake"].error
+    assert "[iceberg.lake]" in statuses["lake"].error
     assert statuses["misspelt"].error.count(str(file)) == 1
     assert statuses["grouped"].error.startswith(f"{file}:29: ") and "append" in statuses["grouped"].error
     assert statuses["table"].rows_in == 40

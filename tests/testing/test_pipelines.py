@@ -231,3 +231,28 @@ print([name for name in sys.modules if name.split(".")[0] in ("pyspark", "deltal
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+ICEBERG = """
+@source(topic="orders", schema="n BIGINT")
+def orders(rows):
+    return rows
+
+@pipeline(to=iceberg("lake.shop.orders"))
+def lake(orders):
+    return orders
+"""
+
+
+@pytest.mark.long
+def test_catalogs_are_files_of_the_test(klamm_pipelines: Make, tmp_path: Path) -> None:
+    make_project(tmp_path, ICEBERG)
+    (tmp_path / "klamm.toml").write_text(
+        TOML + '[iceberg.lake]\ntype = "rest"\nuri = "https://production.example.org"\n'
+    )
+    project = klamm_pipelines(tmp_path)
+    project.given("orders", [{"n": 1}, {"n": 2}])
+    with project.fault("after commit", pipeline="lake"):
+        project.run_until_done()
+    project.run_until_done()
+    assert project.table("lake.shop.orders") == [{"n": 1}, {"n": 2}]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import (
     Definitions,
+    IcebergSink,
     ParquetSink,
     Pipeline,
     Source,
@@ -31,10 +32,11 @@ from klamm.pipelines.retry.topics import (
     with_retry_end,
 )
 from klamm.pipelines.sinks.folders import open_folders
-from klamm.pipelines.sinks.writing import is_applied, open_table
+from klamm.pipelines.sinks.writing import is_applied, written_table
 from klamm.pipelines.state import Attempt, Epoch, State
 from klamm.pipelines.table_sources import present_start, resolve_start, start_after
-from klamm.pipelines.tables.table import Reached, Table
+from klamm.pipelines.tables.table import Reached
+from klamm.pipelines.tables.written import WrittenTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,8 +52,8 @@ def current_attempt(
     """The attempt to run."""
     found = state.attempt(pipeline.name)
     place = table_place(project, pipeline)
-    if isinstance(pipeline.to, TableSink):
-        table = open_table(project, pipeline.to)
+    if isinstance(pipeline.to, (TableSink, IcebergSink)):
+        table = written_table(project, pipeline.to)
         reached = table.reached(project.group_of(pipeline.name))
         found = finish_replay(state, pipeline, found, reached)
         if reached is None:
@@ -72,8 +74,10 @@ def current_attempt(
 
 
 def table_place(project: Project, pipeline: Pipeline) -> str | None:
-    """Where the pipeline's table or folders are, relative to the project's folder if they lie below it; None
-    if the pipeline writes something else."""
+    """Where the pipeline's table or folders are, relative to the project's folder if they lie below it; the
+    name of an Iceberg table; None if the pipeline writes something else."""
+    if isinstance(pipeline.to, IcebergSink):
+        return pipeline.to.table
     if not isinstance(pipeline.to, (TableSink, ParquetSink)):
         return None
     location = table_location(project.tables, pipeline.to.table)
@@ -111,7 +115,7 @@ def _refuse_a_foreign_table(
     project: Project,
     state: State,
     pipeline: Pipeline,
-    table: Table,
+    table: WrittenTable,
     found: Attempt | None,
     spark: SparkSession,
 ) -> None:
@@ -161,7 +165,7 @@ def _known_to_the_table(
     state: State,
     definitions: Definitions,
     pipeline: Pipeline,
-    table: Table,
+    table: WrittenTable,
     reached: Reached,
     spark: SparkSession,
 ) -> Attempt | None:
@@ -176,7 +180,7 @@ def _known_to_the_table(
 
 
 def _epochs_in_the_table(
-    project: Project, definitions: Definitions, pipeline: Pipeline, table: Table
+    project: Project, definitions: Definitions, pipeline: Pipeline, table: WrittenTable
 ) -> tuple[str, tuple[Epoch, ...]]:
     """The id of the pipeline and its epochs, as the log of its table knows them. They decide which
     dead-letter records are of records that a later epoch has read again."""
@@ -196,7 +200,7 @@ def _go_on_from_the_table(
     project: Project,
     definitions: Definitions,
     pipeline: Pipeline,
-    table: Table,
+    table: WrittenTable,
     reached: Reached,
     found: Attempt | None,
 ) -> Attempt:
@@ -235,7 +239,7 @@ def _go_on_from_the_table(
 
 
 def _retried(
-    project: Project, pipeline: Pipeline, source: Source | TableSource, table: Table, owner: str
+    project: Project, pipeline: Pipeline, source: Source | TableSource, table: WrittenTable, owner: str
 ) -> Position:
     """The place in the retry topic of a source that the table has reached."""
     topic = retry_topic(project, pipeline.name, source.name)

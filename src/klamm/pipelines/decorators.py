@@ -354,9 +354,19 @@ def parquet(table: str, *, partition_by: str | Sequence[str] = ()) -> ParquetSin
     return ParquetSink(_named("table", table), _names(partition_by))
 
 
-def iceberg(table: str) -> IcebergSink:
-    """An Iceberg table, by its name in a catalog that [spark] sets up."""
-    return IcebergSink(_named("table", table))
+def iceberg(
+    table: str, *, partition_by: str | Sequence[str] = (), sort_by: str | Sequence[str] = ()
+) -> IcebergSink:
+    """An Iceberg table: "catalog.namespace.table", with the catalog's settings in [iceberg.<catalog>] of
+    klamm.toml. `partition_by` and `sort_by` as in `table`."""
+    name = _named("table", table)
+    if name.count(".") < 2 or not all(name.split(".")):
+        raise DefinitionError(
+            f"{name!r} is not the name of an Iceberg table",
+            advice='Name catalog, namespace and table: iceberg("lake.shop.orders")',
+            place=_caller(),
+        )
+    return IcebergSink(name, _names(partition_by), _names(sort_by))
 
 
 def delta(path: str, *, partition_by: str | Sequence[str] = ()) -> TableSink:

@@ -188,9 +188,15 @@ class ParquetSink:
 
 @dataclass(frozen=True)
 class IcebergSink:
-    """An Iceberg table by its name in a catalog of the session; needs Iceberg's jar."""
+    """An Iceberg table: `catalog.namespace.table`. Rows are sorted by `sort_by` within each file."""
 
     table: str
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+
+    @property
+    def catalog(self) -> str:
+        return self.table.partition(".")[0]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from klamm.pipelines.locations import overlap, table_location
 from klamm.pipelines.project import PROJECT_FILE, Project
 from klamm.pipelines.sampling import existing_topics
 from klamm.pipelines.schemas.resolving import schema_file, schema_of
-from klamm.pipelines.sinks.kinds import check_mode
+from klamm.pipelines.sinks.kinds import check_mode, place_of_table
 from klamm.pipelines.starts import parse_point
 from klamm.pipelines.table_sources import source_table
 
@@ -165,8 +165,10 @@ def _check_sinks(project: Project, definitions: Definitions) -> Iterator[Finding
             continue
         target = _target(sink)
         place = target
-        if isinstance(sink, (TableSink, ParquetSink)):
-            place = table_location(project.tables, sink.table)
+        if not isinstance(sink, JdbcSink):
+            place = place_of_table(project, sink)
+        if isinstance(sink, IcebergSink):
+            yield from _check_catalog(project, pipeline, sink)
         other = next((taken[each] for each in taken if overlap(each, place)), None)
         taken.setdefault(place, pipeline)
         if other is not None:
@@ -204,6 +206,20 @@ def _check_foreign_table(project: Project, source: TableSource) -> Iterator[Find
     except Exception as error:  # whatever its store says
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         yield Finding("warning", source.place, f"the table {source.table} cannot be read: {first}", advice)
+
+
+def _check_catalog(project: Project, pipeline: Pipeline, sink: IcebergSink) -> Iterator[Finding]:
+    """The catalog must be configured: here, or where pyiceberg looks itself."""
+    try:
+        from pyiceberg.utils.config import Config
+    except ModuleNotFoundError:
+        what = f"{pipeline.name} writes an Iceberg table, which needs pyiceberg"
+        yield Finding("error", pipeline.place, what, "pip install 'klamm[iceberg]'")
+        return
+    if sink.catalog not in project.iceberg and Config().get_catalog_config(sink.catalog) is None:
+        what = f"the catalog {sink.catalog} of the table {sink.table} is not configured"
+        advice = f"Set type, uri and warehouse under [iceberg.{sink.catalog}] in klamm.toml"
+        yield Finding("error", pipeline.place, what, advice)
 
 
 def _target(sink: TableSink | ParquetSink | IcebergSink | JdbcSink) -> str:

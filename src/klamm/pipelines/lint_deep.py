@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from klamm.pipelines import frames
-from klamm.pipelines.definitions import INFER, Definitions, Pipeline, TableSink
+from klamm.pipelines.definitions import INFER, Definitions, IcebergSink, Pipeline, TableSink
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.findings import Finding, finding_of
 from klamm.pipelines.graph import sources_of, table_sources_of
@@ -21,7 +21,13 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.runner import make_session
 from klamm.pipelines.schemas.resolving import schema_file
 from klamm.pipelines.sinks.kinds import check_columns
-from klamm.pipelines.sinks.writing import check_output_mode, check_table, open_table, output_mode
+from klamm.pipelines.sinks.writing import (
+    check_output_mode,
+    check_table,
+    open_table,
+    output_mode,
+    written_table,
+)
 from klamm.pipelines.table_sources import missing_tables
 from klamm.pipelines.tables.columns import missing_columns
 
@@ -66,20 +72,21 @@ def _check_plan(
         what = f"{pipeline.name} cannot run in the mode {pipeline.mode!r}: {first}"
         yield Finding("error", pipeline.place, what, "Change the mode, or add withWatermark to the source")
         return
-    if isinstance(pipeline.to, TableSink):
+    if isinstance(pipeline.to, (TableSink, IcebergSink)):
         yield from _check_table(project, pipeline, pipeline.to, frame)
 
 
 def _check_table(
-    project: Project, pipeline: Pipeline, sink: TableSink, frame: DataFrame
+    project: Project, pipeline: Pipeline, sink: TableSink | IcebergSink, frame: DataFrame
 ) -> Iterator[Finding]:
-    table = open_table(project, sink)
     try:
-        check_table(frame, pipeline, sink, table)
+        check_table(frame, pipeline, sink, written_table(project, sink))
     except PipelineError as error:
         yield finding_of(error, pipeline.place)
         return
-    there = table.newest()
+    if isinstance(sink, IcebergSink):
+        return
+    there = open_table(project, sink).newest()
     if there is not None and (names := missing_columns(frame.schema, there.schema())):
         what = f"{pipeline.name} no longer has columns that its table has: {', '.join(names)}"
         yield Finding("warning", pipeline.place, what, "They will be null in new rows")

@@ -23,12 +23,17 @@
     on_failure = "stop"                   # "go on": the others run on when a pipeline is given up
 
     [storage]                             # of tables that are not on this machine: the keys of deltalake's
-    stores aws_region = "eu-central-1"
+    aws_region = "eu-central-1"           # stores
     aws_secret_access_key = "${env:AWS_SECRET}"     # or ${file:/run/secrets/aws}
 
-Values in [kafka] and [storage] may name environment variables and files, so that secrets stay out of the
-file. Everything but `name` has a default. An unknown key is an error that names its line and the nearest
-known key.
+    [iceberg.lake]                        # the catalog of iceberg("lake.shop.orders"): pyiceberg's keys
+    type = "sql"
+    uri = "sqlite:///catalog.db"          # of a file: relative to the project's folder, as a warehouse is
+    warehouse = "warehouse"
+
+Values in [kafka], [storage] and [iceberg] may name environment variables and files, so that secrets stay out
+of the file. Everything but `name` has a default. An unknown key is an error that names its line and the
+nearest known key.
 """
 
 from __future__ import annotations
@@ -68,6 +73,7 @@ _RUN_KEYS = ("retries", "on_failure")
 # The name becomes part of the names of topics, groups and folders.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_SQLITE = "sqlite:///"
 _LOOKED_UP = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
@@ -100,6 +106,8 @@ class Project:
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The keys of the store that the tables are in. They may be secrets."""
     run: RunPolicy = field(default_factory=RunPolicy)
+    iceberg: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """The keys of Iceberg's catalogs, by catalog. They may be secrets."""
 
     @classmethod
     def load(
@@ -148,6 +156,7 @@ class _Sections:
         self._kafka: dict[str, str] = {}
         self._storage: dict[str, str] = {}
         self._run: dict[str, Setting] = {}
+        self._iceberg: dict[str, dict[str, str]] = {}
 
     def take(self, setting: Setting) -> None:
         section, _, name = setting.name.partition(".")
@@ -171,11 +180,20 @@ class _Sections:
             self._run[name] = setting
         elif section == "storage":
             self._storage[name] = self._looked_up(setting)
+        elif section == "iceberg":
+            catalog, _, key = name.partition(".")
+            if not key:
+                raise self._error(
+                    setting,
+                    f"{name} is not in the section of a catalog",
+                    "Write it under [iceberg.<catalog>]",
+                )
+            self._iceberg.setdefault(catalog, {})[key] = self._looked_up(setting)
         else:
             raise self._error(
                 setting,
                 f"[{section}] is not a known section",
-                "Use [project], [spark], [kafka], [run] and [storage]",
+                "Use [project], [spark], [kafka], [run], [storage] and [iceberg.<catalog>]",
             )
 
     def _looked_up(self, setting: Setting) -> str:
@@ -222,6 +240,7 @@ class _Sections:
             kafka=self._kafka,
             storage=self._storage,
             run=self._run_policy(),
+            iceberg={name: _catalog(root, settings) for name, settings in self._iceberg.items()},
         )
 
     def _run_policy(self) -> RunPolicy:
@@ -275,6 +294,19 @@ class _Sections:
 def is_project_name(text: str) -> bool:
     """True if `text` is a valid project name."""
     return _NAME.fullmatch(text) is not None
+
+
+def _catalog(root: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a catalog, with absolute paths. To other catalogs than databases a warehouse is a
+    name."""
+    found = dict(settings)
+    if found.get("type") == "sql":
+        if "warehouse" in found:
+            found["warehouse"] = _location(root, found["warehouse"])
+        file = found.get("uri", "").removeprefix(_SQLITE)
+        if found.get("uri", "").startswith(_SQLITE) and file not in ("", ":memory:"):
+            found["uri"] = f"{_SQLITE}{_folder(root, file)}"
+    return found
 
 
 def _folder(root: Path, text: str) -> Path:

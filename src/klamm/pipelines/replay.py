@@ -25,7 +25,15 @@ from klamm.pipelines import frames
 from klamm.pipelines.attempts import finish_replay, present_starts, table_place
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.checkpoints import Checkpoint
-from klamm.pipelines.definitions import Definitions, Pipeline, Source, TableSink, TableSource, TopicSink
+from klamm.pipelines.definitions import (
+    Definitions,
+    IcebergSink,
+    Pipeline,
+    Source,
+    TableSink,
+    TableSource,
+    TopicSink,
+)
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.failures import explain
@@ -44,7 +52,7 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.retry.topics import with_retry
 from klamm.pipelines.runner import check_places, make_session
 from klamm.pipelines.sinks.kinds import sink_text
-from klamm.pipelines.sinks.writing import open_table, start_query
+from klamm.pipelines.sinks.writing import open_table, start_query, written_table
 from klamm.pipelines.starts import Point, parse_point, resolve
 from klamm.pipelines.state import Attempt, State
 from klamm.pipelines.status import rows_too_late
@@ -380,8 +388,8 @@ def _begun(position: Position, rebuilt: _Rebuilt) -> Position:
 def _present(project: Project, state: State, pipeline: Pipeline, *, is_looking: bool = False) -> Attempt:
     """The pipeline's present attempt. If the state is lost, its table tells the number."""
     found = state.attempt(pipeline.name)
-    if isinstance(pipeline.to, TableSink):
-        reached = open_table(project, pipeline.to).reached(project.group_of(pipeline.name))
+    if isinstance(pipeline.to, (TableSink, IcebergSink)):
+        reached = written_table(project, pipeline.to).reached(project.group_of(pipeline.name))
         found = finish_replay(state, pipeline, found, reached, is_looking=is_looking)
         if reached is not None and (found is None or found.number < reached.attempt):
             lost = Attempt.first({}, table_place(project, pipeline))

@@ -33,7 +33,14 @@ from klamm.client.errors import ClientError, ConnectionFailed, TimedOut
 from klamm.pipelines import frames
 from klamm.pipelines.attempts import current_attempt, present_starts
 from klamm.pipelines.callbacks import ensure_callbacks
-from klamm.pipelines.definitions import Definitions, Otherwise, ParquetSink, Pipeline, TableSink
+from klamm.pipelines.definitions import (
+    Definitions,
+    IcebergSink,
+    Otherwise,
+    ParquetSink,
+    Pipeline,
+    TableSink,
+)
 from klamm.pipelines.deploying.sending import session_settings
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import (
@@ -50,7 +57,7 @@ from klamm.pipelines.locations import local_path, overlap, table_location
 from klamm.pipelines.progress import ENDED, PipelineStatus, Tally, rule_name
 from klamm.pipelines.project import Project
 from klamm.pipelines.retrying import Retries, heals
-from klamm.pipelines.sinks.kinds import counts_itself, sink_text
+from klamm.pipelines.sinks.kinds import counts_itself, place_of_table, sink_text
 from klamm.pipelines.sinks.writing import start_query
 from klamm.pipelines.state import State
 from klamm.pipelines.status import is_due, tidy_up, write_status
@@ -142,7 +149,11 @@ def check_places(project: Project) -> None:
     """Raise if executors run on other machines and the tables or checkpoints are in a folder of this one."""
     if project.master.startswith("local"):
         return
-    for key, location in (("tables", project.tables), ("checkpoints", project.checkpoints)):
+    places = {"tables": project.tables, "checkpoints": project.checkpoints}
+    for name, settings in project.iceberg.items():
+        if settings.get("type") == "sql" and "warehouse" in settings:
+            places[f"[iceberg.{name}] warehouse"] = settings["warehouse"]
+    for key, location in places.items():
         if local_path(location) is not None and not location.startswith("file:"):
             raise ProjectError(
                 f"{key} = {location} is a folder of this machine, but {project.master} runs on others",
@@ -505,9 +516,9 @@ def _refuse_shared_tables(project: Project, pipelines: Iterable[Pipeline]) -> No
     """Raise if two pipelines write to one table: batches of the second would look published by their number,
     and a replay of one would remove the rows of the other."""
     tables = [
-        (pipeline, table_location(project.tables, pipeline.to.table))
+        (pipeline, place_of_table(project, pipeline.to))
         for pipeline in pipelines
-        if isinstance(pipeline.to, (TableSink, ParquetSink))
+        if isinstance(pipeline.to, (TableSink, IcebergSink, ParquetSink))
     ]
     for (one, location), (other, its_location) in combinations(tables, 2):
         if overlap(location, its_location):

@@ -17,6 +17,7 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.starts import Point, resolve
 from klamm.pipelines.tables.appended import TableLog, existing
 from klamm.pipelines.tables.table import Table
+from klamm.pipelines.tables.written import WrittenTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +54,9 @@ def present_start(project: Project, source: Source | TableSource, known: Positio
     return completed(known, {topic: sorted(map(int, numbers)) for topic, numbers in there.items()})
 
 
-def start_after(project: Project, source: Source | TableSource, written: Table, owner: str) -> Position:
+def start_after(
+    project: Project, source: Source | TableSource, written: WrittenTable, owner: str
+) -> Position:
     """Where a source goes on after what its pipeline has committed to the table `written`."""
     if isinstance(source, Source):
         there = resolve(project, source.topics, "earliest")

@@ -7,8 +7,8 @@
         assert project.table("orders") == [{"order_id": "1", "amount": 4.5}]
 
 The fixture is in the pytest plugin. The project's pipelines and schemas are used as they are; the brokers,
-the tables, the state and the secrets that klamm.toml names are not touched. A pipeline that writes to other
-places (a database, a table with a path or a URI) runs only if a test names it.
+the tables, the catalogs, the state and the secrets that klamm.toml names are not touched. A pipeline that
+writes to other places (a database, a table with a path or a URI) runs only if a test names it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from klamm.client.plain.consumer import Consumer
 from klamm.client.plain.producer import Producer
 from klamm.client.results import Record, TopicPartition
 from klamm.pipelines.addressing import OFFSET, SOURCE, TOPIC
-from klamm.pipelines.definitions import COORDINATES, ParquetSink, Pipeline, Source, TableSink, TopicSink
+from klamm.pipelines.definitions import (
+    COORDINATES,
+    IcebergSink,
+    ParquetSink,
+    Pipeline,
+    Source,
+    TableSink,
+    TopicSink,
+)
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError, ProjectError
 from klamm.pipelines.graph import order
@@ -37,7 +45,8 @@ from klamm.pipelines.locations import overlap, table_location
 from klamm.pipelines.progress import PipelineStatus
 from klamm.pipelines.project import Project
 from klamm.pipelines.runner import SETTINGS, run
-from klamm.pipelines.sinks.kinds import sink_text
+from klamm.pipelines.sinks.iceberg import open_iceberg
+from klamm.pipelines.sinks.kinds import place_of_table, sink_text
 from klamm.pipelines.tables.table import Table
 from klamm.pipelines.tables.upkeep import UpkeepPolicy
 from klamm.testing.faults import MOMENTS, FaultInjected, striking
@@ -95,7 +104,9 @@ class PipelinesProject:
     ) -> None:
         """The project at `path`, which keeps all that it writes in `folder`. Topics that the test does not
         create get so many `partitions`."""
-        found = Project.load(path, bootstrap=bootstrap, master=MASTER, without=("kafka", "storage"))
+        found = Project.load(
+            path, bootstrap=bootstrap, master=MASTER, without=("kafka", "storage", "iceberg")
+        )
         if found.schemas.is_dir():  # a copy, because schemas that are inferred are written beside the others
             shutil.copytree(found.schemas, folder / "schemas")
         self.project = replace(
@@ -108,6 +119,7 @@ class PipelinesProject:
             run=replace(found.run, retries=0),  # a test sees each failure, and faults end the run
         )
         self.spark = spark
+        self._catalogs = folder / "catalogs"
         self._partitions = partitions
 
     # ---- records in
@@ -142,6 +154,7 @@ class PipelinesProject:
         """Run all pipelines, or those named, until they have read all records. Returns their statuses by
         name. Raises PipelineFailed if one fails."""
         pipelines = load_definitions(self.project).pipelines
+        self._make_catalogs(pipelines.values())
         if not names:
             self._refuse_other_places(pipelines.values())
         self._create(self._topics_of([one for one in pipelines if not names or one in names]))
@@ -169,9 +182,9 @@ class PipelinesProject:
         group = location = None
         if pipeline is not None:
             sink = self._pipeline(pipeline).to
-            if not isinstance(sink, TableSink):
+            if not isinstance(sink, TableSink | IcebergSink):
                 raise ValueError(f"{pipeline} writes to {sink_text(sink)}: faults are for tables")
-            group, location = self.project.group_of(pipeline), table_location(self.project.tables, sink.table)
+            group, location = self.project.group_of(pipeline), place_of_table(self.project, sink)
         struck = False
 
         def strike() -> None:
@@ -205,6 +218,13 @@ class PipelinesProject:
 
     def arrow(self, name: str) -> pa.Table:
         """The table as an Arrow table."""
+        pipelines = load_definitions(self.project).pipelines
+        self._make_catalogs(pipelines.values())
+        for pipeline in pipelines.values():
+            if isinstance(pipeline.to, IcebergSink) and pipeline.to.table == name:
+                there = open_iceberg(self.project, pipeline.to).newest()
+                if there is not None:
+                    return there.scan().to_arrow()
         table = Table(table_location(self.project.tables, name))
         if not table.is_there():
             raise ProjectError(
@@ -281,13 +301,27 @@ class PipelinesProject:
                 except TopicExists:
                     continue
 
+    def _make_catalogs(self, pipelines: Iterable[Pipeline]) -> None:
+        """Let the catalogs of Iceberg tables be files of the test."""
+        names = {each.to.catalog for each in pipelines if isinstance(each.to, IcebergSink)}
+        settings = {}
+        for name in names:
+            folder = self._catalogs / name
+            folder.mkdir(parents=True, exist_ok=True)
+            settings[name] = {
+                "type": "sql",
+                "uri": f"sqlite:///{folder / 'catalog.db'}",
+                "warehouse": str(folder),
+            }
+        self.project = replace(self.project, iceberg=settings)
+
     def _refuse_other_places(self, pipelines: Iterable[Pipeline]) -> None:
         for pipeline in pipelines:
             sink = pipeline.to
             if isinstance(sink, TableSink | ParquetSink):
                 is_here = overlap(table_location(self.project.tables, sink.table), self.project.tables)
             else:
-                is_here = isinstance(sink, TopicSink)
+                is_here = isinstance(sink, TopicSink | IcebergSink)
             if not is_here:
                 raise ProjectError(
                     f"{pipeline.name} writes to {sink_text(sink)}, which is not a place of the test",

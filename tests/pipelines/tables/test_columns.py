@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DayTimeIntervalType, StructType
 
 from klamm.pipelines.errors import Place
 from klamm.pipelines.schemas.ddl import parse_ddl
@@ -76,3 +76,9 @@ def test_other_partition_columns_are_refused() -> None:
     there = delta_schema(arrow_schema(columns("n INT, day DATE")))
     with pytest.raises(TableRefused, match="is partitioned by day, not by nothing"):
         fit(columns("n INT, day DATE"), (), there, ("day",), "tables/orders", HERE)
+
+
+def test_intervals_are_refused() -> None:
+    """No source has them, but Spark makes them of the difference of two times."""
+    with pytest.raises(TableRefused, match="gap of orders is INTERVAL DAY TO SECOND, which a ta"):
+        check_columns(StructType().add("gap", DayTimeIntervalType()), (), "orders", HERE)

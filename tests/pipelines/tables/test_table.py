@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from klamm.pipelines.tables.columns import delta_schema
 from klamm.pipelines.tables.table import Batch, BatchCommittedElsewhere, Reached
@@ -170,3 +172,33 @@ def test_an_empty_table_is_created_with_its_columns(tmp_path: Path) -> None:
     table.create_empty(delta_schema(SCHEMA), (), OWNER)
     assert table.is_created_by(OWNER) and not table.is_created_by("shop.other")
     assert keep_up(table, MERGE, 0) == Done() and numbers_in(table) == []
+
+
+def test_old_versions_leave_the_log_with_the_old_files(tmp_path: Path) -> None:
+    """Commits do not look for them: that would list the log each time."""
+    table = make_table(tmp_path)
+    append(table, range(0, 1), 0)
+    newest = table.newest()
+    assert newest is not None
+    newest.alter.set_table_properties(
+        {"delta.logRetentionDuration": "interval 0 seconds", "delta.checkpointInterval": "5"}
+    )
+    for batch in range(1, 9):
+        append(table, range(batch, batch + 1), batch)
+    log = tmp_path / "orders/_delta_log"
+    assert (log / f"{0:020d}.json").exists()
+    keep_up(table, UpkeepPolicy(vacuum_every_s=0), LATER_S)
+    assert not (log / f"{0:020d}.json").exists()
+    assert numbers_in(make_table(tmp_path)) == list(range(9))
+    assert make_table(tmp_path).reached(OWNER) == Reached(1, 8, False)
+
+
+def test_a_table_that_is_made_anew_is_noticed(tmp_path: Path) -> None:
+    table = make_table(tmp_path)
+    append(table, range(0, 5), 0)
+    append(table, range(5, 9), 1)
+    shutil.rmtree(tmp_path / "orders")
+    with pytest.raises(DeltaError):
+        append(table, range(9, 10), 2)
+    append(make_table(tmp_path), range(3), 0)
+    assert numbers_in(table) == [0, 1, 2]

@@ -14,6 +14,8 @@ from klamm.pipelines.definitions import (
     TopicSink,
 )
 from klamm.pipelines.errors import DefinitionError
+from klamm.pipelines.locations import table_location
+from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.layout import BATCH_COLUMN
 
 
@@ -32,9 +34,18 @@ def sink_text(sink: Sink) -> str:
             return f"topic {sink.topic}"
 
 
+def place_of_table(project: Project, sink: TableSink | ParquetSink | IcebergSink) -> str:
+    """Where a sink writes, to find two that write to one place."""
+    return (
+        f"iceberg:{sink.table}"
+        if isinstance(sink, IcebergSink)
+        else table_location(project.tables, sink.table)
+    )
+
+
 def counts_itself(sink: Sink) -> bool:
     """True if a sink itself counts the rows that it writes."""
-    return isinstance(sink, (TableSink, ParquetSink, JdbcSink))
+    return isinstance(sink, (TableSink, IcebergSink, ParquetSink, JdbcSink))
 
 
 def check_mode(pipeline: Pipeline) -> None:
@@ -67,7 +78,7 @@ def _advice(pipeline: Pipeline, allowed: Sequence[str]) -> str:
 def check_columns(pipeline: Pipeline, columns: Sequence[str]) -> None:
     """Raise on columns that readers of the folders would not see, and on columns that are missing."""
     there = {name.lower() for name in columns}
-    sorted_by = pipeline.to.sort_by if isinstance(pipeline.to, TableSink) else ()
+    sorted_by = pipeline.to.sort_by if isinstance(pipeline.to, (TableSink, IcebergSink)) else ()
     given = (("keys", pipeline.keys), ("order_by", pipeline.order_by), ("sort_by", sorted_by))
     for what, names in given:
         if missing := [name for name in names if name.lower() not in there]:

@@ -1,4 +1,4 @@
-"""Writes the batches of a query to a Delta table, each batch in one commit, exactly once.
+"""Writes the batches of a query to a table, Delta's or Iceberg's, each in one commit, exactly once.
 
 Spark's tasks write files into the table's own store and tell the driver of them; the driver commits exactly
 these files. After a crash Spark may run a batch again, with the same records: a batch that is in the table's
@@ -17,13 +17,13 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from klamm.pipelines.checkpoints import Checkpoint
-from klamm.pipelines.definitions import Mode, TableSink
+from klamm.pipelines.definitions import IcebergSink, Mode, TableSink
 from klamm.pipelines.errors import PipelineError, Place
 from klamm.pipelines.positions import Position, merged
-from klamm.pipelines.tables.columns import arrow_schema
 from klamm.pipelines.tables.files import REPORT, Target, write_files
 from klamm.pipelines.tables.table import Batch, Commit, Table, WrittenFile
 from klamm.pipelines.tables.upserting import Choice, check_keys, only_one_each, upsert
+from klamm.pipelines.tables.written import WrittenTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,8 +62,8 @@ class TableWriter:
 
     def __init__(
         self,
-        sink: TableSink,
-        table: Table,
+        sink: TableSink | IcebergSink,
+        table: WrittenTable,
         writing: Writing,
         checkpoint: Checkpoint,
         on_rows: Callable[[int, int], None],
@@ -93,16 +93,18 @@ class TableWriter:
     ) -> int:
         """Write the rows of a batch, or of a redrive, and commit them. Returns how many there are. `finish`
         is called when the files are written and before they are committed."""
-        frame = self._fitted(frame)
+        renamed = self._table.adapt(
+            frame.schema, self._sink.partition_by, self._writing.owner, self._writing.place
+        )
+        if renamed:
+            frame = frame.withColumnsRenamed(dict(renamed))
         mode = self._writing.mode
         if mode == "upsert":
             frame = only_one_each(frame, self._choice(frame))
-        target = Target(
-            self._table.location,
-            arrow_schema(frame.schema),
+        target = self._table.target(
+            frame.schema,
             self._partition_by(frame) if mode != "upsert" else (),
             f"staged-{batch.label}" if mode == "upsert" else batch.label,
-            self._table.options,
         )
         files, rows = self._write_files(frame, target, batch.records)
         if batch.records:
@@ -119,6 +121,7 @@ class TableWriter:
         choice: Choice,
     ) -> None:
         if self._writing.mode == "upsert":
+            assert isinstance(self._table, Table), "check_mode was called"
             upsert(self._table, files, batch, target, partition_by, choice)
         elif self._writing.mode == "complete":
             self._table.replace_all(files, batch, target.schema, partition_by)
@@ -160,15 +163,6 @@ class TableWriter:
         """The frame in fewer tasks if it is small, so that it makes fewer files."""
         tasks = max(1, math.ceil(records * self._record_bytes / TASK_BYTES))
         return frame.coalesce(tasks)
-
-    def _fitted(self, frame: DataFrame) -> DataFrame:
-        """The frame with the columns as the table spells them. Adds new columns to the table."""
-        fitted = self._table.fit(frame.schema, self._sink.partition_by, self._writing.place)
-        if fitted is None:
-            return frame
-        if fitted.new:
-            self._table.add_columns(fitted.new)
-        return frame.withColumnsRenamed(fitted.renamed) if fitted.renamed else frame
 
     def _choice(self, frame: DataFrame) -> Choice:
         """The columns that choose one of several rows with the same keys, as the frame spells them."""

@@ -18,7 +18,7 @@ from klamm.pipelines.locations import table_location
 from klamm.pipelines.positions import merged
 from klamm.pipelines.project import Project
 from klamm.pipelines.sinks.folders import open_folders
-from klamm.pipelines.sinks.iceberg import iceberg_writer
+from klamm.pipelines.sinks.iceberg import open_iceberg
 from klamm.pipelines.sinks.jdbc import JdbcWriter
 from klamm.pipelines.sinks.kinds import check_columns, check_mode
 from klamm.pipelines.sinks.parquet import ParquetWriter
@@ -26,9 +26,9 @@ from klamm.pipelines.sinks.table import TableWriter, Writing
 from klamm.pipelines.sinks.topic import batch_writer, topic_writer
 from klamm.pipelines.state import Attempt, State
 from klamm.pipelines.table_sources import Snapshots
-from klamm.pipelines.tables import columns
 from klamm.pipelines.tables.table import Table
 from klamm.pipelines.tables.upserting import Choice, check_order
+from klamm.pipelines.tables.written import WrittenTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +42,11 @@ AT_ONCE = "0 seconds"
 def open_table(project: Project, sink: TableSink) -> Table:
     """The table of a sink, which need not exist yet."""
     return Table(table_location(project.tables, sink.table), project.storage)
+
+
+def written_table(project: Project, sink: TableSink | IcebergSink) -> WrittenTable:
+    """The table of a sink, of Delta's or of Iceberg's, which need not exist yet."""
+    return open_table(project, sink) if isinstance(sink, TableSink) else open_iceberg(project, sink)
 
 
 def start_query(
@@ -63,8 +68,8 @@ def start_query(
     checkpoint = Checkpoint(frame.sparkSession, state.checkpoint(pipeline.name, attempt))
     snapshots = Snapshots(frame)
     match sink:
-        case TableSink():
-            table = into or open_table(project, sink)
+        case TableSink() | IcebergSink():
+            table = into or written_table(project, sink)
             check_table(frame, pipeline, sink, table)
             writing = Writing(
                 project.group_of(pipeline.name),
@@ -90,18 +95,17 @@ def start_query(
             writer = frame.writeStream.foreachBatch(snapshots.renewed_by(write_topic))
         case TopicSink():
             writer = topic_writer(frame, sink, project, pipeline.place)
-        case IcebergSink():
-            writer = iceberg_writer(frame)
     name = f"{pipeline.name}, replay {attempt.replay}" if attempt.replay else pipeline.name
     return _started(writer.queryName(name), frame, pipeline, checkpoint.location, once)
 
 
-def check_table(frame: DataFrame, pipeline: Pipeline, sink: TableSink, table: Table) -> None:
+def check_table(
+    frame: DataFrame, pipeline: Pipeline, sink: TableSink | IcebergSink, table: WrittenTable
+) -> None:
     """Raise if the rows cannot be written to the table: by their names, their types, or its partition
     columns."""
-    columns.check_columns(frame.schema, sink.partition_by, pipeline.name, pipeline.place)
     check_order(frame.schema, pipeline.order_by, pipeline.name, pipeline.place)
-    table.fit(frame.schema, sink.partition_by, pipeline.place)
+    table.check(frame.schema, sink.partition_by, pipeline.name, pipeline.place)
 
 
 def is_applied(
@@ -117,8 +121,8 @@ def is_applied(
     sink = pipeline.to
     last: int | None = None
     match sink:
-        case TableSink():
-            last = open_table(project, sink).last_batch(project.group_of(pipeline.name), attempt.number)
+        case TableSink() | IcebergSink():
+            last = written_table(project, sink).last_batch(project.group_of(pipeline.name), attempt.number)
         case ParquetSink():
             folders = open_folders(spark, table_location(project.tables, sink.table))
             last = folders.last_batch(attempt.number)
@@ -172,6 +176,4 @@ def _started(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=pipeline.trigger or AT_ONCE)
-    if isinstance(pipeline.to, IcebergSink):
-        return writer.toTable(pipeline.to.table)
     return writer.start()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,12 +60,23 @@ _REPORT_SCHEMA = pa.schema(
 )
 
 
+class TaskStore(Protocol):
+    """What tasks need of the store that a table is in. Paths are below the table's location."""
+
+    def create(self, path: str) -> Any:
+        """A new file to write to."""
+
+    def sync(self, path: str) -> None:
+        """Make a file survive a power loss."""
+
+
 @dataclass(frozen=True)
 class Target:
     """Where and how tasks write. Spark sends it to the workers, so everything in it can be pickled.
 
     `label` begins the names of all files. `schema` has the columns of the table in its order, without zones
-    other than UTC.
+    other than UTC. Delta's files are without the partition columns, Iceberg's have them
+    (`keeps_partition_columns`). `open_store` gets the location and the options; without one it is `Store`.
     """
 
     location: str
@@ -74,6 +85,8 @@ class Target:
     label: str = "0"
     options: Mapping[str, str] = field(default_factory=dict)
     target_bytes: int = TARGET_BYTES
+    keeps_partition_columns: bool = False
+    open_store: Callable[[str, Mapping[str, str]], TaskStore] | None = None
 
 
 def write_files(batches: Iterator[pa.RecordBatch], target: Target) -> Iterator[pa.RecordBatch]:
@@ -95,10 +108,9 @@ class TaskWriter:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._store = Store(target.location, target.options)
-        self._file_schema = pa.schema(
-            [each for each in target.schema if each.name not in target.partition_by]
-        )
+        self._store = (target.open_store or Store)(target.location, target.options)
+        left_out = () if target.keeps_partition_columns else target.partition_by
+        self._file_schema = pa.schema([each for each in target.schema if each.name not in left_out])
         self._task = f"{_task_number():05d}-{uuid.uuid4().hex[:12]}"
         self._open: dict[Values, OpenFile] = {}
         self.buffered_bytes = 0
@@ -107,7 +119,8 @@ class TaskWriter:
 
     def add(self, batch: pa.RecordBatch) -> None:
         rows = pa.Table.from_batches([batch]).cast(self._target.schema)
-        for values, part in split(rows, self._target.partition_by):
+        keeps = self._target.keeps_partition_columns
+        for values, part in split(rows, self._target.partition_by, keeps=keeps):
             file = self._open.get(values)
             if file is None:
                 file = self._open[values] = self._new_file(values)
@@ -150,7 +163,7 @@ class TaskWriter:
 class OpenFile:
     """A file of rows that is being written. It exists in the store from its first row group on."""
 
-    def __init__(self, store: Store, values: Values, path: str, schema: pa.Schema) -> None:
+    def __init__(self, store: TaskStore, values: Values, path: str, schema: pa.Schema) -> None:
         self._store = store
         self._values = values
         self._path = path

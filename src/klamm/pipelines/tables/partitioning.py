@@ -43,8 +43,13 @@ NOTHING = Values(())
 """Of a table without partition columns."""
 
 
-def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
-    """The rows of each combination of partition values, without the partition columns."""
+def split(
+    rows: pa.Table, columns: Sequence[str], *, keeps: bool = False
+) -> Iterator[tuple[Values, pa.Table]]:
+    """The rows of each combination of partition values, without the partition columns.
+
+    With `keeps` the columns stay in the rows, as Iceberg wants them, to which an empty text is not null.
+    """
     if not columns:
         yield NOTHING, rows
         return
@@ -60,16 +65,20 @@ def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Values, pa.T
         dictionaries.append(encoded.dictionary)
     order = np.argsort(codes, kind="stable")
     found, starts = np.unique(codes[order], return_index=True)
-    rest = rows.drop_columns(list(columns)).take(pa.array(order))
+    rest = (rows if keeps else rows.drop_columns(list(columns))).take(pa.array(order))
     for code, start, end in zip(found, starts, [*starts[1:], rows.num_rows], strict=True):
-        yield _values(int(code), dictionaries), rest.slice(int(start), int(end) - int(start))
+        yield (
+            _values(int(code), dictionaries, "" if keeps else None),
+            rest.slice(int(start), int(end) - int(start)),
+        )
 
 
-def _values(code: int, dictionaries: Sequence[Any]) -> Values:
+def _values(code: int, dictionaries: Sequence[Any], empty: str | None) -> Values:
     values = []
     for dictionary in reversed(dictionaries):
         code, index = divmod(code, len(dictionary))
-        values.append(as_text(dictionary[index].as_py()))
+        value = dictionary[index].as_py()
+        values.append(empty if value == "" else as_text(value))
     return Values(tuple(reversed(values)))
 
 

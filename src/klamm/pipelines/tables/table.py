@@ -29,7 +29,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Field,
+    PostCommitHookProperties,
+    Schema,
+    Transaction,
+)
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
@@ -37,8 +44,8 @@ from klamm.pipelines.errors import PipelineError, Place
 from klamm.pipelines.locations import local_path
 from klamm.pipelines.positions import Position, records_between
 from klamm.pipelines.syncing import sync
-from klamm.pipelines.tables.columns import Fitted, delta_schema, fit
-from klamm.pipelines.tables.files import FILE_PREFIX, Store
+from klamm.pipelines.tables.columns import Fitted, arrow_schema, check_columns, delta_schema, fit
+from klamm.pipelines.tables.files import FILE_PREFIX, Store, Target
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -53,6 +60,11 @@ SETTINGS: Mapping[str, str | None] = {
 
 TRIES = 10
 """How often a commit is tried that removes files, if others have changed the same files meanwhile."""
+
+HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+"""What deltalake does after a commit. By default it also looks for old versions to remove from the log, at
+each commit: that lists the log, and takes most of a commit's time once there are thousands of versions. So
+`upkeep.py` does it instead."""
 
 METADATA = "klamm"
 """The key of our entry in a commit's metadata."""
@@ -198,9 +210,17 @@ class Table:
                 self._handle = DeltaTable(self.where, storage_options=self.options)
             except TableNotFoundError:
                 return None
-        else:
+        elif not self._is_newest(self._handle.version()):
             self._handle.update_incremental()
         return self._handle
+
+    def _is_newest(self, version: int) -> bool:
+        """True if two files tell that a version is the newest one. To list a log of thousands of versions
+        takes milliseconds on a disk; stores list what is behind a version quickly themselves."""
+        if self._path is None:
+            return False
+        there, next_one = (self._path / commit_file(each) for each in (version, version + 1))
+        return there.exists() and not next_one.exists()
 
     def at(self, version: int | None) -> DeltaTable:
         """A version of the table, or the newest one, in an object of its own. Raises DeltaError."""
@@ -213,6 +233,27 @@ class Table:
             return None
         its_partitions = table.metadata().partition_columns
         return fit(rows, partition_by, table.schema(), its_partitions, self.location, place)
+
+    def check(self, rows: StructType, partition_by: Sequence[str], who: str, place: Place) -> None:
+        """Raise TableRefused if the rows of a pipeline (`who`) cannot be written to the table."""
+        check_columns(rows, partition_by, who, place)
+        self.fit(rows, partition_by, place)
+
+    def adapt(
+        self, rows: StructType, partition_by: Sequence[str], owner: str, place: Place
+    ) -> Mapping[str, str]:
+        """Add the columns that the table does not have. Returns the names to give to columns that the table
+        spells otherwise. Raises TableRefused if the rows do not fit."""
+        fitted = self.fit(rows, partition_by, place)
+        if fitted is None:
+            return {}
+        if fitted.new:
+            self.add_columns(fitted.new)
+        return fitted.renamed
+
+    def target(self, rows: StructType, partition_by: Sequence[str], label: str) -> Target:
+        """Where and how tasks write these rows."""
+        return Target(self.location, arrow_schema(rows), tuple(partition_by), label, self.options)
 
     def is_there(self) -> bool:
         return self.newest() is not None
@@ -292,7 +333,12 @@ class Table:
 
         def commit(table: DeltaTable) -> None:
             table.create_write_transaction(
-                list(adds), mode, table.schema(), list(partition_by), commit_properties=properties
+                list(adds),
+                mode,
+                table.schema(),
+                list(partition_by),
+                commit_properties=properties,
+                post_commithook_properties=HOOKS,
             )
 
         if self.newest() is None:
@@ -334,7 +380,11 @@ class Table:
         """Add columns to the table. Rows that are there have nulls in them."""
         names = [column.name for column in columns]
         properties = CommitProperties(custom_metadata={METADATA: {"added columns": names}})
-        self._try(lambda table: table.alter.add_columns(list(columns), commit_properties=properties))
+        self._try(
+            lambda table: table.alter.add_columns(
+                list(columns), commit_properties=properties, post_commithook_properties=HOOKS
+            )
+        )
         self._sync_log()
 
     def change(
@@ -384,10 +434,9 @@ class Table:
         table = self.newest()
         if self._path is None or table is None:
             return
-        log = self._path / "_delta_log"
-        folders = {self._path.parent, self._path, log}
+        folders = {self._path.parent, self._path, self._path / "_delta_log"}
         for version in range(max(0, before), table.version() + 1):
-            commit = log / f"{version:020d}.json"
+            commit = self._path / commit_file(version)
             if not commit.exists():
                 continue
             for file in _added_by_deltalake(commit.read_text()):
@@ -402,6 +451,11 @@ class Table:
     def where(self) -> str:
         """The location as deltalake takes it."""
         return self.location if self._path is None else str(self._path)
+
+
+def commit_file(version: int) -> str:
+    """The file of a version in the log, below the table's location."""
+    return f"_delta_log/{version:020d}.json"
 
 
 def _added_by_deltalake(commit: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 A merge is one commit that changes no row: readers see the table before or after it, and a reader who has
 begun goes on reading the old files. Old files are removed when no version of the last week needs them
-(`vacuum`). Checkpoints of the log are written by the commits themselves (`delta.checkpointInterval`). If a
-merge fails, the table stays as it was, and the pipeline's status says why.
+(`vacuum`), and with them the log's versions of more than a month ago. Checkpoints of the log are written by
+the commits themselves (`delta.checkpointInterval`). If a merge fails, the table stays as it was, and the
+pipeline's status says why.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 
 from klamm.pipelines.tables.files import TARGET_BYTES
-from klamm.pipelines.tables.table import METADATA, Table
+from klamm.pipelines.tables.table import HOOKS, METADATA, Table
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,10 @@ def keep_up(
 
         def merge(newest: DeltaTable) -> dict[str, Any]:
             return newest.optimize.compact(
-                target_size=policy.target_bytes, max_concurrent_tasks=1, commit_properties=properties
+                target_size=policy.target_bytes,
+                max_concurrent_tasks=1,
+                commit_properties=properties,
+                post_commithook_properties=HOOKS,
             )
 
         metrics = table.change(merge)
@@ -107,6 +111,8 @@ def keep_up(
                 )
             )
         )
+        # The versions that the log no longer keeps (`delta.logRetentionDuration`, a month).
+        newest.cleanup_metadata()
     return Done(merged, into, removed, is_vacuumed)
 
 

@@ -23,7 +23,7 @@ from klamm.pipelines.definitions import Keep
 from klamm.pipelines.errors import DefinitionError, PipelineError, Place
 from klamm.pipelines.tables.columns import delta_schema
 from klamm.pipelines.tables.files import Store, Target
-from klamm.pipelines.tables.table import Commit, Table, WrittenFile
+from klamm.pipelines.tables.table import HOOKS, Commit, Table, WrittenFile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -165,6 +165,7 @@ def _merge(
             target_alias="old",
             streamed_exec=streams,
             commit_properties=properties,
+            post_commithook_properties=HOOKS,
         )
         .when_matched_update(columns, choice.replaces())
         .when_not_matched_insert(columns)
