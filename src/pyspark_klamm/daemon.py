@@ -1,4 +1,5 @@
-"""Spark's Python daemon, whose workers end without a stack trace when Spark closes their connection.
+"""Spark's Python daemon, whose workers end without a stack trace when Spark closes their connection, and
+forget modules whose files may have changed.
 
 Spark starts this module as a process (`hang_ups.py` says why), which forks off a worker for each connection.
 """
@@ -11,6 +12,7 @@ import socket
 from pyspark import daemon
 
 from pyspark_klamm.hang_ups import HANG_UPS
+from pyspark_klamm.worker_modules import forget_modules
 
 _work = daemon.worker
 
@@ -18,6 +20,8 @@ _work = daemon.worker
 def work(sock: socket.socket, authenticated: bool) -> int:
     """Run a task in a worker, as Spark's daemon does; end the worker when its connection was closed."""
     try:
+        # Before the task is waited for: what the last one has imported.
+        forget_modules()
         return _work(sock, authenticated)
     except HANG_UPS:
         os._exit(1)  # as Spark's daemon ends a worker that failed

@@ -18,16 +18,15 @@ import typer
 from klamm.cli.ingest import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from klamm.cli.logs import set_up_logging
 from klamm.cli.output import Output, OutputOption
+from klamm.cli.pipelines.questions import FAILED_DIFF
 
 if TYPE_CHECKING:
+    from klamm.cli.pipelines.questions import AnyQuestion
     from klamm.pipelines.progress import PipelineStatus
     from klamm.pipelines.project import Project
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C, as shells use it: 128 and the number of SIGINT."""
-
-FAILED_DIFF = 2
-"""The exit status of a diff that could not be made, as 1 says that there are differences."""
 
 PACKAGES_OF_SPARK = ("pyspark", "py4j", "pyarrow", "numpy", "numba", "fastavro", "google", "deltalake")
 """Packages of the extra `spark`. If one of them cannot be imported, the extra is not installed."""
@@ -101,25 +100,11 @@ def lint(
     """Check a project without running it: names, circular inputs, topics, schemas, records that do not
     fit."""
     with complaints():
-        from klamm.cli.pipelines.describing import finding_line, finding_value, findings_summary
-        from klamm.cli.showing import write_values
-        from klamm.pipelines.lint import check
+        from klamm.cli.pipelines.questions import LintQuestion
 
+        question = LintQuestion(output, deep)
         found = _load(project, bootstrap)
-        if deep:
-            _waiting("starting Spark to look at the plans …")
-            with _spark(found) as quiet:
-                findings = check(quiet, deep=True)
-        else:
-            findings = check(found)
-        if output is Output.TABLE:
-            for finding in findings:
-                typer.echo(finding_line(finding))
-            typer.echo(findings_summary(found, findings), err=True)
-        else:
-            write_values([finding_value(finding) for finding in findings], output)
-        if any(finding.severity == "error" for finding in findings):
-            raise typer.Exit(1)
+        _end_with(_asked(found, question) if deep else question.answer(found, None))
 
 
 @app.command()
@@ -138,21 +123,10 @@ def preview(
 ) -> None:
     """Show the rows that a function returns for the newest records. Writes nothing."""
     with complaints():
-        from klamm.cli.showing import write_rows
-        from klamm.pipelines.definitions import CARRIED
+        from klamm.cli.pipelines.questions import PreviewQuestion
 
-        with _spark(_load(project, bootstrap, master)) as quiet:
-            from klamm.pipelines.preview import preview as make_preview
-
-            _waiting(f"starting Spark to show {node} …")
-            made = make_preview(quiet, node, last)
-        chosen = [index for index, name in enumerate(made.columns) if all_columns or name not in CARRIED]
-        columns = [made.columns[index] for index in chosen]
-        write_rows(columns, [[row[index] for index in chosen] for row in made.rows], output)
-        for rejection in made.rejections:
-            typer.echo(f"klamm: {rejection}", err=True)
-        if not made.rows:
-            typer.echo(f"klamm: {node} returns no rows for the last {last} records", err=True)
+        question = PreviewQuestion(node, last, all_columns, output)
+        _end_with(_asked(_load(project, bootstrap, master), question))
 
 
 @app.command()
@@ -175,28 +149,42 @@ def diff(
     """Compare what the code makes of the newest records with what the code of a git revision makes of them.
     Writes nothing. The exit status is 0 without differences, 1 with some, 2 after an error."""
     with complaints(FAILED_DIFF):
-        from klamm.cli.pipelines.differences import diff_lines, diff_value
-        from klamm.cli.showing import write_json, write_values
-        from klamm.pipelines.revisions import taken_out
+        from klamm.cli.pipelines.questions import DiffQuestion
+
+        question = DiffQuestion(tuple(pipelines or ()), base, last, show, output)
+        _end_with(_asked(_load(project, bootstrap, master), question))
+
+
+@app.command()
+def dev(
+    nodes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Sources, transforms and pipelines to show after each save.", show_default="what changed"
+        ),
+    ] = None,
+    last: Annotated[
+        int, typer.Option(min=1, help="How many of the newest records of each source to show.")
+    ] = 20,
+    compare: Annotated[
+        int, typer.Option(min=1, help="How many of the newest records of each source to compare.")
+    ] = 1000,
+    show: Annotated[int, typer.Option(min=0, help="How many different rows of a pipeline to show.")] = 10,
+    project: ProjectOption = None,
+    bootstrap: BootstrapOption = None,
+    master: MasterOption = None,
+) -> None:
+    """Keep one Spark session while you write: after each save of a file show lint, the rows of what changed,
+    and the differences to the last version that worked. Writes nothing. Other commands use its session."""
+    with complaints():
+        from klamm.cli.pipelines.finding import check_nodes
 
         found = _load(project, bootstrap, master)
-        with taken_out(found, base) as older, _spark(found) as quiet:
-            from klamm.pipelines.diff import diff as compare
+        check_nodes(found, nodes or ())
+        with _spark(found) as quiet:
+            from klamm.cli.pipelines.dev.command import Dev, Options
 
-            _waiting(f"starting Spark to compare with {base} …")
-            differences = compare(quiet, older, pipelines or (), last)
-        if output is Output.TABLE:
-            for line in diff_lines(differences, base, show):
-                typer.echo(line)
-        elif output is Output.JSON:
-            values = [diff_value(each, show) for each in differences]
-            write_json({"base": base, "last": last, "pipelines": values})
-        else:
-            write_values([diff_value(each, show) for each in differences], output)
-        if any(each.error for each in differences):
-            raise typer.Exit(FAILED_DIFF)
-        if any(each.is_different for each in differences):
-            raise typer.Exit(1)
+            Dev(found, quiet, Options(tuple(nodes or ()), last, compare, show, bootstrap, master)).run()
 
 
 @app.command()
@@ -477,14 +465,45 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _asked(project: Project, question: AnyQuestion) -> int:
+    """Answer a question: by the session of `klamm pipeline dev`, or by one of our own. Returns the exit
+    status."""
+    from klamm.cli.pipelines.dev.asking import Refused, ask_dev
+
+    try:
+        answer = ask_dev(project, question)
+    except Refused as refused:
+        _waiting(f"klamm pipeline dev does not answer: {refused}")
+        answer = None
+    if answer is not None:
+        answer.write()
+        return answer.status
+    with _spark(project) as quiet:
+        _waiting(question.waiting)
+        return question.answer(quiet, None)
+
+
+def _end_with(status: int) -> None:
+    if status:
+        raise typer.Exit(status)
+
+
 @contextmanager
 def _spark(project: Project) -> Iterator[Project]:
     """The project with Spark's logs sent to a file. If Spark fails, prints where that file is."""
-    from klamm.cli.pipelines.spark_logs import quiet_spark, tell_log
+    from klamm.cli.pipelines.spark_logs import quiet_spark
+
+    with naming_the_log(project), quiet_spark(project) as quiet:
+        yield quiet
+
+
+@contextmanager
+def naming_the_log(project: Project) -> Iterator[None]:
+    """If Spark fails, print where its log is."""
+    from klamm.cli.pipelines.spark_logs import tell_log
 
     try:
-        with quiet_spark(project) as quiet:
-            yield quiet
+        yield
     except Exception as error:
         if _is_of_spark(error):
             tell_log(project)

@@ -23,8 +23,15 @@ LONGEST_CELL = 60
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on the present stdout or stderr; off a terminal it wraps no lines."""
+    """A console on the present stdout or stderr; off a terminal it wraps no lines.
+
+    A stream that stands for a terminal elsewhere says how wide that is, and which colours it has."""
     stream = sys.stderr if stderr else sys.stdout
+    if stream.isatty() and hasattr(stream, "colours"):
+        width = getattr(stream, "width", None)
+        return Console(
+            file=stream, width=width, color_system=stream.colours, force_terminal=True, highlight=False
+        )
     return Console(file=stream, width=None if stream.isatty() else WIDE, highlight=False, soft_wrap=False)
 
 

@@ -16,9 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import pyarrow as pa
-
-from klamm.client.results import Record
 from klamm.pipelines import frames
 from klamm.pipelines.comparing import Comparison, compare
 from klamm.pipelines.definitions import Definitions, Pipeline
@@ -26,14 +23,12 @@ from klamm.pipelines.discovery import discover, isolated, load_definitions
 from klamm.pipelines.errors import GraphError, PipelineError
 from klamm.pipelines.failures import explain
 from klamm.pipelines.graph import order, sources_of, table_sources_of
+from klamm.pipelines.newest import Records, quick_session
 from klamm.pipelines.project import Project
 from klamm.pipelines.rejections import Rejection, read_rejections
-from klamm.pipelines.runner import make_session
-from klamm.pipelines.sampling import newest, newest_of
-from klamm.pipelines.table_sources import PinnedTables
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 DEFAULT_RECORDS = 1000
 """How many records of each source are compared: many enough for rare cases, computed in seconds."""
@@ -42,38 +37,6 @@ RECORD_COLUMNS = ("_topic", "_partition", "_offset")
 """The columns that name a row's record."""
 
 Matching: TypeAlias = Literal["record", "keys", "row"]
-
-ARROW_COLUMNS = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
-"""The columns of the data source, in Arrow's types."""
-
-
-class Records:
-    """The newest records of topics, each topic read once, and the rows of one version of each table."""
-
-    def __init__(self, project: Project, last: int) -> None:
-        self._project = project
-        self.last = last
-        self._topics: dict[str, list[Record]] = {}
-        self.tables = PinnedTables(project)
-
-    def frame(self, topics: Sequence[str], spark: SparkSession) -> DataFrame:
-        """The newest records of these topics together, with the columns of the data source."""
-        for topic in topics:
-            if topic not in self._topics:
-                self._topics[topic] = newest(self._project, topic, self.last)
-        found = newest_of([record for topic in topics for record in self._topics[topic]], self.last)
-        return spark.createDataFrame(pa.Table.from_pylist([_row(record) for record in found], ARROW_COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -147,7 +110,7 @@ def diff(
     if missing := [name for name in names if name not in wanted]:
         with isolated(project.root, base.root):
             _check_names(missing, discover(base).definitions, definitions)
-    session = spark if spark is not None else make_session(project)
+    session = spark if spark is not None else quick_session(project)
     records = Records(project, last)
     try:
         with isolated(project.root, base.root):
@@ -296,16 +259,3 @@ def _text(error: PipelineError, project: Project) -> str:
 def _relative(text: str, project: Project) -> str:
     """The text with the paths of the project's files from its folder: that of a base is temporary."""
     return text.replace(f"{project.root}/", "")
-
-
-def _row(record: Record) -> dict[str, object]:
-    return {
-        "key": record.key,
-        "value": record.value,
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp * 1000,
-        "timestampType": 0,
-        "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
-    }

@@ -8,6 +8,7 @@ first on sys.path. Each call imports all files again, so that changes count.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -55,7 +56,7 @@ def discover(project: Project) -> Discovery:
     nodes: dict[str, Node] = {}
     problems: list[PipelineError] = []
     modules: list[ModuleType] = []
-    with _importing_from(project):
+    with _importing_from(project), _session_hidden():
         for file in _files(project.pipelines):
             try:
                 module = importlib.import_module(_module_name(project, file))
@@ -85,6 +86,43 @@ def isolated(*roots: Path) -> Iterator[None]:
     finally:
         _forget(roots)
         sys.modules.update({**forgotten, **ours})
+
+
+def modules_of(*roots: Path) -> dict[str, ModuleType]:
+    """The imported modules and packages that lie below `roots`, without those of Klamm."""
+    return {
+        name: sys.modules[name]
+        for name in _names_below(roots)
+        if name in sys.modules and name.partition(".")[0] not in _OURS
+    }
+
+
+@contextmanager
+def without_session() -> Iterator[None]:
+    """Let `discover` hide a running session while it imports: a run has none then, so that what needs one
+    must fail here too."""
+    _hides_session.append(True)
+    try:
+        yield
+    finally:
+        _hides_session.pop()
+
+
+_hides_session: list[bool] = []
+
+
+@contextmanager
+def _session_hidden() -> Iterator[None]:
+    pyspark = sys.modules.get("pyspark")
+    if not _hides_session or pyspark is None:
+        yield
+        return
+    active = pyspark.SparkContext._active_spark_context
+    pyspark.SparkContext._active_spark_context = None
+    try:
+        yield
+    finally:
+        pyspark.SparkContext._active_spark_context = active
 
 
 def _files(folder: Path) -> list[Path]:
@@ -129,15 +167,9 @@ def _helpers(project: Project, modules: list[ModuleType]) -> tuple[ModuleType, .
 
 
 def _modules_below(folder: Path) -> Iterator[ModuleType]:
-    environment = Path(
-        sys.prefix
-    )  # often lies inside the project's folder; its modules are not the project's
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not file or getattr(module, "__name__", "__main__") == "__main__":
-            continue
-        path = Path(file)
-        if path.is_relative_to(folder) and not path.is_relative_to(environment):
+        if file and getattr(module, "__name__", "__main__") != "__main__" and _is_below(file, folder):
             yield module
 
 
@@ -164,11 +196,22 @@ def _importing_from(project: Project) -> Iterator[None]:
 
 def _forget(folders: Collection[Path]) -> None:
     """Remove the modules and packages of pipelines folders from sys.modules."""
+    # Removed all at once at the end: the __path__ of a nested package looks its parent up.
+    for name in _names_below(folders):
+        sys.modules.pop(name, None)
+
+
+def _names_below(folders: Collection[Path]) -> list[str]:
     names = [module.__name__ for folder in folders for module in _modules_below(folder)]
     for name, module in list(sys.modules.items()):
-        places = [Path(place) for place in getattr(module, "__path__", ())]
-        if any(place.is_relative_to(folder) for place in places for folder in folders):
+        places = list(getattr(module, "__path__", ()))
+        if any(_is_below(place, folder) for place in places for folder in folders):
             names.append(name)
-    # Removed all at once at the end: the __path__ of a nested package looks its parent up.
-    for name in names:
-        sys.modules.pop(name, None)
+    return names
+
+
+def _is_below(path: str, folder: Path) -> bool:
+    """True if a module is the project's. The environment often lies inside the project's folder; what is
+    installed there is not. Compares texts, as there are thousands of modules."""
+    inside = f"{path}{os.sep}"
+    return inside.startswith(f"{folder}{os.sep}") and not inside.startswith(f"{sys.prefix}{os.sep}")

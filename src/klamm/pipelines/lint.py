@@ -36,11 +36,11 @@ from klamm.pipelines.definitions import (
     TableSource,
     TopicSink,
 )
-from klamm.pipelines.discovery import discover
+from klamm.pipelines.discovery import Discovery, discover
 from klamm.pipelines.errors import GraphError, PipelineError, Place
 from klamm.pipelines.findings import Finding, finding_of, in_order
 from klamm.pipelines.lineage import writers_first
-from klamm.pipelines.lint_records import check_records
+from klamm.pipelines.lint_records import Sampled, check_records
 from klamm.pipelines.locations import overlap, table_location
 from klamm.pipelines.project import PROJECT_FILE, Project
 from klamm.pipelines.sampling import existing_topics
@@ -58,10 +58,17 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 def check(
-    project: Project, *, records: bool = True, deep: bool = False, spark: SparkSession | None = None
+    project: Project,
+    *,
+    records: bool = True,
+    deep: bool = False,
+    spark: SparkSession | None = None,
+    found: Discovery | None = None,
+    sampled: Sampled | None = None,
 ) -> list[Finding]:
-    """All findings, ordered by file and line. Without `records` no broker is contacted."""
-    found = discover(project)
+    """All findings, ordered by file and line. Without `records` no broker is contacted. `found` is what was
+    imported already. `sampled` has the newest records of topics; without it they are read."""
+    found = discover(project) if found is None else found
     definitions = found.definitions
     top = Place(project.root / PROJECT_FILE, 1)
     findings = [finding_of(problem, top) for problem in found.problems]
@@ -73,7 +80,7 @@ def check(
     findings += _check_sinks(project, definitions)
     findings += _check_tables_read(project, definitions)
     if records:
-        findings += _check_topics(project, definitions, schemas, top)
+        findings += _check_topics(project, definitions, schemas, top, sampled)
     if deep and any(one.severity == "error" for one in findings):
         findings.append(Finding("warning", top, "the plans were not checked", "Fix the errors first"))
     elif deep:
@@ -247,7 +254,11 @@ def _check_topic_sink(
 
 
 def _check_topics(
-    project: Project, definitions: Definitions, schemas: dict[str, StructType], top: Place
+    project: Project,
+    definitions: Definitions,
+    schemas: dict[str, StructType],
+    top: Place,
+    sampled: Sampled | None,
 ) -> Iterator[Finding]:
     try:
         topics = existing_topics(project)
@@ -262,7 +273,7 @@ def _check_topics(
             advice = f"Did you mean {nearest[0]}?" if nearest else "Create it, or correct its name"
             yield Finding("error", source.place, f"there is no topic {topic}", advice)
         if not missing and source.name in schemas:
-            yield from check_records(project, source, schemas[source.name])
+            yield from check_records(project, source, schemas[source.name], sampled)
     for pipeline in definitions.pipelines.values():
         if isinstance(pipeline.to, TopicSink) and pipeline.to.topic not in topics:
             what = f"there is no topic {pipeline.to.topic} yet"

@@ -17,8 +17,8 @@ from klamm.pipelines.definitions import INFER, Definitions, IcebergSink, Pipelin
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.findings import Finding, finding_of
 from klamm.pipelines.graph import sources_of, table_sources_of
+from klamm.pipelines.newest import quick_session
 from klamm.pipelines.project import Project
-from klamm.pipelines.runner import make_session
 from klamm.pipelines.schemas.resolving import schema_file
 from klamm.pipelines.sinks.kinds import check_columns
 from klamm.pipelines.sinks.writing import (
@@ -44,7 +44,7 @@ def _session(project: Project, given: SparkSession | None) -> Iterator[SparkSess
     if given is not None:
         yield given
         return
-    session = make_session(project)
+    session = quick_session(project)
     try:
         yield session
     finally:

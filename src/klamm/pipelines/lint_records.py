@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from klamm.client.results import Record
@@ -31,10 +31,20 @@ Check = Callable[[bytes], str | None]
 """From a value to what is wrong with it, or None."""
 
 
-def check_records(project: Project, source: Source, schema: StructType) -> Iterator[Finding]:
+Sampled = Callable[[Sequence[str]], list[Record]]
+"""From topics to their newest records. Raises SamplingFailed."""
+
+
+def check_records(
+    project: Project, source: Source, schema: StructType, sampled: Sampled | None = None
+) -> Iterator[Finding]:
+    """What is wrong with the newest records of a source: those `sampled`, or those read now."""
     check = _check_of(project, source, schema)
     try:
-        records = sample(project, source.topics, LINTED_RECORDS)
+        if sampled is None:
+            records = sample(project, source.topics, LINTED_RECORDS)
+        else:
+            records = sorted(sampled(source.topics)[:LINTED_RECORDS], key=_coordinates)
         if check is not None:
             yield from _misfits(source, records, check)
     except PipelineError as error:
@@ -42,6 +52,10 @@ def check_records(project: Project, source: Source, schema: StructType) -> Itera
         return
     if source.format == "json":
         yield from _unknown_fields(project, source, schema, records)
+
+
+def _coordinates(record: Record) -> tuple[str, int, int]:
+    return record.topic, record.partition, record.offset
 
 
 def _misfits(source: Source, records: list[Record], check: Check) -> Iterator[Finding]:

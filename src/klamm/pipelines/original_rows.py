@@ -7,29 +7,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from klamm.pipelines.newest import ARROW_COLUMNS
 from klamm.pipelines.originals import Found, of_the_original
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_RECORDS = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("timestampType", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
-"""The columns of the data source."""
-
 
 def original_rows(found: Iterable[Found], spark: SparkSession) -> DataFrame:
     """The rows of these records."""
-    return spark.createDataFrame(pa.Table.from_pylist([_row(each) for each in found], _RECORDS))
+    return spark.createDataFrame(pa.Table.from_pylist([_row(each) for each in found], ARROW_COLUMNS))
 
 
 def _row(found: Found) -> dict[str, object]:

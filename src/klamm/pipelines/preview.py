@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from klamm.pipelines import frames
-from klamm.pipelines.definitions import CARRIED
+from klamm.pipelines.definitions import CARRIED, Definitions
 from klamm.pipelines.discovery import load_definitions
 from klamm.pipelines.errors import PipelineError
 from klamm.pipelines.failures import explain
-from klamm.pipelines.graph import order
+from klamm.pipelines.graph import order, sources_of
+from klamm.pipelines.newest import Records, quick_session
 from klamm.pipelines.project import Project
 from klamm.pipelines.rejections import Rejection, read_rejections
-from klamm.pipelines.runner import make_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +34,11 @@ class Preview(NamedTuple):
     rows: list[tuple[Any, ...]]
     rejections: Sequence[Rejection] = ()
 
+    def chosen(self, carried: bool = False) -> tuple[list[str], list[list[Any]]]:
+        """The columns and rows to show, with or without the carried columns."""
+        kept = [index for index, name in enumerate(self.columns) if carried or name not in CARRIED]
+        return [self.columns[index] for index in kept], [[row[index] for index in kept] for row in self.rows]
+
 
 class PreviewFailed(PipelineError):
     """The rows could not be computed. The text has the reason, and the user's line if there is one."""
@@ -44,11 +49,33 @@ def preview(
 ) -> Preview:
     """The rows of a node for the last `last` records of its sources. A given session is not stopped."""
     definitions = load_definitions(project)
-    nodes = order(node, definitions.nodes)
-    session = spark if spark is not None else make_session(project)
+    order(node, definitions.nodes)  # raises for a wrong name, before Spark is started
+    session = spark if spark is not None else quick_session(project)
     try:
+        return preview_of(project, definitions, node, Records(project, last), session)
+    finally:
+        if spark is None:
+            session.stop()
+
+
+def preview_of(
+    project: Project, definitions: Definitions, node: str, records: Records, spark: SparkSession
+) -> Preview:
+    """The rows of a node for these records. The definitions must be those imported last."""
+    try:
+        nodes = order(node, definitions.nodes)
         frame = frames.build(
-            nodes[-1], definitions, project, session, streaming=False, last=last, explains=True
+            nodes[-1],
+            definitions,
+            project,
+            spark,
+            streaming=False,
+            last=records.last,
+            records={
+                source.name: records.frame(source.topics, spark)
+                for source in sources_of(node, definitions.nodes)
+            },
+            explains=True,
         )
         columns = [name for name in frame.columns if name not in CARRIED]
         columns += [name for name in frame.columns if name in CARRIED]
@@ -57,10 +84,7 @@ def preview(
         rejections = read_rejections(shown, nodes, project)
     except PipelineError:
         raise
-    except Exception as error:
+    except Exception as error:  # users' functions raise anything, in Spark's workers too
         failure = explain(str(error), project.root)
         raise PreviewFailed(f"{node} cannot be previewed: {failure.summary}", place=failure.place) from error
-    finally:
-        if spark is None:
-            session.stop()
     return Preview(columns, [tuple(row) for row in rows], rejections)

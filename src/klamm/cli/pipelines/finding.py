@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from klamm.pipelines.definitions import Source
-from klamm.pipelines.discovery import load_definitions
+from klamm.pipelines.discovery import discover, load_definitions
 from klamm.pipelines.errors import ProjectError
 from klamm.pipelines.graph import order
 from klamm.pipelines.project import PROJECT_FILE, Project
@@ -30,6 +30,13 @@ def find_source(project: Project, name: str) -> Source:
     if not isinstance(node, Source):
         raise ProjectError(f"{name} is a {node.kind}, but only sources have schemas", advice="Name a source")
     return node
+
+
+def check_nodes(project: Project, names: Iterable[str]) -> None:
+    """Raise for names that are no nodes. If the files cannot be imported, that is not known yet."""
+    found = discover(project)
+    for name in names if not found.problems else ():
+        order(name, found.definitions.nodes)
 
 
 def nearest_project(folder: Path) -> Path | None:

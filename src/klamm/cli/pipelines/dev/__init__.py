@@ -1,0 +1,1 @@
+"""`klamm pipeline dev`: the terminal, and the socket by which other commands use its Spark session."""

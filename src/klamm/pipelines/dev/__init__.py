@@ -1,0 +1,1 @@
+"""What `klamm pipeline dev` does after a save, without the terminal: see `saves.py`."""
