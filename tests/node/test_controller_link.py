@@ -126,6 +126,20 @@ def test_a_leader_that_does_not_reach_the_controller_asks_by_way_of_others_in_tu
     assert [broker_id for broker_id, _, _ in peers.calls] == [2, 3, 2, 4, 2, 3]
 
 
+@pytest.mark.parametrize("controller", [None, 1])
+def test_a_leader_that_knows_no_controller_asks_by_way_of_others(controller):
+    """As one that is cut off from the store alone: it may have been the controller."""
+    stale = AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    cluster = FakeCluster(controller)
+    cluster.brokers_are(1, 2, 3)
+    peers = FakePeers(AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER), stale)
+    link = ControllerLink(1, cluster, peers)
+    with pytest.raises(KafkaError, match="there is no controller now"):
+        asyncio.run(link.alter_partition(AlterPartitionRequest()))
+    assert asyncio.run(link.alter_partition(AlterPartitionRequest())) is stale
+    assert [broker_id for broker_id, _, _ in peers.calls] == [2, 3]
+
+
 def test_a_request_is_passed_on_for_another_broker_and_never_in_a_circle():
     applied = AlterPartitionResponse()
 

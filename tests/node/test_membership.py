@@ -139,3 +139,25 @@ def test_a_broker_whose_session_ended_registers_again_as_one_that_stopped_cleanl
         await member.membership.close()
 
     run(scenario)
+
+
+def test_a_broker_that_is_cut_off_from_the_store_stops_when_the_controller_disowns_it():
+    async def scenario(model):
+        member = Member(model)
+        await member.start()
+        (epoch,) = member.events
+        await until(lambda: member.cluster.controller is not None)
+        member.membership.on_disowned(epoch)
+        await asyncio.sleep(0)
+        assert member.events == [epoch], "the store can be asked: the controller may be behind"
+        member.store.go_to(State.SUSPENDED)
+        member.membership.on_disowned(epoch - 1)
+        await asyncio.sleep(0)
+        assert member.events == [epoch], "that was an earlier epoch"
+        member.membership.on_disowned(epoch)
+        await until(lambda: len(member.events) == 3)
+        assert member.events[:2] == [epoch, "lost"] and member.events[2] > epoch
+        await until(lambda: member.cluster.controller is not None)
+        await member.membership.close()
+
+    run(scenario)

@@ -199,3 +199,17 @@ async def test_a_new_controller_is_asked_at_once_though_the_one_before_hangs(
     await until(lambda: len(led.outcomes) == 3)
     assert led.outcomes[-1][0] is Outcome.APPLIED
     await requests.shut_down()
+
+
+async def test_a_broker_epoch_that_the_controller_does_not_know_is_told(
+    controller: Controller, requests: IsrRequests
+) -> None:
+    disowned: list[int] = []
+    requests = IsrRequests(1, lambda: 11, controller.ask, disowned.append)
+    led = Led(0, lambda outcome: None)
+    for code in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH):
+        controller.answers.put_nowait(AlterPartitionResponse(error_code=code))
+        requests.propose(led, CHANGE)
+        await until(lambda: not controller.answers.qsize() and len(led.outcomes) == len(controller.requests))
+    assert disowned == [11] and [outcome for outcome, _, _ in led.outcomes] == [Outcome.UNKNOWN] * 2
+    await requests.shut_down()

@@ -157,6 +157,7 @@ class BrokerNode:
             self.peers,
             self.controller_link,
             lambda: self.partitions,
+            self.membership.on_disowned,
         )
         self.cluster.on_new_controller = self.replication.on_new_controller
 

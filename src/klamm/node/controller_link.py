@@ -92,9 +92,10 @@ class ControllerLink:
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Ask once for other ISRs; raises a ClientError or KafkaError without an answer.
 
-        Where the controller does not answer, another broker is asked to pass the request on, each time the
-        next one. A leader that lost its way to the controller could not part with a follower otherwise, and
-        where the controller is that follower, all writes with acks=all would wait.
+        Where the controller does not answer, or is not known, another broker is asked to pass the request on,
+        each time the next one. A leader that lost its way to the controller could not part with a follower
+        otherwise, and where the controller is that follower, all writes with acks=all would wait. A leader
+        that is cut off from the store alone hears in this way that others lead in its place.
         """
         if self._cluster.is_controller:
             return await answer_alter_partition(self._cluster, request)
@@ -102,7 +103,7 @@ class ControllerLink:
         try:
             response: AlterPartitionResponse = await self._call(CONTROL, request, ISR_ANSWER_S)
             return response
-        except ClientError as error:
+        except (ClientError, KafkaError) as error:
             problem = error
         relay = self._next_relay(controller)
         if relay is not None:

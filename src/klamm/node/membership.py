@@ -20,7 +20,7 @@ from klamm.cluster.image import BrokerImage, Endpoint
 from klamm.cluster.layout import Registration
 from klamm.cluster.service import ClusterService
 from klamm.coordination.engines import pause_thread
-from klamm.coordination.store import Create, NodeExists, NoNode, Set, Store, StoreError
+from klamm.coordination.store import Create, NodeExists, NoNode, Set, State, Store, StoreError
 from klamm.coordination.watchdog import Watchdog
 from klamm.model.ids import NEVER_INTACT, IntactEpochs
 
@@ -62,6 +62,7 @@ class Membership:
         self._store: Store | None = None
         self._broker: BrokerImage | None = None
         self._task: asyncio.Task[None] | None = None
+        self._disowned = asyncio.Event()
         self.broker_epoch: int | None = None
         """None while this broker is not registered."""
         self.intact_epochs = NEVER_INTACT
@@ -112,6 +113,17 @@ class Membership:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._store is not None:
             await self._store.close()
+
+    def on_disowned(self, broker_epoch: int) -> None:
+        """The controller does not know this broker epoch. While the store cannot be reached that is how a
+        broker hears that its session has ended; otherwise the store tells, and the controller may be behind.
+
+        Without this, a broker that is cut off from the store alone would lead on in its own eyes, and whoever
+        reads from it would wait for records that others get.
+        """
+        is_cut_off = self._store is not None and self._store.state is State.SUSPENDED
+        if is_cut_off and broker_epoch == self.broker_epoch:
+            self._disowned.set()
 
     def pause(self, until: Callable[[], object]) -> None:
         """For tests in the process of this broker: stop the broker where it is, as SIGSTOP stops a process.
@@ -181,7 +193,7 @@ class Membership:
                 on_controller=self._cluster.on_controller,
             )
             try:
-                await election.run()
+                await self._until_over(election)
             except Exception:
                 # A bug of ours must not leave a broker that takes part in no election.
                 logger.exception("the election of a controller failed; broker %d tries again", self._node_id)
@@ -195,6 +207,20 @@ class Membership:
             self.broker_epoch = None
             await self._on_lost()
             await self._rejoin()
+
+    async def _until_over(self, election: ControllerElection) -> None:
+        """Stand for election until the session has ended, as the store or the controller says."""
+        running = asyncio.ensure_future(election.run())
+        disowned = asyncio.ensure_future(self._disowned.wait())
+        try:
+            await asyncio.wait((running, disowned), return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+        finally:
+            running.cancel()
+            disowned.cancel()
+            await asyncio.gather(running, disowned, return_exceptions=True)
+            self._disowned.clear()
 
     async def _rejoin(self) -> None:
         assert self._broker is not None

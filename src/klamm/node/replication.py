@@ -28,12 +28,15 @@ class Replication:
         peers: Peers,
         link: ControllerLink,
         partitions: Callable[[], Partitions],
+        on_disowned: Callable[[int], None],
     ) -> None:
         self._config = config
         self._racks = racks
         self._peers = peers
         self._partitions = partitions
-        self._isr_requests = IsrRequests(node_id, lambda: self.context.broker_epoch, link.alter_partition)
+        self._isr_requests = IsrRequests(
+            node_id, lambda: self.context.broker_epoch, link.alter_partition, on_disowned
+        )
         self.context = ReplicationContext(
             node_id,
             clock.now_ms,

@@ -50,11 +50,19 @@ Ask = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 
 
 class IsrRequests:
-    def __init__(self, node_id: int, broker_epoch: Callable[[], int], ask: Ask) -> None:
-        """`ask` sends a request to the controller; it raises a ClientError or KafkaError if none answers."""
+    def __init__(
+        self,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        ask: Ask,
+        on_disowned: Callable[[int], None] = lambda broker_epoch: None,
+    ) -> None:
+        """`ask` sends a request to the controller; it raises a ClientError or KafkaError if none answers.
+        `on_disowned` gets a broker epoch of this broker that the controller does not know, or no longer."""
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._ask = ask
+        self._on_disowned = on_disowned
         self._proposed: dict[Key, tuple[LedPartition, IsrChange]] = {}
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
@@ -85,6 +93,8 @@ class IsrRequests:
             try:
                 results = _results(await self._ask_controller(request))
             except (ClientError, KafkaError) as error:
+                if error.code == ErrorCode.STALE_BROKER_EPOCH:
+                    self._on_disowned(request.broker_epoch)
                 if not self._failures:
                     logger.warning("the controller cannot be asked for changes of the ISR: %s", error)
                 results = {}

@@ -169,6 +169,22 @@ class Scene:
         self.wait_until_healed()
         self.done.append(Fault(kind, victim, began_s, time.monotonic()))
 
+    def stop_all_but(self, broker_id: int) -> None:
+        """Stop the other brokers and start them again: the one leads all partitions then."""
+
+        def work() -> None:
+            for other in set(self.cluster.ids) - {broker_id}:
+                self.cluster.kill(other)
+            wait_until(
+                lambda: {each.leader for each in self._partitions()} == {broker_id},
+                f"broker {broker_id} leads everything",
+                HEAL_S,
+            )
+            for other in set(self.cluster.ids) - {broker_id}:
+                self.cluster.start_broker(other)
+
+        self.do("kill -9 of the others", f"all but broker {broker_id}", work)
+
     def story(self) -> str:
         return ", ".join([*(f"{fault.kind} ({fault.victim})" for fault in self.done), self.under_way])
 

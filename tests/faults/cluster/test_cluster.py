@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,22 @@ def test_a_broker_is_cut_off_from_zookeeper_alone(tmp_path: Path) -> None:
         before = epochs()  # on a busy machine the first cut, too, may outlast a session
         do(scene, "cut off from ZooKeeper until expired, silent", "leader")
         assert sum(now == old for now, old in zip(epochs(), before, strict=True)) == 2
+
+    with start_zookeeper() as server, ZooKeeperServer(server, ALL_BROKERS) as store:
+        run(tmp_path, SEED, faults, store)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_controller_that_leads_everything_is_cut_off_from_zookeeper_alone(tmp_path: Path) -> None:
+    """Consumers that read only from it would wait as long as the cut lasts: it leads on in its own eyes."""
+
+    def faults(scene: Scene) -> None:
+        kind = "cut off from ZooKeeper until expired, connections reset"
+        for _ in range(3):
+            controller = scene.controller()
+            scene.stop_all_but(controller)
+            scene.do(kind, "controller", partial(FAULTS[kind], scene, controller))
 
     with start_zookeeper() as server, ZooKeeperServer(server, ALL_BROKERS) as store:
         run(tmp_path, SEED, faults, store)

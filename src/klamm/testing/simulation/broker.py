@@ -167,7 +167,10 @@ class SimulatedBroker(Node):
         self.peers = SimulatedPeers(self, self.network, lambda: self.cluster.image.brokers)
         self.link = ControllerLink(self.node_id, self.cluster, self.peers)
         self._isr_requests = IsrRequests(
-            self.node_id, lambda: self.partitions.broker_epoch, self.link.alter_partition
+            self.node_id,
+            lambda: self.partitions.broker_epoch,
+            self.link.alter_partition,
+            self.membership.on_disowned,
         )
         store = await self.membership.open()
         await self.cluster.join(store, self.peers.tell, self.link.create_topics)
