@@ -21,8 +21,9 @@ from tests.docs.examples import Section, compiled, sections
 from tests.pipelines.messages import ORDER_AVSC
 from tests.pipelines.projects import make_project as make_test_project
 
-PAGE = "docs/PIPELINES.md"
-SECTIONS = sections(PAGE)
+GUIDE = "docs/PIPELINES.md"
+PAGES = (GUIDE, "docs/TABLES.md", "docs/PIPELINE_OPERATIONS.md", "docs/PIPELINE_DEVELOPMENT.md")
+SECTIONS = [section for page in PAGES for section in sections(page)]
 (BEGINNING,) = [
     block.code
     for section in SECTIONS
