@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -42,6 +42,13 @@ def brokers_at(bootstrap: str) -> dict[int, tuple[str, int]]:
     with WireConnection(bootstrap) as connection:
         answer = connection.call(MetadataRequest(topics=[]))
     return {each.node_id: (each.host, each.port) for each in answer.brokers}
+
+
+def on_loop(broker: Broker, work: Callable[[], None]) -> None:
+    async def do() -> None:
+        work()
+
+    broker.run(do())
 
 
 def refuses_connections(port: int) -> bool:
@@ -200,3 +207,32 @@ def test_listeners_that_another_broker_cannot_serve_are_logged_there(
             set_listeners(cluster.address(other), f"NOBODY://{HOST}:0", broker_id=other)
             wait_until(lambda: "do not count" in caplog.text, "the broker has logged it")
         assert brokers_at(cluster.address(other)) == before
+
+
+def test_clients_are_turned_away_and_welcomed_again_and_brokers_are_served_all_the_while() -> None:
+    with Cluster(brokers=2) as cluster:
+        with klamm.Admin(cluster.bootstrap) as admin:
+            controller = admin.describe_cluster().controller_id
+        assert controller is not None
+        away = cluster.broker(3 - controller)
+        node = away.node
+        assert node is not None
+
+        def is_served() -> bool:
+            try:
+                brokers_at(away.bootstrap)
+            except OSError:
+                return False
+            return True
+
+        with WireConnection(away.bootstrap) as connection:
+            connection.call(MetadataRequest(topics=[]))
+            on_loop(away, node._listeners.turn_clients_away)
+            with pytest.raises(OSError):
+                connection.call(MetadataRequest(topics=[]))
+        assert not is_served()
+        with klamm.Admin(cluster.address(controller)) as admin:
+            admin.create_topic("made-meanwhile", 1, 2)
+        wait_until(lambda: "made-meanwhile" in node.cluster.image.topics, "the broker hears of the topic")
+        on_loop(away, node._listeners.welcome_clients)
+        assert is_served()

@@ -38,6 +38,7 @@ class Member:
             watchdog=LoopWatchdog(session_timeout_s),
             on_registered=self.events.append,
             on_lost=self._on_lost,
+            on_cut_off=lambda: self.events.append("cut off"),
         )
         self.broker = broker(broker_id)
 
@@ -155,8 +156,8 @@ def test_a_broker_that_is_cut_off_from_the_store_stops_when_the_controller_disow
         await asyncio.sleep(0)
         assert member.events == [epoch], "that was an earlier epoch"
         member.membership.on_disowned(epoch)
-        await until(lambda: len(member.events) == 3)
-        assert member.events[:2] == [epoch, "lost"] and member.events[2] > epoch
+        await until(lambda: len(member.events) == 4)
+        assert member.events[:3] == [epoch, "lost", "cut off"] and member.events[3] > epoch
         await until(lambda: member.cluster.controller is not None)
         await member.membership.close()
 

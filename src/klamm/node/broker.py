@@ -144,6 +144,7 @@ class BrokerNode:
             watchdog=LoopWatchdog(self._session_timeout_s),
             on_registered=self._on_registered,
             on_lost=self._on_session_lost,
+            on_cut_off=lambda: self._listeners.turn_clients_away(),
         )
         self.peers = Peers(
             self.node_id, listener_name, self._static_config, lambda: self.cluster.image.brokers
@@ -294,6 +295,7 @@ class BrokerNode:
     def _on_registered(self, broker_epoch: int) -> None:
         assert self.replication is not None
         self.replication.context.broker_epoch = broker_epoch
+        self._listeners.welcome_clients()
 
     async def _on_session_lost(self) -> None:
         """Other brokers lead what was led here."""

@@ -63,6 +63,16 @@ class Listeners:
             if name != self._for_brokers:
                 self._server.start_accepting(sock, name)
 
+    def turn_clients_away(self) -> None:
+        """Serve no client until `welcome_clients`. Brokers are served."""
+        for name in self._open:
+            if name != self._for_brokers:
+                self._server.turn_away(name)
+
+    def welcome_clients(self) -> None:
+        for name in self._open:
+            self._server.welcome(name)
+
     async def check(self, wanted: Iterable[Listener]) -> None:
         """Raise CannotListen if an address that is not open yet cannot be opened. Changes nothing."""
         by_name = self._for_clients(wanted)

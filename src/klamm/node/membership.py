@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from klamm.cluster import layout
 from klamm.cluster.election import ControllerElection
@@ -49,15 +50,18 @@ class Membership:
         watchdog: Watchdog,
         on_registered: Callable[[int], None],
         on_lost: Callable[[], Awaitable[None]],
+        on_cut_off: Callable[[], None] = lambda: None,
     ) -> None:
         """`watchdog` runs while this broker has a session. `on_registered` gets the broker epoch. `on_lost`
-        stops all replicas; it is awaited before the broker registers again."""
+        stops all replicas; it is awaited before the broker registers again. `on_cut_off` is called when that
+        cannot be at once: until `on_registered` this broker knows nothing of the cluster that is true."""
         self._node_id = node_id
         self._new_store = new_store
         self._cluster = cluster
         self._session_timeout_s = session_timeout_s
         self._on_registered = on_registered
         self._on_lost = on_lost
+        self._on_cut_off = on_cut_off
         self._watchdog = watchdog
         self._store: Store | None = None
         self._broker: BrokerImage | None = None
@@ -193,7 +197,7 @@ class Membership:
                 on_controller=self._cluster.on_controller,
             )
             try:
-                await self._until_over(election)
+                is_cut_off = await self._until_over(election)
             except Exception:
                 # A bug of ours must not leave a broker that takes part in no election.
                 logger.exception("the election of a controller failed; broker %d tries again", self._node_id)
@@ -206,21 +210,30 @@ class Membership:
             )
             self.broker_epoch = None
             await self._on_lost()
+            if is_cut_off:
+                self._on_cut_off()
             await self._rejoin()
 
-    async def _until_over(self, election: ControllerElection) -> None:
-        """Stand for election until the session has ended, as the store or the controller says."""
+    async def _until_over(self, election: ControllerElection) -> bool:
+        """Stand for election until the session has ended, as the store says or the controller. True if the
+        store cannot be reached."""
         running = asyncio.ensure_future(election.run())
         disowned = asyncio.ensure_future(self._disowned.wait())
         try:
             await asyncio.wait((running, disowned), return_when=asyncio.FIRST_COMPLETED)
-            if running.done():
-                running.result()
-        finally:
-            running.cancel()
-            disowned.cancel()
-            await asyncio.gather(running, disowned, return_exceptions=True)
-            self._disowned.clear()
+        except asyncio.CancelledError:
+            await _cancelled(running, disowned)
+            raise
+        is_cut_off = not running.done()
+        if is_cut_off:
+            logger.warning(
+                "broker %d cannot reach the store, and the cluster does not know it", self._node_id
+            )
+        outcome, _ = await _cancelled(running, disowned)
+        self._disowned.clear()
+        if isinstance(outcome, Exception):
+            raise outcome
+        return is_cut_off
 
     async def _rejoin(self) -> None:
         assert self._broker is not None
@@ -235,4 +248,12 @@ class Membership:
                 return
             except (StoreError, IdIsTaken) as error:
                 logger.warning("broker %d cannot register again: %s", self._node_id, error)
+                self._on_cut_off()
                 await asyncio.sleep(RETRY_S)
+
+
+async def _cancelled(*tasks: asyncio.Future[Any]) -> list[Any]:
+    """Cancel tasks and wait for their ends; returns what they returned or raised."""
+    for task in tasks:
+        task.cancel()
+    return await asyncio.gather(*tasks, return_exceptions=True)

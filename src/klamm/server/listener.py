@@ -61,6 +61,8 @@ class Server:
         self._listening: list[socket.socket] = []
         self._connections: set[Connection] = set()
         self._connections_per_host: Counter[str] = Counter()
+        self._turned_away: set[str] = set()
+        """The names of listeners that accept nobody now."""
         self._sweep: asyncio.TimerHandle | None = None
         self._refused_count = 0
         self._refusal_logged_s = float("-inf")
@@ -114,6 +116,14 @@ class Server:
             if connection.listener_name == listener_name:
                 connection.close()
 
+    def turn_away(self, listener_name: str) -> None:
+        """Close the connections of a listener, and new ones as soon as they come, until `welcome`."""
+        self._turned_away.add(listener_name)
+        self.close_connections_of(listener_name)
+
+    def welcome(self, listener_name: str) -> None:
+        self._turned_away.discard(listener_name)
+
     def stop_accepting(self) -> None:
         for sock in tuple(self._listening):
             self.stop_listening(sock)
@@ -148,6 +158,9 @@ class Server:
         loop.call_later(OUT_OF_DESCRIPTORS_PAUSE_S, resume)
 
     def _admit(self, sock: socket.socket, host: str, listener_name: str) -> None:
+        if listener_name in self._turned_away:
+            sock.close()
+            return
         limit = self._reached_limit(host)
         if limit is not None:
             self._refuse(sock, host, limit)
