@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from klamm.pipelines import discovery
-from klamm.pipelines.discovery import discover, load_definitions
+from klamm.pipelines.discovery import discover, isolated, load_definitions, path_put_back
 from klamm.pipelines.errors import DefinitionError, UserCodeError
 from tests.pipelines.projects import make_project
 
@@ -76,6 +76,27 @@ def test_projects_do_not_see_each_other(tmp_path: Path) -> None:
     with pytest.raises(UserCodeError, match=r"No module named 'pipelines\.orders'"):
         load_definitions(two)
     assert load_definitions(one).nodes
+
+
+def test_what_is_put_back_after_another_version_is_not_seen_by_the_next_project(tmp_path: Path) -> None:
+    one = make_project(tmp_path / "one", ORDERS)
+    other = make_project(tmp_path / "other", {"a.py": "X = 1\n"})
+    two = make_project(tmp_path / "two", {"b.py": "import pipelines.orders\n"})
+    assert load_definitions(one).nodes
+    with isolated(other.root, other.pipelines):
+        discover(other)
+    with pytest.raises(UserCodeError, match=r"No module named 'pipelines\.orders'"):
+        load_definitions(two)
+
+
+def test_a_path_that_is_put_back_is_still_known(tmp_path: Path) -> None:
+    one = make_project(tmp_path / "one", ORDERS)
+    two = make_project(tmp_path / "two", {"b.py": "import pipelines.orders\n"})
+    assert load_definitions(one).nodes
+    with path_put_back():
+        load_definitions(make_project(tmp_path / "other", ORDERS))
+    with pytest.raises(UserCodeError, match=r"No module named 'pipelines\.orders'"):
+        load_definitions(two)
 
 
 def test_all_problems_are_told_with_the_users_lines(tmp_path: Path) -> None:

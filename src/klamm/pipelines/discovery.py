@@ -75,17 +75,35 @@ def discover(project: Project) -> Discovery:
 @contextmanager
 def isolated(*roots: Path) -> Iterator[None]:
     """Import what lies below `roots` anew, and put the modules of before back at the end: two versions of a
-    project have modules of the same names."""
+    project have modules of the same names. No bytecode is written: it is dated by the second, and a file may
+    be saved twice in one."""
     before = dict(sys.modules)
+    writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     _forget(roots)
     ours = {name: module for name, module in before.items() if name.partition(".")[0] in _OURS}
     sys.modules.update(ours)  # a clone of Klamm may lie below a root
     forgotten = {name: module for name, module in before.items() if name not in sys.modules}
+    folders_before = set(_folders_imported)
     try:
         yield
     finally:
         _forget(roots)
+        _folders_imported.clear()
+        _folders_imported.update(folders_before)
         sys.modules.update({**forgotten, **ours})
+        sys.dont_write_bytecode = writes_no_bytecode
+
+
+@contextmanager
+def path_put_back() -> Iterator[None]:
+    """Make sys.path at the end what it was, with what is known of the projects on it."""
+    path, roots = list(sys.path), set(_roots_on_path)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        _roots_on_path.clear()
+        _roots_on_path.update(roots)
 
 
 def modules_of(*roots: Path) -> dict[str, ModuleType]:

@@ -12,7 +12,6 @@ the project that a function imports in a worker is forgotten there after each ta
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
+from klamm.pipelines.discovery import path_put_back
 from klamm.pipelines.newest import quick_session
 from klamm.pipelines.project import Project
 from pyspark_klamm.worker_modules import FORGOTTEN_FOLDERS
@@ -46,16 +46,16 @@ class LastingSession:
         """A session without anything of earlier uses. `group` is what its jobs are cancelled by;
         `environment` holds meanwhile."""
         session = self._spark.newSession()
-        variables, path, folder = dict(os.environ), list(sys.path), os.getcwd()
+        variables, folder = dict(os.environ), os.getcwd()
         if environment is not None:
             _set_environment(environment)
         self._let_count(session)
         self._context.setJobGroup(group, group)
         try:
-            yield session
+            with path_put_back():
+                yield session
         finally:
             os.chdir(folder)
-            sys.path[:] = path
             _set_environment(variables)
             with suppress(Py4JError, OSError):  # the JVM may be gone
                 self._undo(session)
