@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from klamm.cli.ingest import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from klamm.cli.connecting import Cluster, with_cluster
 from klamm.cli.output import Output, OutputOption
 
 if TYPE_CHECKING:
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 MOST_NAMED_PARTITIONS = 20
 """Partitions that the table names; JSON has all of them."""
 
-app = typer.Typer(help="The cluster: its brokers, its controller, its health.", no_args_is_help=True)
+app = typer.Typer(
+    help="The cluster: its brokers, its controller, its health.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.callback()
@@ -25,34 +27,21 @@ def root() -> None:
 
 
 @app.command()
-def status(
-    bootstrap: Annotated[
-        str,
-        typer.Option(envvar=BOOTSTRAP_VARIABLE, help="Any broker of the cluster, host:port[,host:port]."),
-    ] = DEFAULT_BOOTSTRAP,
-    timeout: Annotated[float, typer.Option(min=0.1, help="The most seconds to wait for an answer.")] = 10.0,
-    output: OutputOption = Output.TABLE,
-) -> None:
+@with_cluster
+def status(cluster: Cluster, output: OutputOption = Output.TABLE) -> None:
     """Show the brokers, the controller, and the partitions that lack replicas or a leader.
 
     The exit status is 1 if no broker answers.
     """
-    # Imported here to keep `klamm --help` quick.
     from klamm.cli.showing import write_json, write_values
-    from klamm.client.errors import ClientError
-    from klamm.client.plain.admin import Admin
 
-    try:
-        with Admin(bootstrap) as admin:
-            cluster = admin.describe_cluster(timeout=timeout)
-            names = admin.list_topics(include_internal=True, timeout=timeout)
-            topics = list(admin.describe_topics(names, timeout=timeout).values()) if names else []
-    except ClientError as error:
-        typer.echo(f"klamm: {error}", err=True)
-        raise typer.Exit(1) from None
-    seen = _as_values(cluster, topics)
+    with cluster.admin() as admin:
+        described = admin.describe_cluster()
+        names = admin.list_topics(include_internal=True)
+        topics = list(admin.describe_topics(names).values()) if names else []
+    seen = _as_values(described, topics)
     if output is Output.TABLE:
-        _show(cluster, seen)
+        _show(described, seen)
     elif output is Output.JSON:
         write_json(seen)
     else:

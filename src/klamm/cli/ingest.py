@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from klamm.cli.connecting import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from klamm.cli.logs import set_up_logging
 
 if TYPE_CHECKING:
@@ -21,11 +22,10 @@ if TYPE_CHECKING:
     from klamm.ingest.session import TailSession
     from klamm.lineformats.format import LineFormat
 
-BOOTSTRAP_VARIABLE = "KLAMM_BOOTSTRAP"
-DEFAULT_BOOTSTRAP = "localhost:9092"
-
 app = typer.Typer(
-    help="Bring files into a topic: follow logs, or send a file of records.", no_args_is_help=True
+    help="Bring files into a topic: follow logs, or send a file of records.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 
 Topic = Annotated[str, typer.Option(help="The topic to send to.")]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from klamm.cli.ingest import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
+from klamm.cli.asking import DryRunOption, YesOption, confirmed
+from klamm.cli.connecting import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, INTERRUPTED
 from klamm.cli.logs import set_up_logging
 from klamm.cli.output import Output, OutputOption
 from klamm.cli.pipelines.questions import FAILED_DIFF
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
     from klamm.pipelines.progress import PipelineStatus
     from klamm.pipelines.project import Project
 
-INTERRUPTED = 130
-"""The exit status after Ctrl-C, as shells use it: 128 and the number of SIGINT."""
-
 PACKAGES_OF_SPARK = ("pyspark", "py4j", "pyarrow", "numpy", "numba", "fastavro", "google", "deltalake")
 """Packages of the extra `spark`. If one of them cannot be imported, the extra is not installed."""
 
-app = typer.Typer(help="Pipelines on Spark: from topics to tables and back.", no_args_is_help=True)
+app = typer.Typer(
+    help="Pipelines on Spark: from topics to tables and back.", no_args_is_help=True, add_completion=False
+)
 
 ProjectOption = Annotated[
     Path | None,
@@ -54,8 +54,6 @@ MasterOption = Annotated[
         show_default="as klamm.toml says",
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 
 
 @app.command()
@@ -548,15 +546,6 @@ def _is_of_spark(error: BaseException) -> bool:
 def _waiting(text: str) -> None:
     if sys.stderr.isatty():
         typer.echo(text, err=True)
-
-
-def confirmed(yes: bool, question: str) -> bool:
-    """True if the user confirms. Without a terminal only --yes confirms."""
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise _complaint("nothing was done: there is no terminal to ask on; confirm with --yes")
-    return typer.confirm(question, err=True)
 
 
 def _tell_failures(project: Project, ended: list[PipelineStatus]) -> None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from klamm.cli.asking import YesOption, confirmed
 from klamm.cli.output import Output, OutputOption
-from klamm.cli.pipeline import ProjectOption, YesOption, complaints, confirmed
+from klamm.cli.pipeline import ProjectOption, complaints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 MOST_ROWS = 20
 """How many rows of a difference are shown on a terminal."""
 
-app = typer.Typer(help="Tables that pipelines write: history, differences, going back.", no_args_is_help=True)
+app = typer.Typer(
+    help="Tables that pipelines write: history, differences, going back.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 NameArgument = Annotated[str, typer.Argument(help="A table: its name in the project, a path, or a URI.")]
 

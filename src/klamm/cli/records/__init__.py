@@ -1,0 +1,1 @@
+"""Reading and writing records for `klamm topic consume` and `klamm topic produce`."""
