@@ -1,4 +1,4 @@
-"""Names of topics, groups and partitions as arguments: whole names, patterns in quotes, `orders:0,2`."""
+"""Names as arguments: whole names, and patterns in quotes."""
 
 from __future__ import annotations
 
@@ -28,22 +28,3 @@ def chosen_names(wanted: Sequence[str], there: Iterable[str], what: str) -> list
             raise CommandError(f"no {what} matches '{each}'")
         found.update(dict.fromkeys(matches))
     return list(found)
-
-
-def topic_and_partitions(text: str) -> tuple[str, list[int] | None]:
-    """`orders` or `orders:0,2`. Raises CommandError."""
-    topic, colon, numbers = text.partition(":")
-    if not colon:
-        return topic, None
-    return topic, whole_numbers(numbers, text)
-
-
-def whole_numbers(text: str, whole: str) -> list[int]:
-    """`0,2,5` as numbers. Raises CommandError."""
-    try:
-        found = [int(each) for each in text.split(",")]
-    except ValueError:
-        found = [-1]
-    if any(each < 0 for each in found):
-        raise CommandError(f"{whole} is not valid: expected whole numbers with commas, such as 0,2")
-    return found

@@ -139,7 +139,7 @@ def describe(cluster: Cluster, topics: TopicsArgument, output: OutputOption = Ou
     from klamm.cli.naming import chosen_names
     from klamm.cli.records.consuming import ends_of
     from klamm.cli.showing import write_values
-    from klamm.client.admin.types import ConfigResource
+    from klamm.client.admin.types import ConfigResource, ConfigSource
     from klamm.client.errors import BatchFailed
     from klamm.client.results import TopicPartition
 
@@ -163,7 +163,7 @@ def describe(cluster: Cluster, topics: TopicsArgument, output: OutputOption = Ou
         changed = {
             key: entry.value
             for key, entry in configs[ConfigResource.topic(name)].items()
-            if entry.source == _TOPIC_SOURCE
+            if entry.source == ConfigSource.DYNAMIC_TOPIC
         }
         value = _summary(topic, sizes) | {"id": topic.topic_id, "internal": topic.internal, "config": changed}
         value["partitions"] = [_partition(topic.name, each, ends, sizes) for each in topic.partitions]
@@ -408,9 +408,6 @@ def consume(
 
 
 # ---- what the commands share
-
-_TOPIC_SOURCE = 1
-"""Where a setting comes from, in Kafka's numbers: set for this topic."""
 
 
 def _described(admin: Admin, wanted: list[str] | None, with_internal: bool) -> list[TopicDescription]:

@@ -1,8 +1,6 @@
-"""Sizes, counts and times as people read them."""
+"""Sizes and counts as people read them."""
 
 from __future__ import annotations
-
-from datetime import UTC, datetime
 
 _SIZES = ("B", "KB", "MB", "GB", "TB", "PB")
 
@@ -21,12 +19,6 @@ def size_text(byte_count: int | None) -> str:
 
 def count_text(count: int | None) -> str:
     return "–" if count is None else f"{count:,}"
-
-
-def moment_text(timestamp_ms: int | None) -> str:
-    if timestamp_ms is None or timestamp_ms < 0:
-        return "–"
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")[:19]
 
 
 def several(count: int, noun: str) -> str:

@@ -399,12 +399,17 @@ def _present(project: Project, state: State, pipeline: Pipeline, *, is_looking: 
             f"{pipeline.name} has not run yet: there is nothing to replay",
             advice="Its first run begins at the start= of its sources",
         )
-    if found.pipeline_id and found.table != table_place(project, pipeline):
+    check_same_table(project, pipeline, found)
+    return found
+
+
+def check_same_table(project: Project, pipeline: Pipeline, attempt: Attempt) -> None:
+    """Raise if the pipeline writes elsewhere than in its attempt: what is there may be another's."""
+    if attempt.pipeline_id and attempt.table != table_place(project, pipeline):
         raise ReplayRefused(
             f"{pipeline.name} writes to another table than in its last run; its batches may be foreign",
             advice="Run the pipeline first",
         )
-    return found
 
 
 def _late_rows_warning(pipeline: str, too_late: int) -> str:

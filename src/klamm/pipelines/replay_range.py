@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from klamm.pipelines import frames
-from klamm.pipelines.attempts import finish_replay, table_place
+from klamm.pipelines.attempts import finish_replay
 from klamm.pipelines.callbacks import ensure_callbacks
 from klamm.pipelines.checkpoints import Checkpoint
 from klamm.pipelines.definitions import Definitions, Pipeline, Source, TableSink
@@ -38,6 +38,7 @@ from klamm.pipelines.redriven_topics import check_sent_back, dead_letter_ends
 from klamm.pipelines.replay import (
     ReplayFailed,
     ReplayRefused,
+    check_same_table,
     find_pipeline,
     fitted,
     reads_a_topic_twice,
@@ -298,11 +299,7 @@ def _present(project: Project, state: State, pipeline: Pipeline, table: Table) -
             f"the project's state does not know the last attempt of {pipeline.name}",
             advice="Run the pipeline first: it finds its state again",
         )
-    if found.pipeline_id and found.table != table_place(project, pipeline):
-        raise ReplayRefused(
-            f"{pipeline.name} writes to another table than in its last run; its batches may be foreign",
-            advice="Run the pipeline first",
-        )
+    check_same_table(project, pipeline, found)
     return found
 
 
