@@ -125,6 +125,40 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(peer))
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail the test that leaves the process changed: the tests after it would fail, and in another order
+    they would pass.
+
+    Variables of the environment, the working folder, entries of sys.path, and whether Spark runs.
+    """
+    variables, folder, path, context = dict(os.environ), os.getcwd(), list(sys.path), _spark_context()
+    yield
+    left: list[str] = []
+    # Pytest writes there which test runs.
+    names = {name for name, value in {*variables.items()} ^ {*os.environ.items()}} - {"PYTEST_CURRENT_TEST"}
+    if names:
+        left.append(f"changed the environment: {', '.join(sorted(names))}")
+        for name in names:
+            os.environ.pop(name, None)
+            if name in variables:
+                os.environ[name] = variables[name]
+    if os.getcwd() != folder:
+        left.append(f"changed the working folder to {os.getcwd()}")
+        os.chdir(folder)
+    if added := [entry for entry in sys.path if entry not in path]:
+        left.append(f"left on sys.path: {', '.join(added)}")
+        sys.path[:] = path
+    if context is not None and _spark_context() is not context:
+        left.append("stopped the Spark session that other tests use")
+    assert not left, f"the test {'; '.join(left)}"
+
+
+def _spark_context() -> object:
+    pyspark = sys.modules.get("pyspark")
+    return None if pyspark is None else pyspark.SparkContext._active_spark_context
+
+
 @pytest.fixture(scope="module", autouse=True)
 def no_kept_clients() -> Iterator[None]:
     """Close the clients that the Spark source keeps in this process, before their broker is gone for good.

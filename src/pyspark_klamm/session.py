@@ -58,20 +58,36 @@ def session(
 ) -> SparkSession:
     """The running Spark session, or a new one. Raises JavaMissing if there is no Java for it."""
     settings = settings_for(master, config or {})
-    # The JVM of a submitted driver runs already.
-    if SparkContext._active_spark_context is None and not is_submitted():
-        # Spark's launcher reads these only from the environment.
-        os.environ["JAVA_HOME"] = str(find_java().home)
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        if master.startswith("local") and "SPARK_HOME" not in os.environ:
-            home = linked_home(Path(pyspark.__file__).parent)
-            if home is not None:
-                os.environ["SPARK_HOME"] = str(home)
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    with interrupts_held_back():
+    with interrupts_held_back(), _variables_for_the_launcher(master):
         return builder.getOrCreate()
+
+
+@contextmanager
+def _variables_for_the_launcher(master: str) -> Iterator[None]:
+    """What Spark's launcher reads only from the environment. Left there it would decide for whatever this
+    process starts later: another Spark, another Java."""
+    if SparkContext._active_spark_context is not None or is_submitted():  # a JVM runs already
+        yield
+        return
+    names = ("JAVA_HOME", "PYSPARK_PYTHON", "SPARK_HOME")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local") and "SPARK_HOME" not in os.environ:
+        home = linked_home(Path(pyspark.__file__).parent)
+        if home is not None:
+            os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def is_submitted() -> bool:

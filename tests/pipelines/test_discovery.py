@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from klamm.pipelines import discovery
-from klamm.pipelines.discovery import discover, isolated, load_definitions, path_put_back
+from klamm.pipelines.discovery import discover, importable, isolated, load_definitions
 from klamm.pipelines.errors import DefinitionError, UserCodeError
 from tests.pipelines.projects import make_project
 
@@ -89,14 +89,14 @@ def test_what_is_put_back_after_another_version_is_not_seen_by_the_next_project(
         load_definitions(two)
 
 
-def test_a_path_that_is_put_back_is_still_known(tmp_path: Path) -> None:
-    one = make_project(tmp_path / "one", ORDERS)
-    two = make_project(tmp_path / "two", {"b.py": "import pipelines.orders\n"})
-    assert load_definitions(one).nodes
-    with path_put_back():
-        load_definitions(make_project(tmp_path / "other", ORDERS))
-    with pytest.raises(UserCodeError, match=r"No module named 'pipelines\.orders'"):
-        load_definitions(two)
+def test_a_projects_folder_is_on_the_path_only_while_its_code_runs(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "one", ORDERS)
+    path = list(sys.path)
+    load_definitions(project)
+    assert sys.path == path
+    with importable(project):
+        assert sys.path == [str(project.root), *path]
+    assert sys.path == path
 
 
 def test_all_problems_are_told_with_the_users_lines(tmp_path: Path) -> None:

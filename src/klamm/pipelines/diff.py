@@ -26,6 +26,7 @@ from klamm.pipelines.graph import order, sources_of, table_sources_of
 from klamm.pipelines.newest import Records, quick_session
 from klamm.pipelines.project import Project
 from klamm.pipelines.rejections import Rejection, read_rejections
+from klamm.pipelines.spark_sessions import session_meanwhile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,16 +111,12 @@ def diff(
     if missing := [name for name in names if name not in wanted]:
         with isolated(project.root, base.root):
             _check_names(missing, discover(base).definitions, definitions)
-    session = spark if spark is not None else quick_session(project)
     records = Records(project, last)
-    try:
+    with session_meanwhile(project, quick_session, spark) as session:
         with isolated(project.root, base.root):
             before = _outcomes_of_base(base, names, wanted, records, session)
         with isolated(project.root, base.root):
             after = outcomes(project, load_definitions(project), names, records, session)
-    finally:
-        if spark is None:
-            session.stop()
     return [compared(name, before.get(name), after.get(name)) for name in {**after, **before}]
 
 

@@ -1,8 +1,9 @@
 """Imports the Python files of a project's pipelines folder and collects the decorated functions.
 
 Every file in the folder is imported, as `<folder>.<file>`, except those whose name starts with an underscore:
-these are helpers that other files import (`from pipelines._helpers import …`). The project's folder is put
-first on sys.path. Each call imports all files again, so that changes count.
+these are helpers that other files import (`from pipelines._helpers import …`). The project's folder is
+first on sys.path while its files are imported and its functions run (`importable`), and not longer. Each call
+imports all files again, so that changes count.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ from klamm.pipelines.definitions import Definitions, Node
 from klamm.pipelines.errors import DefinitionError, PipelineError, Place, ProjectError, UserCodeError
 from klamm.pipelines.project import Project
 
-# Of the project that was imported last: its folder on sys.path, which could hide modules of the next project,
-# and its pipelines folder, whose modules are in sys.modules. The next import removes both.
-_roots_on_path: set[str] = set()
+# The pipelines folder of the project that was imported last: its modules stay in sys.modules until the next
+# import.
 _folders_imported: set[Path] = set()
 
 _OURS = frozenset({"klamm", "pyspark_klamm"})
@@ -56,7 +56,7 @@ def discover(project: Project) -> Discovery:
     nodes: dict[str, Node] = {}
     problems: list[PipelineError] = []
     modules: list[ModuleType] = []
-    with _importing_from(project), _session_hidden():
+    with importable(project), _without_old_imports(project), _session_hidden():
         for file in _files(project.pipelines):
             try:
                 module = importlib.import_module(_module_name(project, file))
@@ -74,9 +74,9 @@ def discover(project: Project) -> Discovery:
 
 @contextmanager
 def isolated(*roots: Path) -> Iterator[None]:
-    """Import what lies below `roots` anew, and put the modules of before back at the end: two versions of a
-    project have modules of the same names. No bytecode is written: it is dated by the second, and a file may
-    be saved twice in one."""
+    """Import what lies below `roots` anew, and put the modules and the path of before back at the end: two
+    versions of a project have modules of the same names. No bytecode is written: it is dated by the second,
+    and a file may be saved twice in one."""
     before = dict(sys.modules)
     writes_no_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     _forget(roots)
@@ -85,7 +85,8 @@ def isolated(*roots: Path) -> Iterator[None]:
     forgotten = {name: module for name, module in before.items() if name not in sys.modules}
     folders_before = set(_folders_imported)
     try:
-        yield
+        with path_put_back():
+            yield
     finally:
         _forget(roots)
         _folders_imported.clear()
@@ -96,14 +97,27 @@ def isolated(*roots: Path) -> Iterator[None]:
 
 @contextmanager
 def path_put_back() -> Iterator[None]:
-    """Make sys.path at the end what it was, with what is known of the projects on it."""
-    path, roots = list(sys.path), set(_roots_on_path)
+    """Make sys.path at the end what it was."""
+    path = list(sys.path)
     try:
         yield
     finally:
         sys.path[:] = path
-        _roots_on_path.clear()
-        _roots_on_path.update(roots)
+
+
+@contextmanager
+def importable(project: Project) -> Iterator[None]:
+    """Have the project's folder first on sys.path: its functions may import what lies there when they run."""
+    home = str(project.pipelines.parent)
+    if home in sys.path:
+        yield
+        return
+    sys.path.insert(0, home)
+    try:
+        yield
+    finally:
+        if home in sys.path:  # the project's code may have changed the path
+            sys.path.remove(home)
 
 
 def modules_of(*roots: Path) -> dict[str, ModuleType]:
@@ -192,14 +206,8 @@ def _modules_below(folder: Path) -> Iterator[ModuleType]:
 
 
 @contextmanager
-def _importing_from(project: Project) -> Iterator[None]:
-    """Import with the project's folder first on sys.path, without old imports, and writing no bytecode."""
-    home = str(project.pipelines.parent)
-    sys.path[:] = [entry for entry in sys.path if entry not in _roots_on_path]
-    _roots_on_path.clear()
-    if home not in sys.path:
-        _roots_on_path.add(home)
-        sys.path.insert(0, home)
+def _without_old_imports(project: Project) -> Iterator[None]:
+    """Import all files again, and write no bytecode."""
     _forget({*_folders_imported, project.pipelines})
     _folders_imported.clear()
     _folders_imported.add(project.pipelines)

@@ -30,6 +30,7 @@ from klamm.pipelines.definitions import (
     Source,
     TableSource,
 )
+from klamm.pipelines.discovery import importable
 from klamm.pipelines.errors import DefinitionError, PipelineError, UserCodeError
 from klamm.pipelines.expectations import check_decoded, check_returned
 from klamm.pipelines.graph import order
@@ -215,7 +216,8 @@ class _Builder:
         if node.wants_session:
             arguments[SESSION_PARAMETER] = self._spark
         try:
-            frame = node.function(**arguments)
+            with importable(self._project):
+                frame = node.function(**arguments)
         except PipelineError:
             raise
         except Exception as error:

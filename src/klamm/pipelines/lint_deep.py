@@ -7,7 +7,6 @@ and rows that do not fit the existing table.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -28,27 +27,16 @@ from klamm.pipelines.sinks.writing import (
     output_mode,
     written_table,
 )
+from klamm.pipelines.spark_sessions import session_meanwhile
 from klamm.pipelines.table_sources import missing_tables
 from klamm.pipelines.tables.columns import missing_columns
 
 
 def check_plans(project: Project, definitions: Definitions, spark: SparkSession | None) -> Iterator[Finding]:
     """The findings of all pipelines. A given session is used, and not stopped."""
-    with _session(project, spark) as session:
+    with session_meanwhile(project, quick_session, spark) as session:
         for pipeline in definitions.pipelines.values():
             yield from _check_plan(project, definitions, pipeline, session)
-
-
-@contextmanager
-def _session(project: Project, given: SparkSession | None) -> Iterator[SparkSession]:
-    if given is not None:
-        yield given
-        return
-    session = quick_session(project)
-    try:
-        yield session
-    finally:
-        session.stop()
 
 
 def _check_plan(

@@ -14,6 +14,7 @@ from klamm.pipelines.graph import order, sources_of
 from klamm.pipelines.newest import Records, quick_session
 from klamm.pipelines.project import Project
 from klamm.pipelines.rejections import Rejection, read_rejections
+from klamm.pipelines.spark_sessions import session_meanwhile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,12 +51,8 @@ def preview(
     """The rows of a node for the last `last` records of its sources. A given session is not stopped."""
     definitions = load_definitions(project)
     order(node, definitions.nodes)  # raises for a wrong name, before Spark is started
-    session = spark if spark is not None else quick_session(project)
-    try:
+    with session_meanwhile(project, quick_session, spark) as session:
         return preview_of(project, definitions, node, Records(project, last), session)
-    finally:
-        if spark is None:
-            session.stop()
 
 
 def preview_of(

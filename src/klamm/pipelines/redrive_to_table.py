@@ -42,6 +42,7 @@ from klamm.pipelines.rereading import is_read_anew, readers_of
 from klamm.pipelines.runner import make_session
 from klamm.pipelines.sinks.table import TableWriter, Writing
 from klamm.pipelines.sinks.writing import open_table
+from klamm.pipelines.spark_sessions import session_meanwhile
 from klamm.pipelines.state import Attempt, State
 from klamm.pipelines.tables.table import Table
 from klamm.pipelines.tables.upserting import Choice
@@ -92,9 +93,7 @@ def redrive_to_table(
             work = _TableWork(project, clients, definitions, node, attempt, rule)
             commit, found = work.read()
             if found and not dry_run:
-                session = spark if spark is not None else make_session(project)
-                if spark is None:
-                    stack.callback(session.stop)
+                session = stack.enter_context(session_meanwhile(project, make_session, spark))
                 work.write(commit, found, session)
             return work.result
     except ClientError as error:

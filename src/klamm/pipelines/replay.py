@@ -53,6 +53,7 @@ from klamm.pipelines.retry.topics import with_retry
 from klamm.pipelines.runner import check_places, make_session
 from klamm.pipelines.sinks.kinds import sink_text
 from klamm.pipelines.sinks.writing import open_table, start_query, written_table
+from klamm.pipelines.spark_sessions import session_meanwhile
 from klamm.pipelines.starts import Point, parse_point, resolve
 from klamm.pipelines.state import Attempt, State
 from klamm.pipelines.status import rows_too_late
@@ -446,11 +447,8 @@ def session_for(
     if spark is not None or not needed:
         yield spark
         return
-    made = make_session(project)
-    try:
+    with session_meanwhile(project, make_session) as made:
         yield made
-    finally:
-        made.stop()
 
 
 def _check_tables(pipeline: str, sources: Sequence[Source | TableSource], point: Point) -> None:

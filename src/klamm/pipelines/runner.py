@@ -59,6 +59,7 @@ from klamm.pipelines.project import Project
 from klamm.pipelines.retrying import Retries, heals
 from klamm.pipelines.sinks.kinds import counts_itself, place_of_table, sink_text
 from klamm.pipelines.sinks.writing import start_query
+from klamm.pipelines.spark_sessions import session_meanwhile
 from klamm.pipelines.state import State
 from klamm.pipelines.status import is_due, tidy_up, write_status
 from klamm.pipelines.tables.table import Table
@@ -128,7 +129,7 @@ def run(
     state = State(project)
     stop = stop or threading.Event()
     with state.lock("running its pipelines"), ExitStack() as stack:
-        session = spark if spark is not None else stack.enter_context(_session(project))
+        session = stack.enter_context(session_meanwhile(project, make_session, spark))
         ensure_callbacks(session)
         stack.enter_context(_held(state.lock_driver(session)))
         stack.enter_context(_stopping_on_signals(stop))
@@ -536,17 +537,6 @@ def _rules(definitions: Definitions, pipeline: Pipeline) -> dict[str, Otherwise]
     except PipelineError:  # reported when the pipeline is started
         return {}
     return {rule_name(node.name, rule.name): rule.otherwise for node in nodes for rule in node.expectations}
-
-
-@contextmanager
-def _session(project: Project) -> Iterator[SparkSession]:
-    spark = make_session(project)
-    try:
-        yield spark
-    finally:
-        # The JVM may be gone already; its queries have reported that.
-        with suppress(Py4JError, OSError):
-            spark.stop()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from klamm.pipelines.redrive import redrive as send_back
 from klamm.pipelines.redrive_to_table import NO_BATCH, redrive_to_table, why_not
 from klamm.pipelines.retry.redriving import redrive_through_topic, why_not_retried
 from klamm.pipelines.runner import make_session
+from klamm.pipelines.spark_sessions import session_meanwhile
 from klamm.pipelines.state import State
 
 if TYPE_CHECKING:
@@ -85,8 +86,7 @@ class _Session:
 
     def __call__(self) -> SparkSession:
         if self._spark is None:
-            self._spark = make_session(self._project)
-            self._stack.callback(self._spark.stop)
+            self._spark = self._stack.enter_context(session_meanwhile(self._project, make_session))
         return self._spark
 
 
