@@ -125,6 +125,11 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(peer))
 
 
+NOT_THE_TESTS = frozenset({"PYTEST_CURRENT_TEST", "MYPY_CONFIG_FILE_DIR", "_RJEM_MALLOC_CONF"})
+"""Variables of the environment that no test sets: pytest writes there which test runs, mypy where its
+configuration is, and polars, when it is imported, how it wants memory."""
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Fail the test that leaves the process changed: the tests after it would fail, and in another order
@@ -135,8 +140,7 @@ def nothing_left_behind() -> Iterator[None]:
     variables, folder, path, context = dict(os.environ), os.getcwd(), list(sys.path), _spark_context()
     yield
     left: list[str] = []
-    # Pytest writes there which test runs.
-    names = {name for name, value in {*variables.items()} ^ {*os.environ.items()}} - {"PYTEST_CURRENT_TEST"}
+    names = {name for name, value in {*variables.items()} ^ {*os.environ.items()}} - NOT_THE_TESTS
     if names:
         left.append(f"changed the environment: {', '.join(sorted(names))}")
         for name in names:
