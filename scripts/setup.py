@@ -47,6 +47,7 @@ DEBIAN_PACKAGES = {
     "mvn": "maven",
     "node": "nodejs",
     "npm": "npm",
+    "chromium": "chromium",
 }
 # ZooKeeper is started from its jars, and its package brings no command.
 ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")
@@ -139,7 +140,7 @@ def install_klamm() -> None:
     if stamp.stands():
         return
     say("installing klamm and its dependencies into .venv (Spark among them: 430 MB)")
-    pip_install("-e", ".[spark,zookeeper]")
+    pip_install("-e", ".[spark,zookeeper,console]")
     stamp.set()
 
 

@@ -48,6 +48,8 @@ FOLDERS = (
     "pipelines",
     # Tests drive all parts, and no part imports what is for tests.
     "testing",
+    # What commands and the console both do to a cluster.
+    "operating",
     "console",
     "cli",
 )
