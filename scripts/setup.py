@@ -48,6 +48,9 @@ DEBIAN_PACKAGES = {
     "node": "nodejs",
     "npm": "npm",
     "chromium": "chromium",
+    "zsh": "zsh",
+    "fish": "fish",
+    "systemd-analyze": "systemd",
 }
 # ZooKeeper is started from its jars, and its package brings no command.
 ZOOKEEPER_JAR = Path("/usr/share/java/zookeeper.jar")

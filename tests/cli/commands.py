@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,9 +11,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 PATIENCE_SECONDS = 60.0
 KLAMM = str(Path(sys.executable).with_name("klamm"))
+
+Done = subprocess.CompletedProcess[str]
 
 
 def clean_environment(**variables: str) -> dict[str, str]:
@@ -114,3 +118,42 @@ def complaint(directory: Path, *arguments: str, **variables: str) -> str:
         (line,) = command.complained
         assert line.startswith("klamm: ")
         return line
+
+
+class Shell:
+    """Runs `klamm` in a folder, with profiles of its own."""
+
+    def __init__(self, folder: Path, bootstrap: str) -> None:
+        self.folder = folder
+        self.bootstrap = bootstrap
+
+    def __call__(self, *words: str, stdin: str | bytes = b"", **variables: str) -> Done:
+        environment = clean_environment(
+            KLAMM_BOOTSTRAP=self.bootstrap, KLAMM_PROFILES=str(self.folder / "profiles.toml"), TERM="dumb"
+        )
+        done = subprocess.run(
+            [KLAMM, *words],
+            cwd=self.folder,
+            env=environment | variables,
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
+
+    def out(self, *words: str, stdin: str | bytes = b"") -> str:
+        done = self(*words, stdin=stdin)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.out(*words, "-o", "json"))
+
+    def complaint(self, *words: str, stdin: str = "") -> str:
+        done = self(*words, stdin=stdin)
+        assert (done.returncode, done.stdout) == (1, ""), done
+        (line,) = [each for each in done.stderr.splitlines() if each.startswith("klamm: ")][-1:]
+        return line.removeprefix("klamm: ")

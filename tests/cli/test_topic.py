@@ -6,59 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.cli.commands import KLAMM, clean_environment
+from tests.cli.commands import KLAMM, Shell, clean_environment
 from tests.waiting import wait_until
 
 import klamm
-
-Done = subprocess.CompletedProcess[str]
-
-
-class Shell:
-    """Runs `klamm` in a folder, with profiles of its own."""
-
-    def __init__(self, folder: Path, bootstrap: str) -> None:
-        self.folder = folder
-        self.bootstrap = bootstrap
-
-    def __call__(self, *words: str, stdin: str | bytes = b"", **variables: str) -> Done:
-        environment = clean_environment(
-            KLAMM_BOOTSTRAP=self.bootstrap, KLAMM_PROFILES=str(self.folder / "profiles.toml"), TERM="dumb"
-        )
-        done = subprocess.run(
-            [KLAMM, *words],
-            cwd=self.folder,
-            env=environment | variables,
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        return subprocess.CompletedProcess(
-            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
-        )
-
-    def out(self, *words: str, stdin: str | bytes = b"") -> str:
-        done = self(*words, stdin=stdin)
-        assert done.returncode == 0, done
-        return done.stdout
-
-    def json(self, *words: str) -> Any:
-        return json.loads(self.out(*words, "-o", "json"))
-
-    def complaint(self, *words: str, stdin: str = "") -> str:
-        done = self(*words, stdin=stdin)
-        assert (done.returncode, done.stdout) == (1, ""), done
-        (line,) = [each for each in done.stderr.splitlines() if each.startswith("klamm: ")][-1:]
-        return line.removeprefix("klamm: ")
-
-
-@pytest.fixture
-def shell(klamm_bootstrap: str, tmp_path: Path) -> Shell:
-    return Shell(tmp_path, klamm_bootstrap)
 
 
 def test_topics_are_created_shown_changed_and_deleted(shell: Shell) -> None:

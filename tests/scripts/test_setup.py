@@ -71,8 +71,9 @@ def test_missing_programs_are_named_in_one_line(
     program(tmp_path, "java", "exit 0")
     setup.provide_programs()
     assert capsys.readouterr().out == (
-        "setup: missing: kcat, mvn, node, npm, chromium, zookeeper (only root can install packages); "
-        "as root: apt-get install chromium kcat maven nodejs npm zookeeper\n"
+        "setup: missing: kcat, mvn, node, npm, chromium, zsh, fish, systemd-analyze, zookeeper "
+        "(only root can install packages); "
+        "as root: apt-get install chromium fish kcat maven nodejs npm systemd zookeeper zsh\n"
     )
 
 
@@ -97,7 +98,7 @@ def test_root_installs_what_is_missing(
         "apt-get",
         f'cd {tmp_path}\necho "$@" >> calls\n[ "$1" = update ] && : > updated\n[ -e updated ]',
     )
-    for name in ("java", "mvn", "node", "npm", "chromium"):
+    for name in ("java", "mvn", "node", "npm", "chromium", "zsh", "fish", "systemd-analyze"):
         program(tmp_path, name, "exit 0")
     setup.ZOOKEEPER_JAR.touch()
     setup.provide_programs()

@@ -9,21 +9,25 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from klamm.cli.errors import CommandError
 from klamm.cli.logs import set_up_logging
+from klamm.operating.errors import CannotDo
 
 if TYPE_CHECKING:
+    from klamm.client.admin.admin import Admin as AsyncAdmin
     from klamm.client.plain.admin import Admin
     from klamm.client.plain.consumer import Consumer
     from klamm.client.plain.producer import Producer
+
+Result = TypeVar("Result")
 
 BOOTSTRAP_VARIABLE = "KLAMM_BOOTSTRAP"
 PROFILE_VARIABLE = "KLAMM_PROFILE"
@@ -80,6 +84,18 @@ class Cluster:
     bootstrap: str
     config: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = DEFAULT_TIMEOUT_S
+
+    def run(self, do: Callable[[AsyncAdmin], Awaitable[Result]]) -> Result:
+        """What `do` returns, which gets an asyncio admin: for the functions of `operating/`."""
+        import asyncio
+
+        from klamm.client.admin.admin import Admin
+
+        async def with_admin() -> Result:
+            async with Admin(self.bootstrap, config=self._config()) as admin:
+                return await do(admin)
+
+        return asyncio.run(with_admin())
 
     def admin(self) -> Admin:
         from klamm.client.plain.admin import Admin
@@ -154,7 +170,7 @@ def complaints() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except (ClientError, CommandError) as error:
+    except (ClientError, CannotDo) as error:
         typer.echo(f"klamm: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:

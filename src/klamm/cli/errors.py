@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from klamm.operating.errors import CannotDo
 
-class CommandError(Exception):
+
+class CommandError(CannotDo):
     """A command cannot be done. The text is one line for the user; `advice` says what to do."""
-
-    def __init__(self, message: str, *, advice: str = "") -> None:
-        super().__init__(f"{message}. {advice}" if advice else message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -18,11 +19,15 @@ class Noun(NamedTuple):
     help: str
 
 
+COMPLETION_VARIABLE = "_KLAMM_COMPLETE"
+"""Set by a shell that asks for completions; see `klamm generate completion`."""
+
 NOUNS = {
     "up": Noun("klamm.cli.up", "up", "Start a broker, or a cluster of --brokers on this machine."),
     "broker": Noun("klamm.cli.broker", "broker", "Start one broker of a cluster."),
     "topic": Noun("klamm.cli.topic", "app", "Topics, and the records in them."),
     "cluster": Noun("klamm.cli.cluster", "app", "The cluster: its brokers, its controller, its health."),
+    "generate": Noun("klamm.cli.generate", "app", "Files for other programs: shells, systemd."),
     "profile": Noun("klamm.cli.profile", "app", "Profiles: names for clusters, with addresses and settings."),
     "ingest": Noun(
         "klamm.cli.ingest", "app", "Bring files into a topic: follow logs, or send a file of records."
@@ -47,10 +52,12 @@ class Nouns(TyperGroup):
         if noun is None:
             self.commands = {name: self.get_command(ctx, name) for name in NOUNS}  # for "Did you mean …?"
             return super().resolve_command(ctx, args)
-        return args[0], _command(args[0], noun), args[1:]
+        return args[0], command_of(args[0]), args[1:]
 
 
-def _command(name: str, noun: Noun) -> Any:
+def command_of(name: str) -> Any:
+    """The command or the group of commands that a noun is, imported."""
+    noun = NOUNS[name]
     found = getattr(import_module(noun.module), noun.name)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -77,4 +84,8 @@ def root() -> None:
 
 
 def main() -> None:
+    if COMPLETION_VARIABLE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     app()

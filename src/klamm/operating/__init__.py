@@ -1,0 +1,1 @@
+"""What the command line and the console both do to a cluster."""
