@@ -15,6 +15,8 @@ from typing import Any
 
 from pyspark import daemon
 
+from klamm.pipelines.tables.files import OpenFile, TaskWriter
+
 MOMENTS = ("while rows are read", "while a file is written", "when a file is complete", "when all is told")
 
 
@@ -42,11 +44,9 @@ def striking(owner: Any, function: str, moment: str, *, is_before: bool = False)
 
 
 if __name__ == "__main__":
-    from klamm.pipelines.tables.files import TaskWriter, _OpenFile
-
     EXECUTOR = os.getppid()
     striking(TaskWriter, "add", MOMENTS[0], is_before=True)
-    striking(_OpenFile, "flush", MOMENTS[1])
-    striking(_OpenFile, "end", MOMENTS[2])
+    striking(OpenFile, "flush", MOMENTS[1])
+    striking(OpenFile, "end", MOMENTS[2])
     striking(TaskWriter, "finish", MOMENTS[3])
     daemon.manager()

@@ -45,6 +45,8 @@ WRITING = ("after write", "before commit", "after commit")
 PAUSE_S = 0.3
 """Between two reads of a reader: four of them must leave some of the machine to the drivers."""
 BEGUN_S = 150.0
+LAST_READ_S = 300.0
+"""A reader that is told to stop ends the read that it is in first: on a busy machine that takes its time."""
 RETENTION_HOURS = 1
 LONG_AGO_S = 2 * 3600
 
@@ -67,7 +69,7 @@ class Readers:
     def stop(self) -> None:
         """Raise if one of them has seen what it should not, or nothing at all."""
         self._stop.set()
-        found = [self._results.get(timeout=60) for _ in self._all]
+        found = [self._results.get(timeout=LAST_READ_S) for _ in self._all]
         for name, good, gave_up, complaints in found:
             assert complaints == [], (name, complaints[:5])
             assert gave_up == [], (name, gave_up)
