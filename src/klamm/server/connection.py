@@ -393,14 +393,14 @@ class Connection:
         """
         if not self._is_handling and not self._is_sending_soon:
             self._is_sending_soon = True
-            self._loop.call_soon(self._send_answered)
+            self._server.joint_sending.send_soon(self)
 
     def on_failed(self, reason: str) -> None:
         """A reply will never be completed."""
         self._fault = reason
         self.on_answered()
 
-    def _send_answered(self) -> None:
+    def send_answered(self) -> None:
         self._is_sending_soon = False
         self._release_large_if_unused()
         self.send_answers()
