@@ -327,3 +327,15 @@ def test_partitions_that_come_later_are_counted_once(sessions: FetchSessions) ->
     assert sessions._partition_count == 0
     sessions.recount(session)
     assert sessions._partition_count == 0
+
+
+def test_a_session_without_an_id_is_used_again_for_the_same_partitions_only() -> None:
+    session = FetchSession([position(A), position(B)])
+    session.end_request()
+    assert session.begin_again([position(B, 7), position(A, 5)])
+    assert [fetched.position for fetched in session.to_read()] == [position(B, 7), position(A, 5)]
+    assert not session.is_over
+    for others in ([position(A), position(C)], [position(A)]):
+        session = FetchSession([position(A), position(B)])
+        session.end_request()
+        assert not session.begin_again(others)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from klamm.server.joint_sending import MOST_AT_ONCE, JointSending
 
 
@@ -14,6 +16,11 @@ class Client:
         self._name = name
 
     def send_answers(self) -> None:
+        self._sent.append(self._name)
+
+    def send_answered(self) -> None:
+        if self._name == "broken":
+            raise ValueError("a bug")
         self._sent.append(self._name)
 
 
@@ -70,3 +77,24 @@ async def test_what_waits_is_sent_before_something_long_and_not_again() -> None:
     assert crowd.sent == ["b", "c"]
     await asyncio.sleep(0)
     assert crowd.sent == ["b", "c"]
+
+
+async def test_completed_replies_leave_in_the_next_iteration() -> None:
+    crowd = Crowd()
+    for name in "ab":
+        crowd.joint_sending.send_soon(crowd.client(name))
+    assert crowd.sent == []
+    await asyncio.sleep(0)
+    assert crowd.sent == ["a", "b"]
+    crowd.joint_sending.send_soon(crowd.clients[0])
+    await asyncio.sleep(0)
+    assert crowd.sent == ["a", "b", "a"]
+
+
+async def test_a_connection_that_fails_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    crowd = Crowd()
+    for name in ("a", "broken", "b"):
+        crowd.joint_sending.send_soon(crowd.client(name))
+    await asyncio.sleep(0)
+    assert crowd.sent == ["a", "b"]
+    assert "cannot be sent" in caplog.text

@@ -13,10 +13,11 @@ shape is decoded. An answer with an error or another rarity is made as a message
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from klamm.apis.broker import Broker
 from klamm.apis.fetches import FIRST_VERSION_WITH_TOPIC_IDS, Fetch, FetchOptions, positions_of
@@ -57,15 +58,19 @@ _NO_TAGS = b"\0"
 _HIGH_WATERMARK_TAG = b"\1\1\10"
 """The tagged fields of a follower's partition, up to the value: one field, its tag 1, its size 8."""
 
+_CORRELATION_ID_PLACE = 1
+_SESSION_EPOCH_PLACE = 3
+"""Among the values of a frame, in which fixed bytes and fields alternate."""
+
 _int16 = struct.Struct(">h")
 _int32 = struct.Struct(">i")
-_position = struct.Struct(">iiqqi")
-_flexible_position = struct.Struct(">iiqiqi")
-_followers_position = struct.Struct(">iiqiqi3sq")
+_POSITION = "iiqqi"
+_FLEXIBLE_POSITION = "iiqiqi"
+_FOLLOWERS_POSITION = "iiqiqi3sq"
 
 
-ReadPosition = Callable[[str | bytes, bytes], FetchPosition]
-"""Reads what is asked of one partition, given its topic and its bytes."""
+ReadPosition = Callable[[str | bytes, Sequence[Any]], FetchPosition]
+"""Makes what is asked of one partition of its topic and the values of its fields."""
 
 
 ShapeKey = tuple[int, bytes]
@@ -76,22 +81,18 @@ class OtherShape(Exception):
     """The request must be decoded."""
 
 
-def _read_position(topic: str | bytes, field: bytes) -> FetchPosition:
-    index, leader_epoch, fetch_offset, log_start_offset, max_bytes = _position.unpack(field)
+def _read_position(topic: str | bytes, values: Sequence[Any]) -> FetchPosition:
+    index, leader_epoch, fetch_offset, log_start_offset, max_bytes = values
     return FetchPosition((topic, index), leader_epoch, fetch_offset, -1, log_start_offset, max_bytes)
 
 
-def _read_flexible_position(topic: str | bytes, field: bytes) -> FetchPosition:
-    index, leader_epoch, fetch_offset, last_epoch, log_start_offset, max_bytes = _flexible_position.unpack(
-        field
-    )
+def _read_flexible_position(topic: str | bytes, values: Sequence[Any]) -> FetchPosition:
+    index, leader_epoch, fetch_offset, last_epoch, log_start_offset, max_bytes = values
     return FetchPosition((topic, index), leader_epoch, fetch_offset, last_epoch, log_start_offset, max_bytes)
 
 
-def _read_followers_position(topic: str | bytes, field: bytes) -> FetchPosition:
-    index, leader_epoch, fetch_offset, last_epoch, log_start_offset, max_bytes, tag, high_watermark = (
-        _followers_position.unpack(field)
-    )
+def _read_followers_position(topic: str | bytes, values: Sequence[Any]) -> FetchPosition:
+    index, leader_epoch, fetch_offset, last_epoch, log_start_offset, max_bytes, tag, high_watermark = values
     if tag != _HIGH_WATERMARK_TAG:
         raise OtherShape
     return FetchPosition(
@@ -102,17 +103,18 @@ def _read_followers_position(topic: str | bytes, field: bytes) -> FetchPosition:
 class RequestShape:
     """What all requests of one shape have in common.
 
-    The parts of a frame alternate: fixed bytes, a field, fixed bytes, a field, and so on. The first field is
-    the correlation id; in a session the next one is the session epoch; the others are partitions.
+    The parts of a frame alternate: fixed bytes, fields, fixed bytes, fields, and so on. The first field is
+    the correlation id; in a session the next one is the session epoch; the others are those of partitions.
     """
 
     __slots__ = (
         "_fixed",
-        "_frame",
+        "_partitions",
+        "_pick_fixed",
         "_read_position",
         "_session",
         "_session_id",
-        "_topics",
+        "_unpack",
         "encoder",
         "options",
     )
@@ -128,28 +130,28 @@ class RequestShape:
         self.encoder = _encoder_of(request.version, options.is_read_committed)
         self._session_id = message.session_id
         self._session: FetchSession | None = None
-        self._topics, self._read_position, self._frame = _lay_out(request)
-        self._fixed = self._frame.unpack(request.frame)[::2]
+        layout = _lay_out(request)
+        self._read_position = layout.read_position
+        self._unpack = layout.frame.unpack
+        self._pick_fixed = itemgetter(*layout.fixed)
+        self._partitions = layout.partitions
+        self._fixed = self._pick_fixed(self._unpack(request.frame))
         if self.read(request.frame)[2] != list(positions_of(message, request.version)):
             raise OtherShape  # there is more in it than we know of, such as tagged fields of a later version
 
     def read(self, frame: memoryview) -> tuple[int, int, list[FetchPosition]]:
         """The correlation id, the session epoch and the positions of a request. Raises OtherShape."""
-        parts = self._frame.unpack(frame)
-        if parts[::2] != self._fixed:
+        values = self._unpack(frame)
+        if self._pick_fixed(values) != self._fixed:
             raise OtherShape
-        fields = parts[1::2]
-        (correlation_id,) = _int32.unpack(fields[0])
         session_epoch = FINAL_EPOCH
-        first = 1
         if self._session_id:
-            (session_epoch,) = _int32.unpack(fields[1])
+            session_epoch = values[_SESSION_EPOCH_PLACE]
             if session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
                 raise OtherShape
-            first = 2
         read = self._read_position
-        positions = [read(topic, field) for topic, field in zip(self._topics, fields[first:], strict=True)]
-        return correlation_id, session_epoch, positions
+        positions = [read(topic, values[place]) for topic, place in self._partitions]
+        return values[_CORRELATION_ID_PLACE], session_epoch, positions
 
     def find_session(
         self, broker: Broker, session_epoch: int, positions: list[FetchPosition]
@@ -166,32 +168,37 @@ class RequestShape:
                 replica_id=options.replica_id,
             )
         session = self._session
-        if (
-            session is not None
-            and session.is_over
-            and len(session.partitions) == len(positions)
-            and all(position.key in session.partitions for position in positions)
-        ):
-            session.begin_again(positions)
+        if session is not None and session.is_over and session.begin_again(positions):
             return session
         self._session = session = FetchSession(positions, replica_id=options.replica_id)
         return session
 
 
-def _lay_out(request: Request[FetchRequest]) -> tuple[list[str | bytes], ReadPosition, struct.Struct]:
-    """The topic of each partition of a request, what reads a partition, and what takes a frame apart."""
+class _Layout(NamedTuple):
+    """How a frame is unpacked, and what its values are."""
+
+    frame: struct.Struct
+    fixed: list[int]
+    """Places of the fixed bytes among the values."""
+    partitions: list[tuple[str | bytes, slice]]
+    """The topic of each partition, and the places of its fields."""
+    read_position: ReadPosition
+
+
+def _lay_out(request: Request[FetchRequest]) -> _Layout:
     message, version = request.message, request.version
     is_flexible = version >= _FIRST_FLEXIBLE
-    fields = [(4, 8)]
+    fields = [(4, "i")]
     at = _topics_at(request)
     if message.session_id:
-        fields.append((at - 4, at))
+        fields.append((at - 4, "i"))
+    first = len(fields)
     at += _length_bytes(len(message.topics), is_flexible)
-    read_position, position_bytes = _read_position, _position.size
+    read_position, position = _read_position, _POSITION
     if is_flexible:
-        read_position, position_bytes = _read_flexible_position, _flexible_position.size
+        read_position, position = _read_flexible_position, _FLEXIBLE_POSITION
         if _tells_high_watermark(message):
-            read_position, position_bytes = _read_followers_position, _followers_position.size
+            read_position, position = _read_followers_position, _FOLLOWERS_POSITION
     tag_bytes = len(_NO_TAGS) if is_flexible else 0
     topics: list[str | bytes] = []
     for topic in message.topics:
@@ -199,12 +206,14 @@ def _lay_out(request: Request[FetchRequest]) -> tuple[list[str | bytes], ReadPos
         at += len(_encode_topic(name, is_flexible)) + _length_bytes(len(topic.partitions), is_flexible)
         for _ in topic.partitions:
             topics.append(name)
-            fields.append((at, at + position_bytes))
-            at += position_bytes + (0 if read_position is _read_followers_position else tag_bytes)
+            fields.append((at, position))
+            at += struct.calcsize(">" + position)
+            at += 0 if read_position is _read_followers_position else tag_bytes
         at += tag_bytes
     if at > len(request.frame) or len(topics) > MAX_PARTITIONS:
         raise OtherShape
-    return topics, read_position, _alternating(fields, len(request.frame))
+    frame, fixed, places = _alternating(fields, len(request.frame))
+    return _Layout(frame, fixed, list(zip(topics, places[first:], strict=True)), read_position)
 
 
 def _topics_at(request: Request[FetchRequest]) -> int:
@@ -235,12 +244,22 @@ def _tells_high_watermark(message: FetchRequest) -> bool:
     )
 
 
-def _alternating(fields: list[tuple[int, int]], size: int) -> struct.Struct:
-    parts, end = [">"], 0
-    for start, stop in fields:
-        parts.append(f"{start - end}s{stop - start}s")
-        end = stop
-    return struct.Struct("".join(parts) + f"{size - end}s")
+def _alternating(fields: list[tuple[int, str]], size: int) -> tuple[struct.Struct, list[int], list[slice]]:
+    """A structure of `fields`, given by where they start and their format, and of the fixed bytes between
+    them; and where these and those are among its values."""
+    formats, end = [">"], 0
+    fixed: list[int] = []
+    places: list[slice] = []
+    count = 0
+    for start, format_ in fields:
+        formats.append(f"{start - end}s{format_}")
+        end = start + struct.calcsize(">" + format_)
+        fixed.append(count)
+        value_count = len(struct.unpack(">" + format_, bytes(end - start)))
+        places.append(slice(count + 1, count + 1 + value_count))
+        count += 1 + value_count
+    fixed.append(count)
+    return struct.Struct("".join(formats) + f"{size - end}s"), fixed, places
 
 
 class FetchShortcut:

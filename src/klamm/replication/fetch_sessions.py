@@ -230,11 +230,15 @@ class FetchSession:
                 fetched.stop_waiting()
                 self.ready.pop(fetched, None)
 
-    def begin_again(self, positions: Iterable[FetchPosition]) -> None:
-        """Use a session without an id for another request, which names the same partitions."""
+    def begin_again(self, positions: Iterable[FetchPosition]) -> bool:
+        """Use a session without an id for another request.
+
+        False if it has partitions that the request does not name: then it is of no use any more.
+        """
         self.is_over = False
         self.ready.clear()
         self.update(positions)
+        return len(self.ready) == len(self.partitions)
 
     def to_read(self) -> tuple[FetchedPartition, ...]:
         """Those that the next look reads. Only the later answers of a session may leave out some."""

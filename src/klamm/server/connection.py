@@ -19,6 +19,7 @@ import mmap
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from socket import SO_ERROR, SOL_SOCKET
 from typing import Any, Protocol
 
 from klamm.apis.registry import CloseConnection, Later, Shortcut
@@ -202,7 +203,8 @@ class Connection:
         """Receive, and go on until something was answered or nothing more is there.
 
         When bytes and a reset arrive together, libuv announces both by one call and then stops watching the
-        socket. What was answered runs into the reset when it is sent. Otherwise only another look finds it.
+        socket. What was answered runs into the reset when it is sent. Otherwise only another look finds it:
+        another read, or after short requests, behind which there is hardly ever more, the socket's error.
         """
         self.last_active = self._loop.time()
         if self._server.turns.is_used_up:
@@ -213,11 +215,16 @@ class Connection:
         started_s = None
         try:
             for _ in range(MAX_READS_AT_ONCE):
-                if self._large_view is not None:
-                    self._receive_large(self._large_view)
+                large_view = self._large_view
+                if large_view is not None:
+                    self._receive_large(large_view)
                 else:
                     self._receive_shared()
                 if self._has_sent or self._send_queue.pending_bytes or not self._is_reading or self.is_closed:
+                    return
+                if large_view is None and self._large_view is None and not self._carried:
+                    if self._socket.getsockopt(SOL_SOCKET, SO_ERROR):
+                        self.close()
                     return
                 if started_s is None:
                     started_s = time.monotonic()
@@ -386,14 +393,14 @@ class Connection:
         """
         if not self._is_handling and not self._is_sending_soon:
             self._is_sending_soon = True
-            self._loop.call_soon(self._send_answered)
+            self._server.joint_sending.send_soon(self)
 
     def on_failed(self, reason: str) -> None:
         """A reply will never be completed."""
         self._fault = reason
         self.on_answered()
 
-    def _send_answered(self) -> None:
+    def send_answered(self) -> None:
         self._is_sending_soon = False
         self._release_large_if_unused()
         self.send_answers()

@@ -1,16 +1,21 @@
-"""Sends the answers to several connections together, at the end of an iteration of the event loop.
+"""Sends the answers of several connections together, at the end of an iteration of the event loop.
 
 A `send` that wakes a sleeping process costs twice as much as one to a process that is awake. A client with
 many connections, or several clients on a machine, are awake after the first of many sends in a row. When each
 answer is sent before the next request is handled, they sleep again in between.
 
 Only short requests wait for others: whatever takes longer has the answers before it sent first.
+
+Replies that are completed later leave in the next iteration, all those of one iteration by one callback.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Protocol
+
+logger = logging.getLogger("klamm.server")
 
 MOST_AT_ONCE = 64
 """Answers that wait for others: with 35 µs a request, the first of them waits for 2 ms."""
@@ -23,10 +28,15 @@ class Sender(Protocol):
 
     def send_answers(self) -> None: ...
 
+    def send_answered(self) -> None:
+        """Send what was completed since `send_soon`."""
+
 
 class JointSending:
     def __init__(self) -> None:
         self._waiting: list[Sender] = []
+        self._answered: list[Sender] = []
+        """Have replies that were completed in this iteration."""
         self._last_reader = 0
         """Its `id`: a closed connection must not be kept."""
         self._last_read_s = 0.0
@@ -60,3 +70,17 @@ class JointSending:
             waiting, self._waiting = self._waiting, []
             for sender in waiting:
                 sender.send_answers()
+
+    def send_soon(self, sender: Sender) -> None:
+        """Send the answers of `sender` in the next iteration."""
+        if not self._answered:
+            asyncio.get_running_loop().call_soon(self._send_answered)
+        self._answered.append(sender)
+
+    def _send_answered(self) -> None:
+        answered, self._answered = self._answered, []
+        for sender in answered:
+            try:
+                sender.send_answered()
+            except Exception:  # a fault of ours, for which the others must not wait
+                logger.exception("the answers of a connection cannot be sent")
