@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ from klamm.replication.fetching import PartitionAnswer
 from klamm.testing import Broker
 from klamm.testing.wire import WireConnection
 from tests.replication.partitions import position
+from tests.waiting import wait_until
 
 NOW_MS = 1_700_000_000_000
 VERSIONS = (9, 10, 11, 12, 13, 15, 17, 18)
@@ -395,3 +397,21 @@ def test_a_deleted_topic_is_told_on_the_short_way(broker: Broker) -> None:
         consumer.call(DeleteTopicsRequest(topic_names=["deleted"], timeout_ms=10_000), 3)
         (part,) = told(consumer.call(topic.fetch(11, {0: 0}), 11))
         assert part[1] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_closed_connection_is_freed_with_its_shortcut_without_a_collection(broker: Broker) -> None:
+    topic = Topic(broker, "closing")
+
+    def of_shortcuts() -> set[int]:
+        return {id(each) for each in gc.get_objects() if isinstance(each, FetchShortcut)}
+
+    before = of_shortcuts()
+    gc.disable()
+    try:
+        with WireConnection(broker.bootstrap) as connection:
+            for _ in range(3):
+                connection.call(topic.fetch(12, {0: 0}), 12)
+            assert of_shortcuts() - before
+        wait_until(lambda: not of_shortcuts() - before, "the shortcut is freed")
+    finally:
+        gc.enable()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Sequence
 from typing import cast
 
 import pytest
 
 from klamm.protocol.messages.k01_fetch import PartitionData
-from klamm.replication import fetched_writes
 from klamm.replication.fetched_writes import (
     MOST_BATCHES_AT_ONCE,
+    SLOW_FOR_S,
+    SLOW_WRITE_S,
     WRITTEN_AT_ONCE_BYTES,
     FetchedWrite,
     FetchedWriter,
@@ -27,10 +27,11 @@ HALF = one_batch(WRITTEN_AT_ONCE_BYTES // 2)
 
 
 class Written:
-    """Which threads wrote, and what was told of it."""
+    """Which threads wrote, and what was told of it. Its clock stands still but for slow writes."""
 
     def __init__(self) -> None:
-        self.slowness = Slowness()
+        self.now_s = 0.0
+        self.slowness = Slowness(lambda: self.now_s, lambda: 0.0)
         self.writer = FetchedWriter(asyncio.to_thread, self.slowness)
         self.by_thread: dict[bytes, bool] = {}
         self.pieces: list[str] = []
@@ -95,26 +96,24 @@ def slow_write(written: Written, name: bytes) -> FetchedWrite:
 
     def write() -> None:
         note()
-        time.sleep(2 * fetched_writes.SLOW_WRITE_S)
+        written.now_s += 2 * SLOW_WRITE_S
 
     slow.partition.write = write  # type: ignore[attr-defined]
     return slow
 
 
-async def test_a_thread_writes_while_writes_are_slow_for_all_fetchers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_thread_writes_while_writes_are_slow_for_all_fetchers() -> None:
     """The kernel makes writers wait for a disk that is behind: the event loop waits once."""
-    monkeypatch.setattr(fetched_writes, "SLOW_FOR_S", 0.5)
     written, other = Written(), Written()
     other.writer = FetchedWriter(asyncio.to_thread, written.slowness)
     await written.write(slow_write(written, b"a"))
-    await other.write(slow_write(other, b"b"))
-    await asyncio.sleep(0.45)  # more than 0.5 s after the first one
+    written.now_s += 0.9 * SLOW_FOR_S
+    await other.write(slow_write(written, b"b"))
+    written.now_s += 0.9 * SLOW_FOR_S
     await written.write(written.append_to(b"c", b"1"))
-    await asyncio.sleep(0.51)
+    written.now_s += SLOW_FOR_S
     await written.write(written.append_to(b"d", b"1"))
-    assert (written.by_thread, other.by_thread) == ({b"a": False, b"c": True, b"d": False}, {b"b": True})
+    assert written.by_thread == {b"a": False, b"b": True, b"c": True, b"d": False}
 
 
 async def test_what_takes_long_by_its_nature_does_not_make_all_others_wait_for_threads() -> None:

@@ -32,6 +32,7 @@ from klamm.protocol.messages.k44_incremental_alter_configs import (
 from klamm.protocol.messages.k75_describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from klamm.records.builder import build_batch, number_records
 from klamm.replication import log_removal
+from klamm.replication.long_lived import PARTITIONS_BETWEEN_FREEZES
 from klamm.storage.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
     LEADER_EPOCH_FILE,
@@ -415,3 +416,18 @@ def test_what_is_known_of_a_deleted_topic_is_forgotten(tmp_path: Path) -> None:
         assert set(answers._topics) == {"kept"}
         gc.collect()
         assert partition() is None
+
+
+def test_partitions_are_frozen_while_they_are_made_and_freed_when_they_are_deleted() -> None:
+    with Broker() as broker, WireConnection(broker.bootstrap) as wire:
+        assert broker.node is not None
+        before = gc.get_freeze_count()
+        create(wire, "many", 3 * PARTITIONS_BETWEEN_FREEZES)
+        assert gc.get_freeze_count() - before > 20 * 3 * PARTITIONS_BETWEEN_FREEZES
+        partitions = [weakref.ref(each) for each in broker.node.partitions if each.topic == "many"]
+        gc.disable()
+        try:
+            wire.call(DeleteTopicsRequest(topic_names=["many"], timeout_ms=10_000), 5)
+            wait_until(lambda: not any(each() for each in partitions), "partitions are freed")
+        finally:
+            gc.enable()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from klamm.model.ids import TopicPartition
 from klamm.replication.isr import IsrChange
+from klamm.replication.long_lived import LongLived
 from klamm.replication.progress import LagWatch
 from klamm.replication.throttling import Throttle
 from klamm.storage.log import Log
@@ -62,3 +63,4 @@ class ReplicationContext:
     living_brokers: Callable[[], Container[int]] = tuple
     racks: Callable[[], Mapping[int, str | None]] = _no_racks
     """The racks of the living brokers if consumers read from replicas in their own rack; else nothing."""
+    long_lived: LongLived = field(default_factory=LongLived)

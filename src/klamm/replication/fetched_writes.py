@@ -40,17 +40,25 @@ SLOW_FOR_S = 1.0
 class Slowness:
     """Whether writes are slow at the moment; all fetchers of a broker share it."""
 
-    __slots__ = ("_until_s",)
+    __slots__ = ("_until_s", "now_s", "used_cpu_s")
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        now_s: Callable[[], float] = time.monotonic,
+        used_cpu_s: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self.now_s = now_s
+        self.used_cpu_s = used_cpu_s
         self._until_s = 0.0
 
     def __bool__(self) -> bool:
-        return time.monotonic() < self._until_s
+        return self.now_s() < self._until_s
 
-    def note(self, took_s: float, took_cpu_s: float) -> None:
-        if took_s > SLOW_WRITE_S or took_cpu_s > SLOW_WRITE_CPU_S:
-            self._until_s = time.monotonic() + SLOW_FOR_S
+    def note_write(self, began_s: float, began_cpu_s: float) -> None:
+        """A piece was written that was begun when the two clocks showed that."""
+        now_s = self.now_s()
+        if now_s - began_s > SLOW_WRITE_S or self.used_cpu_s() - began_cpu_s > SLOW_WRITE_CPU_S:
+            self._until_s = now_s + SLOW_FOR_S
 
 
 class FetchedWrite(NamedTuple):
@@ -125,10 +133,11 @@ class FetchedWriter:
         return bool(self._slowness) or any(write.needs_thread for write in piece)
 
     def _write_at_once(self, piece: list[FetchedWrite]) -> set[Key]:
-        began_s, began_cpu_s = time.monotonic(), time.thread_time()
+        slowness = self._slowness
+        began_s, began_cpu_s = slowness.now_s(), slowness.used_cpu_s()
         failed = _write(piece)
         if all(write.is_plain for write in piece):
-            self._slowness.note(time.monotonic() - began_s, time.thread_time() - began_cpu_s)
+            slowness.note_write(began_s, began_cpu_s)
         return failed
 
     async def _write_in_thread(self, piece: list[FetchedWrite]) -> set[Key]:

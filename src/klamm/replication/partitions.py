@@ -549,6 +549,7 @@ class Partitions:
             self._log_dirs.high_watermark_of(log.topic_partition),
         )
         self._topic_names[topic.topic_id] = topic.name
+        self._context.long_lived.note_partition()
 
     def _flush_rolled_soon(self, log: Log) -> None:
         """Called where a segment is rolled: in an append on the loop, or by retention in a thread."""

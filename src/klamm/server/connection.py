@@ -189,6 +189,7 @@ class Connection:
         for callback in self._close_callbacks:
             callback()
         self._close_callbacks.clear()
+        self.shortcut = None  # which refers to this connection: without that both are freed at once
         self._server.forget(self)
 
     def abandon(self) -> None:
