@@ -122,6 +122,8 @@ CORES = (
     "client/producer/settling.py",
     "client/producer/requests.py",
     "client/producer/settings.py",
+    "operating/ranges.py",
+    "operating/seeking.py",
     "pipelines/comparing.py",
     "pipelines/conditions.py",
     "pipelines/counting.py",
