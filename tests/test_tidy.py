@@ -122,6 +122,7 @@ CORES = (
     "client/producer/settling.py",
     "client/producer/requests.py",
     "client/producer/settings.py",
+    "operating/placing.py",
     "operating/ranges.py",
     "operating/seeking.py",
     "pipelines/comparing.py",
