@@ -122,6 +122,8 @@ CORES = (
     "client/producer/settling.py",
     "client/producer/requests.py",
     "client/producer/settings.py",
+    "operating/checkup/checks.py",
+    "operating/checkup/facts.py",
     "operating/placing.py",
     "operating/ranges.py",
     "operating/seeking.py",
