@@ -147,6 +147,7 @@ def test_a_broker_that_is_gone_takes_partitions_replicas_and_coordinators_with_i
     assert any("fewer replicas in sync than min.insync.replicas" in each for each in whats)
 
 
+@pytest.mark.long
 def test_a_controller_that_hangs(tmp_path: Path) -> None:
     # Nobody takes over while the doctor looks.
     with Cluster(2, {"broker.session.timeout.ms": 120_000}) as cluster:
