@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from klamm.config.loading import BrokerConfig
+from klamm.metrics.request_times import TimesByApi
 from klamm.server.connection import Connection, RunInThread
 from klamm.server.dispatch import Dispatcher
 from klamm.server.joint_sending import JointSending
@@ -57,6 +58,10 @@ class Server:
         self.work = WorkQueue(self.unsent)
         self.turns = Turns()
         self.joint_sending = JointSending()
+        self.request_times = TimesByApi()
+        self.accepted: Counter[str] = Counter()
+        """How many connections each listener has accepted."""
+        self.refused_count = 0
         self._config = config
         self._listening: list[socket.socket] = []
         self._connections: set[Connection] = set()
@@ -64,12 +69,16 @@ class Server:
         self._turned_away: set[str] = set()
         """The names of listeners that accept nobody now."""
         self._sweep: asyncio.TimerHandle | None = None
-        self._refused_count = 0
+        self._refused_unlogged = 0
         self._refusal_logged_s = float("-inf")
         self.max_request_bytes = config().int_("socket.request.max.bytes")
 
     def __len__(self) -> int:
         return len(self._connections)
+
+    def open_connections(self) -> Counter[str]:
+        """How many connections each listener has now."""
+        return Counter(connection.listener_name for connection in self._connections)
 
     def bind(self, host: str, port: int) -> socket.socket:
         """A listening socket that does not accept yet; its port is known from here on."""
@@ -170,7 +179,9 @@ class Server:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._connections_per_host[host] += 1
-        self._connections.add(Connection(self, sock, host, listener_name))
+        self.accepted[listener_name] += 1
+        is_for_brokers = listener_name == self._config().inter_broker_listener_name
+        self._connections.add(Connection(self, sock, host, listener_name, is_for_brokers=is_for_brokers))
 
     def _reached_limit(self, host: str) -> str | None:
         """The name of the limit that forbids one more connection of `host`."""
@@ -185,13 +196,14 @@ class Server:
 
     def _refuse(self, sock: socket.socket, host: str, limit: str) -> None:
         sock.close()
-        self._refused_count += 1
+        self.refused_count += 1
+        self._refused_unlogged += 1
         now_s = asyncio.get_running_loop().time()
         if now_s - self._refusal_logged_s >= REFUSAL_LOG_INTERVAL_S:
             logger.warning(
-                "refused %d connections, the last of %s: %s is reached", self._refused_count, host, limit
+                "refused %d connections, the last of %s: %s is reached", self._refused_unlogged, host, limit
             )
-            self._refused_count = 0
+            self._refused_unlogged = 0
             self._refusal_logged_s = now_s
 
     def _close_idle(self) -> None:
