@@ -85,6 +85,8 @@ CORES = (
     "replication/progress.py",
     "replication/follower.py",
     "cluster/persistent_map.py",
+    "metrics/names.py",
+    "metrics/page.py",
     "metrics/request_times.py",
     "metrics/text.py",
     "metrics/topic_counters.py",

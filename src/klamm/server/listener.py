@@ -36,6 +36,9 @@ unsent answers up to 2,000."""
 REFUSAL_LOG_INTERVAL_S = 1.0
 """Refused connections are logged together, at most once in this time."""
 
+LISTENERS_OPTION = "--port or --listeners"
+"""The options that choose the ports of Kafka's protocol."""
+
 IDLE_SWEEPS_PER_PERIOD = 4
 LONGEST_SWEEP_INTERVAL_S = 30.0
 
@@ -224,7 +227,7 @@ def _descriptors_for_clients() -> int:
     return soft - min(DESCRIPTORS_FOR_FILES, soft // 3)
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
+def bound_socket(host: str, port: int, option: str = LISTENERS_OPTION) -> socket.socket:
     """A socket with this address, which does not listen yet; raises CannotListen."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -233,14 +236,14 @@ def bound_socket(host: str, port: int) -> socket.socket:
         sock.bind((host, port))
     except OSError as error:
         sock.close()
-        raise CannotListen(why_cannot_listen(host, port, error)) from error
+        raise CannotListen(why_cannot_listen(host, port, error, option)) from error
     return sock
 
 
-def why_cannot_listen(host: str, port: int, error: OSError) -> str:
+def why_cannot_listen(host: str, port: int, error: OSError, option: str = LISTENERS_OPTION) -> str:
     """One line that says why a port could not be bound, and what to do."""
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is taken by another process: choose another (--port or --listeners)"
+        return f"port {port} on {host} is taken by another process: choose another ({option})"
     if error.errno == errno.EACCES:
-        return f"port {port} on {host} needs more rights: choose one above 1023 (--port or --listeners)"
+        return f"port {port} on {host} needs more rights: choose one above 1023 ({option})"
     return f"cannot listen on {host}:{port}: {error.strerror}"
