@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -140,6 +142,20 @@ def test_every_metric_has_a_value_and_the_cluster_and_process_are_as_they_are(br
     assert abs(seen.value("process_start_time_seconds") - time.time()) < 24 * 3600
     assert 0 < seen.value("klamm_log_directory_free_bytes") <= seen.value("klamm_log_directory_disk_bytes")
     assert seen.value("kafka_server_socketservermetrics_connection_creation_total") >= 3
+
+
+def test_the_documentation_lists_every_metric_with_its_labels(broker: Broker) -> None:
+    create(broker, "listed")
+    with klamm.Producer(broker.bootstrap) as producer:
+        producer.send("listed", b"v").result(30)
+    read(broker.bootstrap, "listed", "listed-group", 1)
+    seen = scrape(broker)
+    page = (Path(__file__).resolve().parents[2] / "docs/METRICS.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", page, re.MULTILINE)
+    assert [(name, text) for name, _, text in rows] == [(family.name, family.help) for family in FAMILIES]
+    for name, labels, _ in rows:
+        present = {label.partition("=")[0] for key in seen.series[name] for label in key}
+        assert set(re.findall(r"`(\w+)`", labels)) == present, name
 
 
 def read(bootstrap: str, topic: str, group: str, count: int) -> None:
