@@ -322,7 +322,7 @@ class FetchShortcut:
         )
         answer = fetch.start()
         if answer is None:
-            fetch.answer_later(replies.open_encoded(ApiKey.FETCH, correlation_id))
+            fetch.answer_later(replies.open_encoded(self.api_key, correlation_id))
             return LATER
         assert isinstance(answer, list)
         return answer
