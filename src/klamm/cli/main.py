@@ -27,6 +27,7 @@ NOUNS = {
     "broker": Noun("klamm.cli.broker", "broker", "Start one broker of a cluster."),
     "topic": Noun("klamm.cli.topic", "app", "Topics, and the records in them."),
     "cluster": Noun("klamm.cli.cluster", "app", "The cluster: its brokers, its controller, its health."),
+    "console": Noun("klamm.cli.console", "console", "Serve the web console of a cluster."),
     "generate": Noun("klamm.cli.generate", "app", "Files for other programs: shells, systemd."),
     "profile": Noun("klamm.cli.profile", "app", "Profiles: names for clusters, with addresses and settings."),
     "ingest": Noun(
