@@ -297,9 +297,9 @@ def produce(
 ) -> None:
     """Send records from stdin, one per line."""
     from klamm.cli.records import producing
-    from klamm.cli.records.ranges import parse_time, present
     from klamm.cli.showing import write_values
     from klamm.cli.units import several, size_text
+    from klamm.operating.ranges import parse_time, present
 
     rules = producing.LineRules(
         None if key_delimiter is None else _unescaped(key_delimiter),
@@ -382,8 +382,8 @@ def consume(
     themselves."""
     from klamm.cli.records import consuming
     from klamm.cli.records.formats import DEFAULT_FORMAT, renderer
-    from klamm.cli.records.ranges import Bound, Kind, parse_range, present
     from klamm.cli.records.writing import write_as
+    from klamm.operating.ranges import Bound, Kind, parse_range, present
 
     if format_ is not None and output is not Output.TABLE:
         raise CommandError("--format and --output cannot be combined", advice="Give one of them")

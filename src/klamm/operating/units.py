@@ -24,3 +24,15 @@ def count_text(count: int | None) -> str:
 def several(count: int, noun: str) -> str:
     """1 topic, 2 topics."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def printable(text: str) -> str:
+    """A text from the cluster on one line: single spaces, and what would steer a terminal as escapes."""
+    line = " ".join(text.split())
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() else _escape(each) for each in line)
+
+
+def _escape(sign: str) -> str:
+    return sign.encode("unicode_escape", "surrogatepass").decode()

@@ -7,10 +7,10 @@ from datetime import datetime
 from itertools import islice
 
 from klamm.cli.errors import CommandError
-from klamm.cli.records.ranges import Bound, Ends, Kind, Range, offset_of
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.consumer import Consumer
 from klamm.client.results import Record, TopicPartition
+from klamm.operating.ranges import Bound, Ends, Kind, Range, offset_of
 
 POLL_S = 0.5
 """How long one poll waits: Ctrl-C is heard, and the ends are looked at, as often."""
