@@ -50,20 +50,27 @@ async def describe_groups(
     calls: AdminCalls, groups: Iterable[str], timeout: float | None
 ) -> dict[str, GroupDescription]:
     async def ask(broker: int, chosen: list[str]) -> dict[str, Outcome[GroupDescription]]:
-        response = await calls.call(broker, DescribeGroupsRequest(groups=chosen))
-        outcomes = {one.group_id: _described(calls, one, broker) for one in response.groups}
-        missing = [
-            group
-            for group, outcome in outcomes.items()
-            if isinstance(outcome, BrokerError) and outcome.code == ErrorCode.GROUP_ID_NOT_FOUND
-        ]
-        if missing:
-            outcomes |= await _of_the_new_protocol(calls, broker, missing)
-        return outcomes
+        return await describe_groups_at(calls, broker, chosen)
 
     return await calls.ask_about(
         "describing groups", groups, lambda pending: calls.ask_coordinators(pending, ask), timeout
     )
+
+
+async def describe_groups_at(
+    calls: AdminCalls, broker: int, groups: list[str]
+) -> dict[str, Outcome[GroupDescription]]:
+    """What a broker says of groups that it coordinates, of both protocols."""
+    response = await calls.call(broker, DescribeGroupsRequest(groups=groups))
+    outcomes = {one.group_id: _described(calls, one, broker) for one in response.groups}
+    missing = [
+        group
+        for group, outcome in outcomes.items()
+        if isinstance(outcome, BrokerError) and outcome.code == ErrorCode.GROUP_ID_NOT_FOUND
+    ]
+    if missing:
+        outcomes |= await _of_the_new_protocol(calls, broker, missing)
+    return outcomes
 
 
 async def _of_the_new_protocol(
