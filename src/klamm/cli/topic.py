@@ -15,9 +15,11 @@ from klamm.cli.errors import CommandError
 from klamm.cli.output import Output, OutputOption
 
 if TYPE_CHECKING:
+    from klamm.client.admin.admin import Admin as AsyncAdmin
     from klamm.client.admin.types import TopicDescription
     from klamm.client.plain.admin import Admin
     from klamm.client.results import TopicPartition
+    from klamm.operating.records.spans import Span
 
 app = typer.Typer(help="Topics, and the records in them.", no_args_is_help=True, add_completion=False)
 
@@ -137,11 +139,11 @@ def create(
 def describe(cluster: Cluster, topics: TopicsArgument, output: OutputOption = Output.TABLE) -> None:
     """Show the partitions of topics, with leaders, replicas and offsets, and changed settings."""
     from klamm.cli.naming import chosen_names
-    from klamm.cli.records.consuming import ends_of
     from klamm.cli.showing import write_values
     from klamm.client.admin.types import ConfigResource, ConfigSource
     from klamm.client.errors import BatchFailed
     from klamm.client.results import TopicPartition
+    from klamm.operating.records.spans import ends_of
 
     with cluster.admin() as admin:
         names = chosen_names(topics, admin.list_topics(include_internal=True), "topic")
@@ -156,7 +158,7 @@ def describe(cluster: Cluster, topics: TopicsArgument, output: OutputOption = Ou
         ]
         ends: dict[TopicPartition, Any] = {}
         with suppress(BatchFailed):  # a leader that has just gone; the offsets are shown as unknown
-            ends = dict(ends_of(admin, led)) if led else {}
+            ends = dict(cluster.run(lambda each: ends_of(each, led))) if led else {}
     values = []
     for name in names:
         topic = found[name]
@@ -297,9 +299,9 @@ def produce(
 ) -> None:
     """Send records from stdin, one per line."""
     from klamm.cli.records import producing
-    from klamm.cli.records.ranges import parse_time, present
     from klamm.cli.showing import write_values
     from klamm.cli.units import several, size_text
+    from klamm.operating.records.ranges import parse_time, present
 
     rules = producing.LineRules(
         None if key_delimiter is None else _unescaped(key_delimiter),
@@ -382,8 +384,9 @@ def consume(
     themselves."""
     from klamm.cli.records import consuming
     from klamm.cli.records.formats import DEFAULT_FORMAT, renderer
-    from klamm.cli.records.ranges import Bound, Kind, parse_range, present
     from klamm.cli.records.writing import write_as
+    from klamm.operating.records.ranges import Bound, Kind, parse_range, present
+    from klamm.operating.records.spans import chosen_partitions, spans_of
 
     if format_ is not None and output is not Output.TABLE:
         raise CommandError("--format and --output cannot be combined", advice="Give one of them")
@@ -400,9 +403,11 @@ def consume(
     wanted = range_ or parse_range("start", now)
     if exits_at_end and wanted.last is None:
         wanted = wanted._replace(last=Bound(Kind.END))
-    with cluster.admin() as admin:
-        chosen = consuming.chosen_partitions(admin, topics, partition)
-        spans = consuming.spans(admin, chosen, wanted)
+
+    async def chosen_spans(admin: AsyncAdmin) -> dict[TopicPartition, Span]:
+        return await spans_of(admin, await chosen_partitions(admin, topics, partition), wanted)
+
+    spans = cluster.run(chosen_spans)
     with cluster.consumer() as consumer:
         write_as(output, render, consuming.first_of(consuming.read_spans(consumer, spans), count))
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from klamm.cli.errors import CommandError
-from klamm.cli.records.ranges import Bound, Ends, Kind, Range, offset_of, parse_range
+from klamm.operating.errors import CannotDo
+from klamm.operating.records.ranges import Bound, Ends, Kind, Range, offset_of, parse_range
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ENDS = Ends(100, 200)
@@ -56,7 +56,7 @@ def test_a_time_of_today() -> None:
 
 @pytest.mark.parametrize("text", ["", "first", "5:x", "@", "@yesterday", "5:start", "--3"])
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(CommandError):
+    with pytest.raises(CannotDo):
         parse_range(text, NOW)
 
 

@@ -1,4 +1,4 @@
-"""Which records `klamm topic consume --from` means: where to begin in each partition, and where to stop.
+"""Which records a text such as 5:9 means: where to begin in each partition, and where to stop.
 
     start              from the first record on
     end                only records that come from now on
@@ -22,7 +22,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from klamm.cli.errors import CommandError
+from klamm.operating.errors import CannotDo
 
 EXAMPLES = "start, end, 5, -10, 5:9, @2026-01-01T10:00 or @-1h"
 _AGO = re.compile(r"-(\d+(?:\.\d+)?)([smhd])")
@@ -65,14 +65,14 @@ class Ends(NamedTuple):
 
 
 def parse_range(text: str, now: datetime) -> Range:
-    """Raises CommandError for a text that names no records."""
+    """Raises CannotDo for a text that names no records."""
     first, has_last, last = _halves(text.strip())
     range_ = Range(
         _bound(first, text, now) if first or not has_last else Bound(Kind.START),
         _bound(last or "end", text, now) if has_last else None,
     )
     if range_.last is not None and range_.last.kind is Kind.START:
-        raise CommandError(f"{text} ends where it begins: nothing is before start")
+        raise CannotDo(f"{text} ends where it begins: nothing is before start")
     return range_
 
 
@@ -118,12 +118,12 @@ def _bound(text: str, whole: str, now: datetime) -> Bound:
     try:
         number = int(text)
     except ValueError:
-        raise CommandError(f"{whole} names no records: expected {EXAMPLES}") from None
+        raise CannotDo(f"{whole} names no records: expected {EXAMPLES}") from None
     return Bound(Kind.BACK, -number) if text.startswith("-") else Bound(Kind.OFFSET, number)
 
 
 def parse_time(text: str, now: datetime) -> int:
-    """A time as milliseconds since 1970. Raises CommandError."""
+    """A time as milliseconds since 1970. Raises CannotDo."""
     return _milliseconds(text.removeprefix("@"), text, now)
 
 
@@ -145,7 +145,7 @@ def _moment(text: str, whole: str, now: datetime) -> datetime:
         try:
             found = datetime.combine(_today(now), time.fromisoformat(text))
         except ValueError:
-            raise CommandError(
+            raise CannotDo(
                 f"{whole}: {text} is not a time: expected 2026-01-01T10:00, 10:00, -1h or milliseconds"
             ) from None
     return found if found.tzinfo is not None else found.astimezone()

@@ -1,0 +1,78 @@
+"""The offsets that a range means in each partition of topics, and where the nearest records are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from klamm.client.admin.admin import Admin
+from klamm.client.results import TopicPartition
+from klamm.operating.errors import CannotDo
+from klamm.operating.records.ranges import Bound, Ends, Range, offset_of
+
+
+class Span(NamedTuple):
+    """What is read of one partition: from `first` on, up to `stop` without it; without `stop` for ever."""
+
+    first: int
+    stop: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.stop is not None and self.first >= self.stop
+
+
+async def chosen_partitions(
+    admin: Admin, topics: Sequence[str], partitions: Sequence[int] | None = None
+) -> list[TopicPartition]:
+    """The partitions of the topics, or those of them that are asked for. Raises CannotDo."""
+    found: list[TopicPartition] = []
+    for name, topic in (await admin.describe_topics(topics)).items():
+        there = [each.partition for each in topic.partitions]
+        if unknown := sorted(set(partitions or ()) - set(there)):
+            raise CannotDo(f"{name} has no partition {unknown[0]}: it has 0 to {there[-1]}")
+        found += [TopicPartition(name, each) for each in (partitions or there)]
+    return found
+
+
+async def spans_of(
+    admin: Admin, partitions: Sequence[TopicPartition], range_: Range, *, read_committed: bool = False
+) -> dict[TopicPartition, Span]:
+    """The offsets that a range means in each partition, at this moment. With `read_committed`, a partition
+    ends where its first open transaction begins."""
+    ends = await ends_of(admin, partitions, read_committed=read_committed)
+    times = {time: await admin.list_offsets(dict.fromkeys(partitions, time)) for time in range_.times()}
+
+    def offset(bound: Bound, partition: TopicPartition) -> int:
+        found = {time: answer[partition] for time, answer in times.items()}
+        known = {time: None if each is None else each.offset for time, each in found.items()}
+        return offset_of(bound, ends[partition], known)
+
+    return {
+        each: Span(offset(range_.first, each), None if range_.last is None else offset(range_.last, each))
+        for each in partitions
+    }
+
+
+async def ends_of(
+    admin: Admin, partitions: Sequence[TopicPartition], *, read_committed: bool = False
+) -> dict[TopicPartition, Ends]:
+    firsts = await admin.list_offsets(dict.fromkeys(partitions, "earliest"))
+    lasts = await admin.list_offsets(dict.fromkeys(partitions, "latest"), read_committed=read_committed)
+    found: dict[TopicPartition, Ends] = {}
+    for each in partitions:
+        first, last = firsts[each], lasts[each]
+        assert first is not None and last is not None, "only times may have no offset"
+        found[each] = Ends(first.offset, last.offset)
+    return found
+
+
+def within(spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, Ends]) -> dict[int, Span]:
+    """The spans of one topic's partitions, by number, without the offsets that are not there yet."""
+    return {
+        each.partition: Span(
+            min(span.first, ends[each].last),
+            ends[each].last if span.stop is None else min(span.stop, ends[each].last),
+        )
+        for each, span in spans.items()
+    }
