@@ -39,6 +39,9 @@ from klamm.client.errors import ClientError, RecordTooLarge, TopicExists
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.producer import Producer
 from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, RETRIED_FROM, SOURCE, TOPIC
+from klamm.pipelines.dead_letter_headers import ERROR as ERROR
+from klamm.pipelines.dead_letter_headers import PIPELINE as PIPELINE
+from klamm.pipelines.dead_letter_headers import RULE as RULE
 from klamm.pipelines.definitions import CARRIED, CONTENTS, DECODE_RULE
 from klamm.pipelines.project import Project
 from klamm.pipelines.state import Attempt
@@ -47,7 +50,6 @@ from pyspark_klamm.retried import PLACE
 from pyspark_klamm.retried import TIMESTAMP as TIMESTAMP
 from pyspark_klamm.sink import forget_producer, producer_for
 
-RULE, ERROR, PIPELINE = "klamm.rule", "klamm.error", "klamm.pipeline"
 LETTER = "klamm.letter"
 """The header of a retried record with the place of its dead-letter record."""
 CONTENT = "klamm.content"
