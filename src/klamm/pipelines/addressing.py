@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from klamm.pipelines.dead_letter_headers import SOURCE as SOURCE
+from klamm.model.dead_letter_headers import SOURCE as SOURCE
 from klamm.pipelines.positions import EARLIEST_OFFSET, Position
 from klamm.pipelines.state import Attempt
 from pyspark_klamm.retried import OFFSET as OFFSET

@@ -38,10 +38,10 @@ from pyspark.sql.pandas.functions import arrow_udf
 from klamm.client.errors import ClientError, RecordTooLarge, TopicExists
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.producer import Producer
+from klamm.model.dead_letter_headers import ERROR as ERROR
+from klamm.model.dead_letter_headers import PIPELINE as PIPELINE
+from klamm.model.dead_letter_headers import RULE as RULE
 from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, RETRIED_FROM, SOURCE, TOPIC
-from klamm.pipelines.dead_letter_headers import ERROR as ERROR
-from klamm.pipelines.dead_letter_headers import PIPELINE as PIPELINE
-from klamm.pipelines.dead_letter_headers import RULE as RULE
 from klamm.pipelines.definitions import CARRIED, CONTENTS, DECODE_RULE
 from klamm.pipelines.project import Project
 from klamm.pipelines.state import Attempt

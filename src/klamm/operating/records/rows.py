@@ -10,15 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from klamm.client.results import Headers, Record
+from klamm.model.dead_letter_headers import ERROR, RULE
 from klamm.operating.records.matching import Decode
-from klamm.operating.records.text import Preview, one_line, preview
-from klamm.pipelines.dead_letter_headers import ERROR, RULE
+from klamm.operating.records.views.text import Preview, one_line, preview
+from klamm.operating.records.views.trees import jsonable
 
 MOST_HEADERS = 5
 """How many names of headers a row has."""
-
-CONFLUENT_HEADER_BYTES = 5
-"""A zero byte, and the id of the schema in four bytes: how serializers with a schema registry begin."""
 
 
 class Row(NamedTuple):
@@ -69,19 +67,11 @@ def header_texts(headers: Headers) -> Mapping[str, str]:
     return found
 
 
-def confluent_id(data: bytes | None) -> int | None:
-    """The schema id that a value begins with, if it is framed as serializers with a registry do it."""
-    if data is None or len(data) <= CONFLUENT_HEADER_BYTES or data[0] != 0:
-        return None
-    number = int.from_bytes(data[1:CONFLUENT_HEADER_BYTES], "big")
-    return number if 0 < number < 2**31 else None
-
-
 def _decoded_preview(data: bytes | None, decode: Decode) -> Preview | None:
     if data is None:
         return None
     try:
-        text = json.dumps(decode(data), ensure_ascii=False, default=str)
+        text = json.dumps(decode(data), ensure_ascii=False, default=jsonable)
     except Exception:  # decoders raise errors of any type on bytes that do not fit
         return preview(data)
     return preview(text.encode(errors="replace"))._replace(size=len(data))  # type: ignore[union-attr]
