@@ -378,6 +378,15 @@ def consume(
         str | None,
         typer.Option("--group", "-g", help="Read as a member of this group, which commits what was read."),
     ] = None,
+    filter_: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="CONDITION",
+            help="Only these records: 'customer.city = \"Bern\" and amount > 100', 'key = 42', "
+            "'header trace = 7', or a text.",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Read records, and go on with new ones until Ctrl-C. A range such as 5:9, --exit and --num end by
@@ -393,12 +402,13 @@ def consume(
     now = present()
     range_ = None if from_ is None else parse_range(from_, now)
     render = renderer(format_ or DEFAULT_FORMAT)
+    passing = consuming.passing(filter_)
     if group is not None:
         if partition or exits_at_end:
             raise CommandError("a group shares out partitions by itself and has no end: leave out -p and -e")
         start = consuming.start_of_group(range_, now)
         with cluster.consumer(group=group, topics=topics, start=start or "earliest") as consumer:
-            write_as(output, render, consuming.first_of(consuming.read_as_member(consumer), count))
+            write_as(output, render, consuming.first_of(passing(consuming.read_as_member(consumer)), count))
         return
     wanted = range_ or parse_range("start", now)
     if exits_at_end and wanted.last is None:
@@ -409,7 +419,7 @@ def consume(
 
     spans = cluster.run(chosen_spans)
     with cluster.consumer() as consumer:
-        write_as(output, render, consuming.first_of(consuming.read_spans(consumer, spans), count))
+        write_as(output, render, consuming.first_of(passing(consuming.read_spans(consumer, spans)), count))
 
 
 # ---- what the commands share

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 
 from klamm.cli.errors import CommandError
 from klamm.client.plain.consumer import Consumer
 from klamm.client.results import Record, TopicPartition
+from klamm.operating.records.filters import parse_filter
+from klamm.operating.records.matching import Matcher
 from klamm.operating.records.ranges import Kind, Range
 from klamm.operating.records.reading import POLL_S, Reading
 from klamm.operating.records.spans import Span
@@ -30,6 +32,15 @@ def read_as_member(consumer: Consumer) -> Iterator[Sequence[Record]]:
         records = consumer.poll(timeout=POLL_S, max_records=RECORDS_AT_ONCE)
         if records:
             yield records
+
+
+def passing(filter_text: str | None) -> Callable[[Iterator[Sequence[Record]]], Iterator[Sequence[Record]]]:
+    """A function that leaves the records that pass a filter. Raises CannotDo for a text that is none."""
+    term = parse_filter(filter_text or "")
+    if term is None:
+        return lambda batches: batches
+    passes = Matcher(term)
+    return lambda batches: ([each for each in batch if passes(each)] for batch in batches)
 
 
 def first_of(batches: Iterator[Sequence[Record]], count: int | None) -> Iterator[Sequence[Record]]:

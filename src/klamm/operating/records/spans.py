@@ -76,3 +76,35 @@ def within(spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, E
         )
         for each, span in spans.items()
     }
+
+
+class Nearest(NamedTuple):
+    """Where records are, seen from a range that has none: how many offsets lie before and after it, and the
+    newest record of the topic."""
+
+    before: int
+    after: int
+    newest: tuple[int, int, int] | None
+    """Its partition, offset and time in milliseconds."""
+
+
+async def nearest(admin: Admin, topic: str, spans: Mapping[int, Span]) -> Nearest:
+    partitions = [TopicPartition(topic, each) for each in spans]
+    if not partitions:
+        return Nearest(0, 0, None)
+    ends = await ends_of(admin, partitions)
+    before = after = 0
+    for each in partitions:
+        span, (first, last) = spans[each.partition], ends[each]
+        before += max(0, min(span.first, last) - first)
+        after += max(0, last - max(first, last if span.stop is None else span.stop))
+    newest = None
+    if before + after:
+        found = await admin.list_offsets(dict.fromkeys(partitions, "max_timestamp"))
+        there = [
+            (one.timestamp, each.partition, one.offset) for each, one in found.items() if one is not None
+        ]
+        if there:
+            time, partition, offset = max(there)
+            newest = (partition, offset, time)
+    return Nearest(before, after, newest)
