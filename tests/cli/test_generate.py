@@ -52,13 +52,17 @@ def completed(shell: Shell, *words: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_bash_completes_verbs_and_topics(shell: Shell) -> None:
+def test_bash_completes_verbs_topics_and_groups(shell: Shell) -> None:
     with klamm.Admin(shell.bootstrap) as admin:
         admin.create_topic("completed-1", 1)
         admin.create_topic("completed-2", 1)
     assert completed(shell, "topic", "desc") == ["describe"]
     assert completed(shell, "topic", "describe", "complet") == ["completed-1", "completed-2"]
     assert completed(shell, "gen") == ["generate"]
+    with klamm.Admin(shell.bootstrap) as admin:
+        for group in ("finished-1", "finished-$(touch x)"):
+            admin.alter_group_offsets(group, {("completed-1", 0): 0})
+    assert completed(shell, "group", "seek", "fini") == ["finished-1"], "a shell would run the other name"
     nobody = ("topic", "describe", "-b", "127.0.0.1:1", "complet")
     assert completed(shell, *nobody) == []
 

@@ -26,7 +26,10 @@ NOUNS = {
     "up": Noun("klamm.cli.up", "up", "Start a broker, or a cluster of --brokers on this machine."),
     "broker": Noun("klamm.cli.broker", "broker", "Start one broker of a cluster."),
     "topic": Noun("klamm.cli.topic", "app", "Topics, and the records in them."),
+    "group": Noun("klamm.cli.group", "app", "Consumer groups: members, lag, offsets."),
+    "config": Noun("klamm.cli.config", "app", "Settings of topics, brokers and groups."),
     "cluster": Noun("klamm.cli.cluster", "app", "The cluster: its brokers, its controller, its health."),
+    "console": Noun("klamm.cli.console", "console", "Serve the web console of a cluster."),
     "generate": Noun("klamm.cli.generate", "app", "Files for other programs: shells, systemd."),
     "profile": Noun("klamm.cli.profile", "app", "Profiles: names for clusters, with addresses and settings."),
     "ingest": Noun(

@@ -12,8 +12,10 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from klamm.cli.output import Output
+from klamm.cli.units import printable
 
 WIDE = 10_000
 """The width of output that is not a terminal: lines are not wrapped, as programs read them."""
@@ -66,17 +68,18 @@ def new_table(columns: Sequence[str]) -> Table:
     return table
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> Text:
+    """A value as it is: rich takes [words] in a plain string for its markup."""
     if value is None:
-        return "–"
+        return Text("–")
     if isinstance(value, (str, datetime, date)):
         text = str(value)
     elif isinstance(value, (dict, list, tuple)):
         text = json.dumps(value, default=_plain, ensure_ascii=False)
     else:
         text = str(_plain(value))
-    text = " ".join(text.split())
-    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
+    text = printable(text)
+    return Text(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…")
 
 
 def _plain(value: object) -> object:

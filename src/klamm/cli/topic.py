@@ -143,7 +143,7 @@ def describe(cluster: Cluster, topics: TopicsArgument, output: OutputOption = Ou
     from klamm.client.admin.types import ConfigResource, ConfigSource
     from klamm.client.errors import BatchFailed
     from klamm.client.results import TopicPartition
-    from klamm.operating.records.spans import ends_of
+    from klamm.operating.offsets import ends_of
 
     with cluster.admin() as admin:
         names = chosen_names(topics, admin.list_topics(include_internal=True), "topic")
@@ -301,7 +301,7 @@ def produce(
     from klamm.cli.records import producing
     from klamm.cli.showing import write_values
     from klamm.cli.units import several, size_text
-    from klamm.operating.records.ranges import parse_time, present
+    from klamm.operating.ranges import parse_time, present
 
     rules = producing.LineRules(
         None if key_delimiter is None else _unescaped(key_delimiter),
@@ -394,7 +394,7 @@ def consume(
     from klamm.cli.records import consuming
     from klamm.cli.records.formats import DEFAULT_FORMAT, renderer
     from klamm.cli.records.writing import write_as
-    from klamm.operating.records.ranges import Bound, Kind, parse_range, present
+    from klamm.operating.ranges import Bound, Kind, parse_range, present
     from klamm.operating.records.spans import chosen_partitions, spans_of
 
     if format_ is not None and output is not Output.TABLE:
@@ -415,7 +415,14 @@ def consume(
         wanted = wanted._replace(last=Bound(Kind.END))
 
     async def chosen_spans(admin: AsyncAdmin) -> dict[TopicPartition, Span]:
-        return await spans_of(admin, await chosen_partitions(admin, topics, partition), wanted)
+        chosen = await chosen_partitions(admin, topics, partition)
+        found = await spans_of(admin, chosen, wanted)
+        if offline := [each for each in chosen if each not in found]:
+            raise CommandError(
+                f"{offline[0]} has no leader: its records cannot be read",
+                advice="Leave it out with --partition, or start a broker that has its replica",
+            )
+        return found
 
     spans = cluster.run(chosen_spans)
     with cluster.consumer() as consumer:

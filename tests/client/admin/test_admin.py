@@ -356,6 +356,18 @@ def test_offsets_of_some_partitions(admin, filled):
     assert admin.list_group_offsets(group)[filled].offset == 5
 
 
+def test_offsets_of_several_groups(admin, filled):
+    groups = [unique("group") for _ in range(3)]
+    for number, group in enumerate(groups[:2]):
+        admin.alter_group_offsets(group, {filled: number})
+    assert admin.list_groups_offsets(groups) == {
+        groups[0]: {filled: CommittedOffset(0, "", -1)},
+        groups[1]: {filled: CommittedOffset(1, "", -1)},
+        groups[2]: {},
+    }
+    assert admin.list_groups_offsets([]) == {}
+
+
 def test_lag_leaves_out_what_was_deleted(admin, filled, new_topic):
     group, other = unique("group"), new_topic()
     admin.alter_group_offsets(group, {filled: 10, (other, 0): 0})

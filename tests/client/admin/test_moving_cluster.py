@@ -27,6 +27,16 @@ from klamm.protocol.messages.k02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from klamm.protocol.messages.k09_offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from klamm.protocol.messages.k10_find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from klamm.protocol.messages.k15_describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
@@ -289,6 +299,44 @@ def describe_at_the_coordinator(cluster):
         )
 
     return describe
+
+
+@pytest.mark.parametrize(("finds", "fetches", "asked"), [(3, 7, [3, 3]), (6, 9, [1, 1])])
+async def test_offsets_of_groups_as_old_brokers_know_it(cluster, admin, finds, fetches, asked):
+    """Old brokers are asked about each group alone."""
+    cluster.newest = {ApiKey.FIND_COORDINATOR: finds, ApiKey.OFFSET_FETCH: fetches}
+    find = cluster.handlers[ApiKey.FIND_COORDINATOR]
+
+    def find_alone(broker, request):
+        request.coordinator_keys = request.coordinator_keys or [request.key]
+        place = find(broker, request).coordinators[0]
+        return FindCoordinatorResponse(node_id=place.node_id, host=place.host, port=place.port)
+
+    def topics(group, kind, partition_kind):
+        partition = partition_kind(partition_index=0, committed_offset=len(group))
+        return [kind(name="orders", partitions=[partition])]
+
+    def fetch(broker, request):
+        if fetches < 8:
+            named = topics(request.group_id, OffsetFetchResponseTopic, OffsetFetchResponsePartition)
+            return OffsetFetchResponse(topics=named)
+        return OffsetFetchResponse(
+            groups=[
+                OffsetFetchResponseGroup(
+                    group_id=one.group_id,
+                    topics=topics(one.group_id, OffsetFetchResponseTopics, OffsetFetchResponsePartitions),
+                )
+                for one in request.groups
+            ]
+        )
+
+    cluster.handlers |= {ApiKey.OFFSET_FETCH: fetch}
+    if finds < 4:
+        cluster.handlers[ApiKey.FIND_COORDINATOR] = find_alone
+    found = await admin.list_groups_offsets(["a", "bb", "ccc"])
+    assert {group: offsets[ORDERS].offset for group, offsets in found.items()} == {"a": 1, "bb": 2, "ccc": 3}
+    kinds = (FindCoordinatorRequest, OffsetFetchRequest)
+    assert [len(cluster.requests(kind)) for kind in kinds] == asked
 
 
 async def test_a_coordinator_that_moved_is_found(cluster, admin):

@@ -123,6 +123,7 @@ def use_admin(face: Face, bootstrap: str, client_id: str, topic: str) -> None:
             "group": lambda: admin.describe_groups([own]),
             "alter offsets": lambda: admin.alter_group_offsets(own, {partition: 1}),
             "offsets": lambda: admin.list_group_offsets(own),
+            "offsets of groups": lambda: admin.list_groups_offsets([own, f"{own}-2"]),
             "lag": lambda: admin.group_lag(own),
             "delete offsets": lambda: admin.delete_group_offsets(own, [partition]),
             "delete group": lambda: admin.delete_groups([own]),

@@ -9,8 +9,9 @@ from itertools import count
 from klamm.client.admin.admin import Admin
 from klamm.client.plain.consumer import Consumer
 from klamm.client.plain.producer import Producer
-from klamm.operating.records.ranges import parse_range, present
-from klamm.operating.records.spans import Span, chosen_partitions, ends_of, spans_of, within
+from klamm.operating.offsets import ends_of
+from klamm.operating.ranges import parse_range, present
+from klamm.operating.records.spans import Span, chosen_partitions, spans_of, within
 
 _numbers = count()
 

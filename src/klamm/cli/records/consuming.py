@@ -9,9 +9,9 @@ from itertools import islice
 from klamm.cli.errors import CommandError
 from klamm.client.plain.consumer import Consumer
 from klamm.client.results import Record, TopicPartition
+from klamm.operating.ranges import Kind, Range
 from klamm.operating.records.filters import parse_filter
 from klamm.operating.records.matching import Matcher
-from klamm.operating.records.ranges import Kind, Range
 from klamm.operating.records.reading import POLL_S, Reading
 from klamm.operating.records.spans import Span
 

@@ -410,6 +410,15 @@ class Admin(AsyncFace):
             await self._ready(), as_name(group, "group"), wanted, timeout
         )
 
+    async def list_groups_offsets(
+        self, groups: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        """The offsets that several groups have committed; see `list_group_offsets`. Asks each coordinator
+        about many groups at once. BatchFailed names the groups whose coordinators did not answer."""
+        return await offsets_module.list_groups_offsets(
+            await self._ready(), as_names(groups, "group"), timeout
+        )
+
     async def alter_group_offsets(
         self,
         group: str,

@@ -249,11 +249,11 @@ class AdminCalls:
         """Ask the coordinator of each group; `ask` gets a broker and the groups that it coordinates."""
         outcomes: dict[str, Outcome[Value]] = {}
         coordinated: dict[int, list[str]] = defaultdict(list)
-        for group in groups:
-            try:
-                coordinated[await self.network.coordinator(group, self._default_timeout)].append(group)
-            except BrokerError as error:
-                outcomes[group] = error
+        for group, found in (await self.network.find_coordinators(groups)).items():
+            if isinstance(found, BrokerError):
+                outcomes[group] = found
+            else:
+                coordinated[found].append(group)
         answers = await asyncio.gather(*(_tolerant(ask(node, coordinated[node])) for node in coordinated))
         for node, answer in zip(coordinated, answers, strict=True):
             for group in coordinated[node]:

@@ -24,7 +24,7 @@ async def describe_cluster(calls: AdminCalls, timeout: float | None) -> ClusterD
         try:
             answer: DescribeClusterResponse = await calls.call_any(DescribeClusterRequest())
         except UnsupportedRequest:
-            return await _from_metadata(calls)
+            return await from_metadata(calls)
         if answer.error_code != ErrorCode.NONE:
             raise calls.failure(answer.error_code, what, answer.error_message)
         return ClusterDescription(
@@ -39,7 +39,7 @@ async def describe_cluster(calls: AdminCalls, timeout: float | None) -> ClusterD
     return await calls.network.retrying(what, calls.limit(timeout), ask)
 
 
-async def _from_metadata(calls: AdminCalls) -> ClusterDescription:
+async def from_metadata(calls: AdminCalls) -> ClusterDescription:
     """From brokers older than DescribeCluster (Kafka 2.8)."""
     answer = await calls.metadata([])
     return ClusterDescription(

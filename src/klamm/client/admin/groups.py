@@ -50,14 +50,14 @@ async def describe_groups(
 ) -> dict[str, GroupDescription]:
     async def ask(broker: int, chosen: list[str]) -> dict[str, Outcome[GroupDescription]]:
         response = await calls.call(broker, DescribeGroupsRequest(groups=chosen))
-        return {one.group_id: _described(calls, one, broker) for one in response.groups}
+        return {one.group_id: described_group(calls, one, broker) for one in response.groups}
 
     return await calls.ask_about(
         "describing groups", groups, lambda pending: calls.ask_coordinators(pending, ask), timeout
     )
 
 
-def _described(calls: AdminCalls, group: DescribedGroup, broker: int) -> Outcome[GroupDescription]:
+def described_group(calls: AdminCalls, group: DescribedGroup, broker: int) -> Outcome[GroupDescription]:
     code = group.error_code
     if code == ErrorCode.NONE and group.group_state == _DEAD:
         code = ErrorCode.GROUP_ID_NOT_FOUND  # how versions before 6 say it

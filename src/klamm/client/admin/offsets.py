@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from klamm.client.admin.calls import AdminCalls, Outcome
+from klamm.client.admin.calls import AdminCalls, Outcome, Outcomes
 from klamm.client.admin.types import OffsetSpec
 from klamm.client.arguments import by_topic, time_ms
 from klamm.client.errors import BatchFailed, ClientMisused, GroupError, UnknownTopic
@@ -26,6 +26,8 @@ from klamm.protocol.messages.k09_offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
 )
 from klamm.protocol.messages.k47_offset_delete import (
     OffsetDeleteRequest,
@@ -49,6 +51,9 @@ _LAST_COMMIT_BY_NAME = 9
 _LAST_FETCH_BY_NAME = 9
 _FIRST_FETCH_OF_MANY_GROUPS = 8
 
+MOST_GROUPS_AT_ONCE = 500
+"""The most groups whose offsets one request asks for: an answer has all their partitions."""
+
 
 # ---- of groups
 
@@ -57,48 +62,92 @@ async def list_group_offsets(
     calls: AdminCalls, group: str, partitions: Sequence[TopicPartition] | None, timeout: float | None
 ) -> dict[TopicPartition, CommittedOffset]:
     what = f"listing the offsets of group {group!r}"
-
-    async def ask(broker: int, _: list[str]) -> dict[str, Outcome[dict[TopicPartition, CommittedOffset]]]:
-        response = await calls.call(broker, _fetch(group, partitions), max_version=_LAST_FETCH_BY_NAME)
-        answer = response.groups[0] if response.groups else response
-        if answer.error_code != ErrorCode.NONE:
-            return {group: calls.failure(answer.error_code, what)}
-        found: dict[TopicPartition, CommittedOffset] = {}
-        for topic in answer.topics:
-            for one in topic.partitions:
-                partition = TopicPartition(topic.name, one.partition_index)
-                if one.error_code != ErrorCode.NONE:
-                    return {group: calls.failure(one.error_code, f"{what}: {partition}")}
-                if one.committed_offset >= 0:
-                    found[partition] = CommittedOffset(
-                        one.committed_offset, one.metadata or "", one.committed_leader_epoch
-                    )
-        return {group: dict(sorted(found.items()))}
-
     return await calls.ask_about_one(
-        what, group, lambda pending: calls.ask_coordinators(pending, ask), timeout
+        what, group, lambda pending: _ask_offsets(calls, pending, partitions), timeout
     )
 
 
-def _fetch(group: str, partitions: Sequence[TopicPartition] | None) -> Versioned:
+async def list_groups_offsets(
+    calls: AdminCalls, groups: Sequence[str], timeout: float | None
+) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+    return await calls.ask_about(
+        "listing the offsets of groups", groups, lambda pending: _ask_offsets(calls, pending, None), timeout
+    )
+
+
+async def _ask_offsets(
+    calls: AdminCalls, groups: list[str], partitions: Sequence[TopicPartition] | None
+) -> Outcomes[str, dict[TopicPartition, CommittedOffset]]:
+    """Ask each coordinator about its groups: some hundreds at once, or one by one if the broker is old."""
+
+    async def ask(
+        broker: int, chosen: list[str]
+    ) -> dict[str, Outcome[dict[TopicPartition, CommittedOffset]]]:
+        outcomes: dict[str, Outcome[dict[TopicPartition, CommittedOffset]]] = {}
+        at_once = MOST_GROUPS_AT_ONCE
+        while len(outcomes) < len(chosen):
+            asked = chosen[len(outcomes) : len(outcomes) + at_once]
+            try:
+                request = _fetch(asked, partitions)
+                response = await calls.call(broker, request, max_version=_LAST_FETCH_BY_NAME)
+            except _OnlyOneGroup:
+                at_once = 1
+                continue
+            answers = {one.group_id: one for one in response.groups} or {asked[0]: response}
+            outcomes |= {group: _offsets(calls, group, answers.get(group)) for group in asked}
+        return outcomes
+
+    return await calls.ask_coordinators(groups, ask)
+
+
+def _offsets(
+    calls: AdminCalls, group: str, answer: OffsetFetchResponse | OffsetFetchResponseGroup | None
+) -> Outcome[dict[TopicPartition, CommittedOffset]]:
+    what = f"listing the offsets of group {group!r}"
+    if answer is None:
+        return calls.failure(ErrorCode.UNKNOWN_SERVER_ERROR, what, "the answer does not name it")
+    if answer.error_code != ErrorCode.NONE:
+        return calls.failure(answer.error_code, what)
+    found: dict[TopicPartition, CommittedOffset] = {}
+    for topic in answer.topics:
+        for one in topic.partitions:
+            partition = TopicPartition(topic.name, one.partition_index)
+            if one.error_code != ErrorCode.NONE:
+                return calls.failure(one.error_code, f"{what}: {partition}")
+            if one.committed_offset >= 0:
+                found[partition] = CommittedOffset(
+                    one.committed_offset, one.metadata or "", one.committed_leader_epoch
+                )
+    return dict(sorted(found.items()))
+
+
+class _OnlyOneGroup(Exception):
+    """The broker is so old that a request can only be about one group."""
+
+
+def _fetch(groups: list[str], partitions: Sequence[TopicPartition] | None) -> Versioned:
     grouped = None if partitions is None else by_topic(partitions)
 
     def build(version: int) -> OffsetFetchRequest:
         if version < _FIRST_FETCH_OF_MANY_GROUPS:
+            if len(groups) > 1:
+                raise _OnlyOneGroup
             topics = None
             if grouped is not None:
                 topics = [
                     OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
                     for name, numbers in grouped.items()
                 ]
-            return OffsetFetchRequest(group_id=group, topics=topics)
+            return OffsetFetchRequest(group_id=groups[0], topics=topics)
         wanted = None
         if grouped is not None:
             wanted = [
                 OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
                 for name, numbers in grouped.items()
             ]
-        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=wanted)])
+        return OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=group, topics=wanted) for group in groups]
+        )
 
     return Versioned(OffsetFetchRequest, build)
 

@@ -78,7 +78,7 @@ async def describe_log_dirs(
         response = await calls.call(broker, DescribeLogDirsRequest(topics=topics))
         if response.error_code != ErrorCode.NONE:
             return calls.failure(response.error_code, f"{what} of broker {broker}")
-        return [_directory(calls, one) for one in response.results]
+        return [log_directory(calls, one) for one in response.results]
 
     known = await calls.network.retrying(what, calls.limit(timeout), calls.brokers)
     missing = {
@@ -94,7 +94,7 @@ async def describe_log_dirs(
     return await calls.ask_about(what, known if brokers is None else brokers, ask_all, timeout)
 
 
-def _directory(calls: AdminCalls, one: DescribeLogDirsResult) -> LogDirectory:
+def log_directory(calls: AdminCalls, one: DescribeLogDirsResult) -> LogDirectory:
     error = None
     if one.error_code != ErrorCode.NONE:
         error = calls.failure(one.error_code, f"reading log directory {one.log_dir}")

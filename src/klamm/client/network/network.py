@@ -55,12 +55,19 @@ DEADLINE_GRACE_SECONDS = 0.1
 _FIRST_BATCHED_FIND_COORDINATOR = 4
 _NEVER = float("inf")
 
+MOST_GROUPS_AT_ONCE = 1000
+"""The most groups whose coordinators one request asks for."""
+
 
 class Versioned(NamedTuple):
     """A request whose fields depend on the version: its class, and a function that makes it for a version."""
 
     cls: type[Message]
     build: Callable[[int], Message]
+
+
+class _OnlyOneGroup(Exception):
+    """The broker is so old that a request can only be about one group."""
 
 
 class Network:
@@ -244,22 +251,55 @@ class Network:
         """Look for the coordinator again next time, because it moved or cannot be reached."""
         self._coordinators.pop(group, None)
 
+    async def find_coordinators(self, groups: Iterable[str]) -> dict[str, int | BrokerError]:
+        """One attempt to find the coordinators of several groups, with as few requests as brokers allow."""
+        found: dict[str, int | BrokerError] = {}
+        missing: list[str] = []
+        for group in groups:
+            known = self._coordinators.get(group)
+            if known is None:
+                missing.append(group)
+            else:
+                found[group] = known
+        for begin in range(0, len(missing), MOST_GROUPS_AT_ONCE):
+            found |= await self._ask_coordinators(missing[begin : begin + MOST_GROUPS_AT_ONCE])
+        return found
+
     async def _find_coordinator(self, group: str) -> int:
+        found = (await self.find_coordinators([group]))[group]
+        if isinstance(found, BrokerError):
+            raise found
+        return found
+
+    async def _ask_coordinators(self, groups: list[str]) -> dict[str, int | BrokerError]:
         def build(version: int) -> Message:
             if version >= _FIRST_BATCHED_FIND_COORDINATOR:
-                return FindCoordinatorRequest(coordinator_keys=[group])
-            return FindCoordinatorRequest(key=group)
+                return FindCoordinatorRequest(coordinator_keys=groups)
+            if len(groups) > 1:
+                raise _OnlyOneGroup
+            return FindCoordinatorRequest(key=groups[0])
 
-        found = await self.call_any(Versioned(FindCoordinatorRequest, build))
-        answer = found.coordinators[0] if found.coordinators else found
-        if answer.error_code != ErrorCode.NONE:
-            raise BrokerError.of(
-                answer.error_code, f"finding the coordinator of group {group!r}", answer.error_message
-            )
-        if answer.node_id not in self.metadata.brokers:
-            self.metadata.learn_broker(BrokerAddress(answer.node_id, answer.host, answer.port))
-        self._coordinators[group] = answer.node_id
-        return int(answer.node_id)
+        try:
+            response = await self.call_any(Versioned(FindCoordinatorRequest, build))
+        except _OnlyOneGroup:
+            each = [await self._ask_coordinators([group]) for group in groups]
+            return {group: one for answer in each for group, one in answer.items()}
+        answers = {one.key: one for one in response.coordinators} or {groups[0]: response}
+        found: dict[str, int | BrokerError] = {}
+        for group in groups:
+            what = f"finding the coordinator of group {group!r}"
+            answer = answers.get(group)
+            if answer is None:
+                found[group] = BrokerError.of(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, what, "the answer does not name it"
+                )
+            elif answer.error_code != ErrorCode.NONE:
+                found[group] = BrokerError.of(answer.error_code, what, answer.error_message)
+            else:
+                if answer.node_id not in self.metadata.brokers:
+                    self.metadata.learn_broker(BrokerAddress(answer.node_id, answer.host, answer.port))
+                found[group] = self._coordinators[group] = int(answer.node_id)
+        return found
 
     # ---- metadata
 

@@ -87,6 +87,7 @@ class Admin(PlainFace):
     # ---- offsets
 
     list_group_offsets = blocking(AsyncAdmin.list_group_offsets)
+    list_groups_offsets = blocking(AsyncAdmin.list_groups_offsets)
     alter_group_offsets = blocking(AsyncAdmin.alter_group_offsets)
     delete_group_offsets = blocking(AsyncAdmin.delete_group_offsets)
     group_lag = blocking(AsyncAdmin.group_lag)

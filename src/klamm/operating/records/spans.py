@@ -8,7 +8,8 @@ from typing import NamedTuple
 from klamm.client.admin.admin import Admin
 from klamm.client.results import TopicPartition
 from klamm.operating.errors import CannotDo
-from klamm.operating.records.ranges import Bound, Ends, Range, offset_of
+from klamm.operating.offsets import ends_of
+from klamm.operating.ranges import Bound, Ends, Range, offset_of
 
 
 class Span(NamedTuple):
@@ -38,10 +39,10 @@ async def chosen_partitions(
 async def spans_of(
     admin: Admin, partitions: Sequence[TopicPartition], range_: Range, *, read_committed: bool = False
 ) -> dict[TopicPartition, Span]:
-    """The offsets that a range means in each partition, at this moment. With `read_committed`, a partition
-    ends where its first open transaction begins."""
+    """The offsets that a range means in each partition, at this moment. Partitions that have no leader are
+    left out."""
     ends = await ends_of(admin, partitions, read_committed=read_committed)
-    times = {time: await admin.list_offsets(dict.fromkeys(partitions, time)) for time in range_.times()}
+    times = {time: await admin.list_offsets(dict.fromkeys(ends, time)) for time in range_.times()}
 
     def offset(bound: Bound, partition: TopicPartition) -> int:
         found = {time: answer[partition] for time, answer in times.items()}
@@ -50,21 +51,8 @@ async def spans_of(
 
     return {
         each: Span(offset(range_.first, each), None if range_.last is None else offset(range_.last, each))
-        for each in partitions
+        for each in ends
     }
-
-
-async def ends_of(
-    admin: Admin, partitions: Sequence[TopicPartition], *, read_committed: bool = False
-) -> dict[TopicPartition, Ends]:
-    firsts = await admin.list_offsets(dict.fromkeys(partitions, "earliest"))
-    lasts = await admin.list_offsets(dict.fromkeys(partitions, "latest"), read_committed=read_committed)
-    found: dict[TopicPartition, Ends] = {}
-    for each in partitions:
-        first, last = firsts[each], lasts[each]
-        assert first is not None and last is not None, "only times may have no offset"
-        found[each] = Ends(first.offset, last.offset)
-    return found
 
 
 def within(spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, Ends]) -> dict[int, Span]:
@@ -75,6 +63,7 @@ def within(spans: Mapping[TopicPartition, Span], ends: Mapping[TopicPartition, E
             ends[each].last if span.stop is None else min(span.stop, ends[each].last),
         )
         for each, span in spans.items()
+        if each in ends
     }
 
 
@@ -94,13 +83,13 @@ async def nearest(admin: Admin, topic: str, spans: Mapping[int, Span]) -> Neares
         return Nearest(0, 0, None)
     ends = await ends_of(admin, partitions)
     before = after = 0
-    for each in partitions:
+    for each in ends:
         span, (first, last) = spans[each.partition], ends[each]
         before += max(0, min(span.first, last) - first)
         after += max(0, last - max(first, last if span.stop is None else span.stop))
     newest = None
     if before + after:
-        found = await admin.list_offsets(dict.fromkeys(partitions, "max_timestamp"))
+        found = await admin.list_offsets(dict.fromkeys(ends, "max_timestamp"))
         there = [
             (one.timestamp, each.partition, one.offset) for each, one in found.items() if one is not None
         ]

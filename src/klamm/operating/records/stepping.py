@@ -8,15 +8,15 @@ for, so a slow reader bounds the memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, TypeVar
 
 StepT = TypeVar("StepT")
 
-MOST_THREADS = 16
-"""How many steps run at the same time. They compete for the interpreter, so more would be no faster."""
+MOST_THREADS = 32
+"""How many steps run at the same time. Most of them wait for a broker."""
 
 _threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="klamm-records")
 
@@ -85,3 +85,8 @@ def _close(generator: Generator[StepT, None, None], closing: Future[None]) -> No
         generator.close()
     finally:
         closing.set_result(None)
+
+
+async def in_thread(work: Callable[[], StepT]) -> StepT:
+    """What a function returns that blocks, run in one of the threads of steps."""
+    return await asyncio.wrap_future(_threads.submit(work))

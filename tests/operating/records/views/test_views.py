@@ -258,9 +258,12 @@ def test_any_bytes_are_protobuf_or_not(data: bytes) -> None:
 
 
 def test_hidden_characters_are_shown() -> None:
-    assert visible("a\x1b[31mb\x00\u202ec\u200bd\ud800\x85") == "a␛[31mb␀‹U+202E›c‹U+200B›d‹U+D800›‹U+0085›"
+    assert (
+        visible("a\x1b[31mb\x00\u202ec\u200bd\ud800\x85")
+        == "a‹ESC›[31mb‹NUL›‹U+202E›c‹U+200B›d‹U+D800›‹U+0085›"
+    )
     assert visible("a\tb\nc 👩‍👩‍👧") == "a\tb\nc 👩‍👩‍👧"
-    assert one_line("a\tb\nc\r") == "a→b↵c␍"
+    assert one_line("a\tb\nc\r") == "a→b↵c‹CR›"
 
 
 def test_previews() -> None:
@@ -327,9 +330,13 @@ def test_a_dead_letter_record_says_why_and_where_it_came_from() -> None:
     full = full_record(record)
     refusal = full.refusal
     assert refusal is not None and (refusal.topic, refusal.partition, refusal.offset) == ("orders", 2, 17)
-    assert (refusal.rule, refusal.error, refusal.pipeline) == ("positive amount", "amount is -5 ␛", "billing")
+    assert (refusal.rule, refusal.error, refusal.pipeline) == (
+        "positive amount",
+        "amount is -5 ‹ESC›",
+        "billing",
+    )
     assert full.headers[-2:] == (("binary", "ff 00", True), ("null", None, False))
-    assert row_maker()(record).reason == "positive amount: amount is -5 ␛"
+    assert row_maker()(record).reason == "positive amount: amount is -5 ‹ESC›"
     assert full_record(Record("t", 0, 0, 0, b"k", b"v", (("klamm.rule", b"x"),))).refusal is None
     assert json.dumps(full.as_json())
 

@@ -23,6 +23,44 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
+_CONTROL_NAMES = [
+    *(
+        "NUL",
+        "SOH",
+        "STX",
+        "ETX",
+        "EOT",
+        "ENQ",
+        "ACK",
+        "BEL",
+        "BS",
+        "TAB",
+        "LF",
+        "VT",
+        "FF",
+        "CR",
+        "SO",
+        "SI",
+    ),
+    *(
+        "DLE",
+        "DC1",
+        "DC2",
+        "DC3",
+        "DC4",
+        "NAK",
+        "SYN",
+        "ETB",
+        "CAN",
+        "EM",
+        "SUB",
+        "ESC",
+        "FS",
+        "GS",
+        "RS",
+        "US",
+    ),
+]
 _JOINER, _VARIATION = "\u200d", "\ufe0f"
 """Emoji are made with these, and they cannot hide anything."""
 
@@ -107,8 +145,6 @@ def _sign(found: re.Match[str]) -> str:
     code = ord(found[0])
     if found[0] in (_JOINER, _VARIATION):
         return found[0]
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "␡"
+    if code < len(_CONTROL_NAMES):
+        return f"‹{_CONTROL_NAMES[code]}›"
     return f"‹U+{code:04X}›"

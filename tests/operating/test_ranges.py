@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from klamm.operating.errors import CannotDo
-from klamm.operating.records.ranges import Bound, Ends, Kind, Range, offset_of, parse_range
+from klamm.operating.ranges import Bound, Ends, Kind, Range, offset_of, parse_range
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 ENDS = Ends(100, 200)

@@ -1,4 +1,4 @@
-"""Which records a text such as 5:9 means: where to begin in each partition, and where to stop.
+"""Places in partitions as users write them: where to begin reading, and where to stop.
 
     start              from the first record on
     end                only records that come from now on
@@ -120,6 +120,14 @@ def _bound(text: str, whole: str, now: datetime) -> Bound:
     except ValueError:
         raise CannotDo(f"{whole} names no records: expected {EXAMPLES}") from None
     return Bound(Kind.BACK, -number) if text.startswith("-") else Bound(Kind.OFFSET, number)
+
+
+def parse_place(text: str, now: datetime) -> Bound:
+    """A single place: start, end, 5, -10, @2026-01-01T10:00, @-90m, or -90m. Raises CannotDo."""
+    text = text.strip()
+    if _AGO.fullmatch(text):
+        return Bound(Kind.TIME, _milliseconds(text, text, now))
+    return _bound(text, text, now)
 
 
 def parse_time(text: str, now: datetime) -> int:

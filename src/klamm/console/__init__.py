@@ -1,0 +1,1 @@
+"""The web console: it looks at a cluster for all browsers, and serves pages and a JSON API."""

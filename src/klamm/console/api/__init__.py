@@ -1,0 +1,1 @@
+"""The JSON API: what pages show and do, by the same functions."""

@@ -1,0 +1,1 @@
+"""The pages of the console, one module each, and the list of them."""

@@ -1,0 +1,1 @@
+"""What all pages share: the frame around them, tables, charts, dialogs, the palette, addresses."""
