@@ -49,6 +49,7 @@ from pyspark_klamm.retried import PARTITION as PARTITION
 from pyspark_klamm.retried import PLACE
 from pyspark_klamm.retried import TIMESTAMP as TIMESTAMP
 from pyspark_klamm.sink import forget_producer, producer_for
+from pyspark_klamm.worker_memory import freeze_loaded_objects
 
 LETTER = "klamm.letter"
 """The header of a retried record with the place of its dead-letter record."""
@@ -155,6 +156,7 @@ def send_batch(dead_letters: DeadLetters, node: str, explain: Explain | None, ba
     if bad.null_count < len(bad):
         rows = [json.loads(text) for text in bad.drop_null().to_pylist()]
         _send(dead_letters, [_record(dead_letters, node, explain, row) for row in rows])
+    freeze_loaded_objects()
     return is_good
 
 
