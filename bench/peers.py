@@ -82,7 +82,15 @@ class KlammBroker:
         self.data_dir = self.directory / "data"
         self.port = _free_port()
         self._log_path = self.directory / "klamm.log"
-        self._arguments = [str(command), "up", "--port", str(self.port), "--data-dir", str(self.data_dir)]
+        self._arguments = [
+            str(command),
+            "up",
+            "--no-console",
+            "--port",
+            str(self.port),
+            "--data-dir",
+            str(self.data_dir),
+        ]
         for key, value in SETTINGS.items():
             self._arguments += ["--set", f"{key}={value}"]
         try:

@@ -66,7 +66,7 @@ class BrokerProcess:
 
     def _arguments(self) -> list[str]:
         """The command of klamm that starts the broker, without its data directory and settings."""
-        return ["up", "--port", str(self._port)]
+        return ["up", "--no-console", "--port", str(self._port)]
 
     def _read_address(self) -> str:
         output = self.process.stdout

@@ -16,11 +16,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from klamm.config.loading import BrokerConfig
 from klamm.server.listener import why_cannot_listen
 from klamm.storage.log_dir import META_FILE
+
+if TYPE_CHECKING:
+    from klamm.cli.run_broker import Companion, Stoppable
 
 STORE_FILE = "klamm-metadata.sqlite"
 FIRST_RESTART_S = 0.1
@@ -292,20 +295,30 @@ def _why(status: int) -> str:
     return f"status {status}" if status >= 0 else signal.Signals(-status).name
 
 
-async def supervise(plans: Sequence[BrokerPlan], *, restarts: bool) -> None:
-    """Run the brokers until SIGTERM or SIGINT."""
+async def supervise(
+    plans: Sequence[BrokerPlan], *, restarts: bool, companion: Companion | None = None
+) -> None:
+    """Run the brokers until SIGTERM or SIGINT. The `companion` is started when all of them serve."""
+    beside: Stoppable | None = None
 
     def say(line: str) -> None:
         print(line, flush=True)
 
     def ready(brokers: Sequence[RunningBroker]) -> None:
-        say(f"klamm: {len(brokers)} brokers listen on {','.join(broker.address for broker in brokers)}")
+        nonlocal beside
+        addresses = ",".join(broker.address for broker in brokers)
+        say(f"klamm: {len(brokers)} brokers listen on {addresses}")
+        beside = None if companion is None else companion(addresses, say)
 
     supervisor = Supervisor(plans, restarts=restarts, say=say, ready=ready)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    await supervisor.run()
+    try:
+        await supervisor.run()
+    finally:
+        if beside is not None:
+            await beside.stop()
     print("klamm: stopped cleanly", flush=True)
 
 

@@ -66,6 +66,10 @@ class Asking:
     async def close(self) -> None:
         await self._network.close(1.0)
 
+    def counters(self) -> dict[str, float]:
+        """What the connections have counted so far, by name."""
+        return self._network.counters.as_dict()
+
     # ---- of the cluster
 
     async def cluster(self) -> ClusterDescription:
