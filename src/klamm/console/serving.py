@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -50,7 +51,8 @@ async def _serve(
 
 
 class _Server(uvicorn.Server):
-    """Tells `ready` when it has started."""
+    """Tells `ready` when it has started. A signal that has stopped it is not raised again: uvicorn would end
+    the process by that signal, and a clean stop is a success."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -60,6 +62,12 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
 
     def stop_at_end_of_input(self) -> None:
         """The standard input can be read: at its end its writer, who started this console, is gone."""
