@@ -47,6 +47,7 @@ def test_a_topic_is_created_and_deleted_by_its_name(
         expect(page.locator(".k-snack")).to_contain_text("Created made with 2 partitions")
         assert len(admin.describe_topic("made").partitions) == 2
 
+        page.goto("/topics/made/partitions")
         page.get_by_role("button", name="More partitions").click()
         dialog.get_by_label("How many it is to have").fill("3")
         dialog.get_by_role("button", name="Add partitions").click()

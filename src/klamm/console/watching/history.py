@@ -87,7 +87,7 @@ class History:
     def __init__(self) -> None:
         self._short = Track(SHORT_LENGTH)
         self._long = Track(LONG_LENGTH)
-        self._last_long_ms = 0
+        self._last_long_ms = -LONG_INTERVAL_MS
 
     def add(self, time_ms: int, values: Mapping[str, float]) -> None:
         self._short.add(time_ms, values)
