@@ -53,6 +53,8 @@ BROKERS = (1, 2, 3)
 SETTINGS = ("--set", "default.replication.factor=3", "--set", "min.insync.replicas=2")
 HEAL_S = 60.0
 CLIENT_START_S = 60.0
+PAUSE_S = 3.0
+"""Shorter than brokers' sessions: a pause alone must not move leaders."""
 
 
 # ---- the brokers
@@ -232,28 +234,39 @@ def wait_until_healed(directory: Path, admin: klamm.Admin, brokers: RunningBroke
 def kill(broker_id: int, process_ids: dict[int, int], data: Path, admin: klamm.Admin) -> None:
     """kill -9 of a broker that has records which no other broker has: the others are paused just before.
 
-    Without the pause, a leader that acknowledges too early would hardly be noticed: followers are quick.
+    Without the pause, a leader that acknowledges too early would hardly be noticed: followers are quick. If
+    leaders moved just before the pause, the broker gets no records for what it led: then the others go on for
+    a moment, and the leaders are asked for again.
     """
-    partitions = admin.describe_topic(TOPIC, timeout=30).partitions
-    led = [
-        data / f"broker-{broker_id}" / f"{TOPIC}-{each.partition}"
-        for each in partitions
-        if each.leader == broker_id
-    ]
     others = [process_id for other, process_id in process_ids.items() if other != broker_id]
-    try:
-        for process_id in others:
-            os.kill(process_id, signal.SIGSTOP)
-        before = sizes_of(led)
-        wait_until(
-            lambda: all(new > old for new, old in zip(sizes_of(led), before, strict=True)),
-            f"broker {broker_id} is sent records for the partitions that it leads",
-        )
-        os.kill(process_ids[broker_id], signal.SIGKILL)
-        wait_until(lambda: not is_alive(process_ids[broker_id]), f"broker {broker_id} is dead")
-    finally:
-        for process_id in others:
-            os.kill(process_id, signal.SIGCONT)
+
+    def paused_and_killed() -> bool:
+        partitions = admin.describe_topic(TOPIC, timeout=30).partitions
+        led = [
+            data / f"broker-{broker_id}" / f"{TOPIC}-{each.partition}"
+            for each in partitions
+            if each.leader == broker_id
+        ]
+        try:
+            for process_id in others:
+                os.kill(process_id, signal.SIGSTOP)
+            before = sizes_of(led)
+            try:
+                wait_until(
+                    lambda: all(new > old for new, old in zip(sizes_of(led), before, strict=True)),
+                    f"broker {broker_id} is sent records for the partitions that it leads",
+                    PAUSE_S,
+                )
+            except AssertionError:
+                return False
+            os.kill(process_ids[broker_id], signal.SIGKILL)
+            wait_until(lambda: not is_alive(process_ids[broker_id]), f"broker {broker_id} is dead")
+            return True
+        finally:
+            for process_id in others:
+                os.kill(process_id, signal.SIGCONT)
+
+    wait_until(paused_and_killed, f"broker {broker_id} is sent records for all that it leads", HEAL_S)
 
 
 def sizes_of(partitions: list[Path]) -> list[int]:
