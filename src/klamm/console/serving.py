@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -44,8 +46,11 @@ async def _serve(
         timeout_graceful_shutdown=STOP_PATIENCE_S,
     )
     server = _Server(config, ready)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
     if stops_with_stdin:
-        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), server.stop_at_end_of_input)
+        loop.add_reader(sys.stdin.fileno(), server.stop_at_end_of_input)
     await server.serve(sockets=[listener])
 
 
@@ -61,11 +66,19 @@ class _Server(uvicorn.Server):
         if self.started:
             self._ready()
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to us: uvicorn would end the process by the signal once more, after a clean stop."""
+        yield
+
+    def stop(self) -> None:
+        self.should_exit = True
+
     def stop_at_end_of_input(self) -> None:
         """The standard input can be read: at its end its writer, who started this console, is gone."""
         if not os.read(sys.stdin.fileno(), 1024):
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            self.should_exit = True
+            self.stop()
 
 
 def bind(host: str, port: int) -> socket.socket:
