@@ -73,6 +73,7 @@ class KlammBroker:
 
     name = KLAMM
     source: Path | None = None  # where its code is, if not the code that is installed
+    options: tuple[str, ...] = ()  # of `klamm up`, beside those that all have
 
     def __init__(self, work_dir: Path) -> None:
         command = Path(sys.executable).with_name("klamm")
@@ -93,6 +94,7 @@ class KlammBroker:
         ]
         for key, value in SETTINGS.items():
             self._arguments += ["--set", f"{key}={value}"]
+        self._arguments += self.options
         try:
             self.start()
         except BrokerFailed:

@@ -20,7 +20,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 
 _FAULTS = re.compile(
-    r"Traceback|handler failed|cannot be written|never retrieved|^\S+ \S+ ERROR", re.MULTILINE
+    r'Traceback|handler failed|cannot be written|never retrieved|"level": "(ERROR|CRITICAL)"'
 )
 """What must not be in a broker's log, however its clients behave."""
 

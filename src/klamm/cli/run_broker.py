@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from klamm.cli.logs import LOG_LEVEL_VARIABLE
+from klamm.cli.logs import LOG_FORMAT_VARIABLE, LOG_LEVEL_VARIABLE
 from klamm.config.loading import BrokerConfig, ConfigError, load_broker_config
 from klamm.model import event_loop
 from klamm.node.broker import BrokerNode, CannotStart
@@ -24,7 +24,7 @@ class Stoppable(Protocol):
 
 THREAD_SWITCH_INTERVAL_S = 0.0005
 
-COMMAND_VARIABLES = frozenset({LOG_LEVEL_VARIABLE, "KLAMM_BOOTSTRAP"})
+COMMAND_VARIABLES = frozenset({LOG_LEVEL_VARIABLE, LOG_FORMAT_VARIABLE, "KLAMM_BOOTSTRAP"})
 """Variables of the commands, which are not broker settings."""
 
 

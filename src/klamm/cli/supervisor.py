@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from klamm.config.loading import BrokerConfig
-from klamm.server.listener import why_cannot_listen
+from klamm.server.listener import LISTENERS_OPTION, why_cannot_listen
 from klamm.storage.log_dir import META_FILE
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ _OF_EACH_BROKER = frozenset(
         "log.dir",
         "log.dirs",
         "klamm.coordination.url",
+        "klamm.http.listener",
     }
 )
 
@@ -57,8 +58,9 @@ class CannotRun(Exception):
 def check_settings(config: BrokerConfig, settings: Sequence[str]) -> None:
     """Raise CannotRun for settings that cannot be the same for several brokers."""
     names = {setting.partition("=")[0].strip() for setting in settings}
-    if config["advertised.listeners"] is not None:
-        names.add("advertised.listeners")
+    for key in ("advertised.listeners", "klamm.http.listener"):
+        if config[key] is not None:
+            names.add(key)
     if wrong := sorted(names & _OF_EACH_BROKER):
         raise CannotRun(
             f"{wrong[0]} differs from broker to broker, so it cannot be set with --brokers: "
@@ -85,8 +87,8 @@ def check_holds_one_broker(data_dir: Path) -> None:
         )
 
 
-def check_ports(count: int, host: str, port: int) -> None:
-    """Raise CannotRun if one of the brokers' ports cannot be had."""
+def check_ports(count: int, host: str, port: int, option: str = LISTENERS_OPTION) -> None:
+    """Raise CannotRun if one of the brokers' ports, which `option` chooses, cannot be had."""
     if not port:
         return
     if port + count - 1 > LAST_PORT:
@@ -98,7 +100,7 @@ def check_ports(count: int, host: str, port: int) -> None:
                 probe.bind((host, wanted))
                 probe.listen()
             except OSError as error:
-                raise CannotRun(why_cannot_listen(host, wanted, error)) from error
+                raise CannotRun(why_cannot_listen(host, wanted, error, option)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +116,30 @@ class BrokerPlan:
         return [*self.command, "--listeners", f"PLAINTEXT://{address}"]
 
 
+def address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def plan_brokers(
-    count: int, host: str, port: int, data_dir: Path, options: Sequence[str], executable: Sequence[str]
+    count: int,
+    host: str,
+    port: int,
+    data_dir: Path,
+    options: Sequence[str],
+    executable: Sequence[str],
+    *,
+    http_port: int | None = None,
 ) -> list[BrokerPlan]:
-    """Brokers 1 to `count` on consecutive ports, with `options` of `klamm broker` passed on to each."""
-    shown_host = f"[{host}]" if ":" in host else host
+    """Brokers 1 to `count` on consecutive ports, with `options` of `klamm broker` passed on to each.
+
+    With an `http_port` they serve metrics and health on consecutive ports from it on.
+    """
+
+    def http_options(index: int) -> tuple[str, ...]:
+        if http_port is None:
+            return ()
+        return ("--http-listener", address(host, http_port + index if http_port else 0))
+
     return [
         BrokerPlan(
             broker_id,
@@ -130,9 +151,10 @@ def plan_brokers(
                 *("--data-dir", str(data_dir / f"broker-{broker_id}")),
                 "--stop-with-stdin",
                 *(("--set", f"offsets.topic.replication.factor={count}") if count < 3 else ()),
+                *http_options(broker_id - 1),
                 *options,
             ),
-            f"{shown_host}:{port + broker_id - 1 if port else 0}",
+            address(host, port + broker_id - 1 if port else 0),
         )
         for broker_id in range(1, count + 1)
     ]

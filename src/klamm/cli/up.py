@@ -41,6 +41,15 @@ def up(
             min=1, max=MOST_BROKERS, help="How many brokers; several listen on ports from --port on."
         ),
     ] = 1,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port for /metrics, /livez and /readyz; several brokers take the ports from it on.",
+            show_default="none",
+        ),
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart/--no-restart", help="Start a broker of several again when it dies.")
     ] = True,
@@ -76,6 +85,7 @@ def up(
                 brokers,
                 DEFAULT_HOST if host is None else host,
                 DEFAULT_PORT if port is None else port,
+                http_port,
                 DEFAULT_DATA_DIR if data_dir is None else data_dir,
                 config,
                 set_ or [],
@@ -83,7 +93,7 @@ def up(
                 _Console(console_port, no_console),
             )
         else:
-            _run_one(host, port, data_dir, config, set_ or [], _Console(console_port, no_console))
+            _run_one(host, port, http_port, data_dir, config, set_ or [], _Console(console_port, no_console))
     except (CannotStart, CannotRun) as error:
         typer.echo(f"klamm: {error}", err=True)
         raise typer.Exit(1) from None
@@ -111,19 +121,22 @@ class _Console(NamedTuple):
 def _run_one(
     host: str | None,
     port: int | None,
+    http_port: int | None,
     data_dir: Path | None,
     config_file: Path | None,
     settings: list[str],
     console: _Console,
 ) -> None:
     from klamm.cli.run_broker import load_config, run_broker
-    from klamm.cli.supervisor import check_holds_one_broker
+    from klamm.cli.supervisor import address, check_holds_one_broker
 
     set_up_logging()
     flags = list(settings)
     if host is not None or port is not None:
-        listener = _listener(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port)
+        listener = f"PLAINTEXT://{address(host or DEFAULT_HOST, DEFAULT_PORT if port is None else port)}"
         flags.insert(0, f"listeners={listener}")
+    if http_port is not None:
+        flags.insert(0, f"klamm.http.listener={address(host or DEFAULT_HOST, http_port)}")
     if data_dir is not None:
         flags.insert(0, f"log.dirs={data_dir}")
     config = load_config(config_file, flags)
@@ -135,6 +148,7 @@ def _run_several(
     count: int,
     host: str,
     port: int,
+    http_port: int | None,
     data_dir: Path,
     config_file: Path | None,
     settings: list[str],
@@ -144,6 +158,7 @@ def _run_several(
     """Check what all brokers share before any of them starts, so that there is one complaint and no more."""
     from klamm.cli.run_broker import load_config
     from klamm.cli.supervisor import (
+        address,
         check_holds_several_brokers,
         check_ports,
         check_settings,
@@ -152,16 +167,14 @@ def _run_several(
         this_program,
     )
 
-    config = load_config(config_file, [f"listeners={_listener(host, port)}", *settings])
+    config = load_config(config_file, [f"listeners=PLAINTEXT://{address(host, port)}", *settings])
     check_settings(config, settings)
     check_holds_several_brokers(data_dir)
     check_ports(count, host, port)
+    if http_port is not None:
+        check_ports(count, host, http_port, option="--http-port")
     passed_on = [] if config_file is None else ["--config", str(config_file)]
     for setting in settings:
         passed_on += ["--set", setting]
-    plans = plan_brokers(count, host, port, data_dir, passed_on, this_program())
+    plans = plan_brokers(count, host, port, data_dir, passed_on, this_program(), http_port=http_port)
     asyncio.run(supervise(plans, restarts=restarts, companion=console.companion(config)))
-
-
-def _listener(host: str, port: int) -> str:
-    return f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{port}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -46,16 +45,14 @@ async def _serve(
         timeout_graceful_shutdown=STOP_PATIENCE_S,
     )
     server = _Server(config, ready)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
     if stops_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), server.stop_at_end_of_input)
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), server.stop_at_end_of_input)
     await server.serve(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """Tells `ready` when it has started."""
+    """Tells `ready` when it has started. A signal that has stopped it is not raised again: uvicorn would end
+    the process by that signal, and a clean stop is a success."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -68,17 +65,15 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to us: uvicorn would end the process by the signal once more, after a clean stop."""
-        yield
-
-    def stop(self) -> None:
-        self.should_exit = True
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
 
     def stop_at_end_of_input(self) -> None:
         """The standard input can be read: at its end its writer, who started this console, is gone."""
         if not os.read(sys.stdin.fileno(), 1024):
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-            self.stop()
+            self.should_exit = True
 
 
 def bind(host: str, port: int) -> socket.socket:
