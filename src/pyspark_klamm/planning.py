@@ -15,6 +15,9 @@ from typing import NamedTuple
 from klamm.model.ids import TopicPartition
 from pyspark_klamm.offsets import Offsets, listed
 
+TASK_RECORDS = 1000
+"""Ranges that are smaller together are read by one task: to start one takes longer than to read so many."""
+
 
 class OffsetRange(NamedTuple):
     """Records of one partition from `start` up to, but without, `end`."""
@@ -132,6 +135,26 @@ def _shares(sizes: Mapping[TopicPartition, int], most: int) -> Offsets:
     for partition in by_loss[:left]:
         shares[partition] += 1
     return shares
+
+
+def plan_tasks(
+    ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None
+) -> list[tuple[OffsetRange, ...]]:
+    """The ranges of each task, in their order. Small ranges share a task, unless `min_partitions` asks for a
+    number of tasks."""
+    parts = split_ranges(ranges, min_partitions, max_records)
+    if min_partitions is not None:
+        return [(part,) for part in parts]
+    most = min(TASK_RECORDS, max_records or TASK_RECORDS)
+    tasks: list[list[OffsetRange]] = []
+    size = 0
+    for part in parts:
+        if not tasks or size + part.size > most:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(part)
+        size += part.size
+    return [tuple(task) for task in tasks]
 
 
 def split_ranges(

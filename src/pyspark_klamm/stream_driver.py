@@ -26,7 +26,7 @@ from pyspark_klamm.planning import (
     first_start,
     limited,
     plan_ranges,
-    split_ranges,
+    plan_tasks,
     unstarted,
 )
 
@@ -82,8 +82,8 @@ class StreamDriver:
         finally:
             self._answered_at = time.monotonic()
 
-    def plan(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """The ranges of a batch, split into tasks."""
+    def plan(self, start: Offsets, end: Offsets) -> list[tuple[OffsetRange, ...]]:
+        """The ranges of a batch, those of each task together."""
         if start == self._initial and self.latest is None:  # an earlier process has planned this batch
             start = first_start(start, end, self._options.starting.is_latest)
         earliest: Mapping[TopicPartition, int] = {}
@@ -92,9 +92,8 @@ class StreamDriver:
         plan = plan_ranges(start, end, earliest)
         if plan.losses:
             report_losses(plan.losses, self._options.fail_on_data_loss)
-        return split_ranges(
-            plan.ranges, self._options.min_partitions, self._options.max_records_per_partition
-        )
+        options = self._options
+        return plan_tasks(plan.ranges, options.min_partitions, options.max_records_per_partition)
 
     def meeting_group(self) -> str | None:
         return self._group.meeting_group()

@@ -61,18 +61,19 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if latest is None else to_json(latest)
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
-        parts = self._driving().plan(from_json(start), from_json(end))
+        tasks = self._driving().plan(from_json(start), from_json(end))
         # One task tells the reader the query's id, after which the group of its offsets is named.
-        meeting_group = self._driving().meeting_group() if parts else None
+        meeting_group = self._driving().meeting_group() if tasks else None
         return [
-            RangePartition(each, meeting_group if index == 0 else None) for index, each in enumerate(parts)
+            RangePartition(each, meeting_group if index == 0 else None) for index, each in enumerate(tasks)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, RangePartition)
         if partition.meeting_group is not None:
-            tell_query_id(connection_for(self._options.client), partition.meeting_group, partition.wanted)
-        return read_partition(self._options, self._schema, partition.wanted)
+            connection = connection_for(self._options.client)
+            tell_query_id(connection, partition.meeting_group, partition.ranges[0])
+        return read_partition(self._options, self._schema, partition.ranges)
 
     def _driving(self) -> StreamDriver:
         if self._driver is None:

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from klamm.model.ids import TopicPartition
 from pyspark_klamm.planning import (
+    TASK_RECORDS,
     OffsetRange,
     TriggerGate,
     count_records,
     first_start,
     limited,
     plan_ranges,
+    plan_tasks,
     split_ranges,
     unstarted,
     within_logs,
@@ -112,6 +116,27 @@ def test_large_ranges_are_cut_and_small_ones_are_not() -> None:
 
 def test_parts_of_equal_size_keep_to_the_most_records() -> None:
     assert [part.size for part in split_ranges(ranges_of([10]), None, 4)] == [3, 3, 4]
+
+
+@given(sizes, st.none() | st.integers(1, 60), st.none() | st.integers(1000, 5000))
+def test_tasks_have_the_parts_in_order_and_few_are_small(
+    sizes: list[int], least: int | None, most: int | None
+) -> None:
+    ranges = ranges_of(sizes)
+    tasks = plan_tasks(ranges, least, most)
+    assert [part for task in tasks for part in task] == split_ranges(ranges, least, most)
+    counts = [sum(part.size for part in task) for task in tasks]
+    for task, count in zip(tasks, counts, strict=True):
+        assert len(task) == 1 or (least is None and count <= TASK_RECORDS)
+    if least is None:
+        assert all(sum(two) > TASK_RECORDS for two in pairwise(counts))
+
+
+def test_a_small_batch_is_one_task_whatever_its_partitions() -> None:
+    ranges = ranges_of([167, 167, 167, 167, 166, 166])
+    assert plan_tasks(ranges, None, None) == [tuple(ranges)]
+    assert plan_tasks(ranges, None, 400) == [tuple(ranges[:2]), tuple(ranges[2:4]), tuple(ranges[4:])]
+    assert plan_tasks(ranges, 6, None) == [(each,) for each in ranges]
 
 
 # ---- limits

@@ -130,10 +130,16 @@ def test_more_tasks_than_partitions(klamm_bootstrap: str, numbers: str) -> None:
     assert numbers_of(read(klamm_bootstrap, subscribe=numbers, minPartitions=6)) == list(range(15))
 
 
+def test_small_partitions_share_a_task(klamm_bootstrap: str, numbers: str) -> None:
+    made = source(klamm_bootstrap, subscribe=numbers)
+    assert len(made.reader(made.schema()).partitions()) == 1
+    assert numbers_of(read(klamm_bootstrap, subscribe=numbers)) == list(range(15))
+
+
 def test_few_records_in_each_task(klamm_bootstrap: str, numbers: str) -> None:
     made = source(klamm_bootstrap, subscribe=numbers, maxRecordsPerPartition=4)
-    wanted = [each.wanted for each in made.reader(made.schema()).partitions()]
-    assert [each.size for each in wanted] == [3, 3, 4, 2, 3]
+    tasks = [each.ranges for each in made.reader(made.schema()).partitions()]
+    assert [[each.size for each in task] for task in tasks] == [[3], [3], [4], [2], [3]]
     assert numbers_of(read(klamm_bootstrap, subscribe=numbers, maxRecordsPerPartition=4)) == list(range(15))
 
 

@@ -8,6 +8,7 @@ import gc
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 from pyspark import TaskContext
@@ -17,7 +18,7 @@ from pyspark_klamm import worker_memory
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(worker_memory, "_done_in", {})
+    monkeypatch.setattr(worker_memory, "_done", {})
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     yield
     gc.unfreeze()
@@ -32,6 +33,19 @@ def test_a_task_freezes_the_loaded_objects_of_its_worker_once(monkeypatch: pytes
     worker_memory.freeze_loaded_objects()
     # Some of what is kept may go meanwhile: this process has other threads.
     assert gc.get_freeze_count() < frozen + len(later), "what tasks make is not kept"
+
+
+def test_a_worker_freezes_again_when_another_function_has_loaded_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TaskContext, "_taskContext", TaskContext())
+    worker_memory.freeze_loaded_objects()
+    frozen = gc.get_freeze_count()
+    module = ModuleType("loaded_later")
+    module.values = [[] for _ in range(1000)]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    worker_memory.freeze_loaded_objects()
+    assert gc.get_freeze_count() > frozen + 500
 
 
 def test_a_process_that_runs_no_task_is_left_alone() -> None:

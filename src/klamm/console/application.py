@@ -12,6 +12,7 @@ from nicegui import ui
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
 
+from klamm.console.api.acting import add_acting
 from klamm.console.api.asking import ERRORS, ApiError, answer, error_answer
 from klamm.console.api.reading import add_reading
 from klamm.console.console import FIRST_PICTURE_S, Console
@@ -42,6 +43,7 @@ def make_application(console: Console) -> Application:
         try:
             yield
         finally:
+            await console.changes.close()
             await console.collector.close()
 
     # The pages that FastAPI has for its API load scripts from another host.
@@ -92,6 +94,7 @@ def _api(app: FastAPI, console: Console) -> APIRouter:
         )
 
     add_reading(router, console)
+    add_acting(router, console)
 
     @router.api_route(
         "/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False

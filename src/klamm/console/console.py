@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from klamm.console.changing import Changes
 from klamm.console.watching.collector import Collector
 
 FIRST_PICTURE_S = 2.0
@@ -31,3 +32,4 @@ class Console:
 
     settings: Settings
     collector: Collector
+    changes: Changes

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import uvicorn
 
 from klamm.console.application import make_application
+from klamm.console.changing import Changes
 from klamm.console.console import Console, Settings
 from klamm.console.watching.asking import Asking
 from klamm.console.watching.collector import Collector
@@ -23,11 +24,14 @@ def serve(settings: Settings, listener: socket.socket, ready: Callable[[], None]
 
 
 async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[], None]) -> None:
-    console = Console(settings, Collector(Asking(settings.bootstrap, settings.config)))
+    collector = Collector(Asking(settings.bootstrap, settings.config))
+    changes = Changes(settings.bootstrap, settings.config, collector, is_read_only=settings.is_read_only)
+    console = Console(settings, collector, changes)
     application = make_application(console)
     config = uvicorn.Config(
         application,
         log_config=None,
+        log_level="warning",
         access_log=False,
         proxy_headers=False,
         server_header=False,

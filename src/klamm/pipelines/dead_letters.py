@@ -46,6 +46,7 @@ from pyspark_klamm.retried import PARTITION as PARTITION
 from pyspark_klamm.retried import PLACE
 from pyspark_klamm.retried import TIMESTAMP as TIMESTAMP
 from pyspark_klamm.sink import forget_producer, producer_for
+from pyspark_klamm.worker_memory import freeze_loaded_objects
 
 RULE, ERROR, PIPELINE = "klamm.rule", "klamm.error", "klamm.pipeline"
 LETTER = "klamm.letter"
@@ -153,6 +154,7 @@ def send_batch(dead_letters: DeadLetters, node: str, explain: Explain | None, ba
     if bad.null_count < len(bad):
         rows = [json.loads(text) for text in bad.drop_null().to_pylist()]
         _send(dead_letters, [_record(dead_letters, node, explain, row) for row in rows])
+    freeze_loaded_objects()
     return is_good
 
 

@@ -31,6 +31,32 @@ def test_a_table_tells_what_its_pipeline_has_reached(tmp_path: Path) -> None:
     assert numbers_in(table) == list(range(9))
 
 
+def test_what_a_table_knows_of_its_own_commits_is_what_the_log_has(tmp_path: Path) -> None:
+    """A writer does not look into the log for what it has committed itself, unless others commit too."""
+    table, other = make_table(tmp_path), make_table(tmp_path)
+    owners = OWNER, "shop.other"
+    partitions = {"orders": ["0", "1"]}
+
+    def agrees() -> bool:
+        log = make_table(tmp_path)
+        return [(table.reached(owner), table.offsets(owner, partitions)) for owner in owners] == [
+            (log.reached(owner), log.offsets(owner, partitions)) for owner in owners
+        ]
+
+    append(table, range(0, 5), 0)
+    assert agrees()
+    append(table, range(5, 9), 1)
+    assert table.reached(OWNER) == Reached(1, 1, False)
+    assert agrees()
+    append(other, range(9), 0, owner="shop.other")
+    assert agrees()
+    append(table, range(9, 10), 2)  # the version before was not its own
+    assert agrees()
+    append(other, range(10, 12), 0, attempt=2)
+    assert table.reached(OWNER) == Reached(2, 0, False)
+    assert agrees()
+
+
 def test_what_a_pipeline_has_reached_outlives_the_metadata_of_commits(tmp_path: Path) -> None:
     """Delta removes old commits after a month; what it keeps of them is in the log's checkpoint."""
     table = make_table(tmp_path)

@@ -28,11 +28,11 @@ def written(
     return [WrittenFile.of(report) for batch in write_files(batches, target) for report in batch.to_pylist()]
 
 
-def append(table: Table, numbers: range, batch: int, attempt: int = 1) -> None:
+def append(table: Table, numbers: range, batch: int, attempt: int = 1, owner: str = OWNER) -> None:
     """Add a batch with one row for each number; the records of the topic `orders` have them as offsets."""
     table.append(
         written(table, [{"n": number} for number in numbers]),
-        Batch(OWNER, attempt, batch, {"orders": {"0": numbers.start}}, {"orders": {"0": numbers.stop}}),
+        Batch(owner, attempt, batch, {"orders": {"0": numbers.start}}, {"orders": {"0": numbers.stop}}),
         SCHEMA,
         (),
     )

@@ -7,12 +7,16 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
-from klamm.client.errors import ClientError
+from klamm.client.errors import BatchFailed, BrokerError, ClientError, ClientMisused
 from klamm.console.api.plain import plain
+from klamm.console.changing import ReadOnly
 from klamm.console.console import FIRST_PICTURE_S, Console
 from klamm.console.views.paging import MOST_ROWS_PER_PAGE, ROWS_PER_PAGE, Query
 from klamm.console.watching.picture import Picture
+from klamm.model.errors import ErrorCode
 from klamm.operating.errors import CannotDo
+
+_NOT_THERE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND})
 
 
 class ApiError(Exception):
@@ -47,8 +51,19 @@ def answer(value: Any, status: int = 200) -> JSONResponse:
 
 def error_answer(request: Request, error: Exception) -> JSONResponse:
     """An error as JSON: {"error": "what happened, to what, what to do"}."""
-    status = error.status if isinstance(error, ApiError) else 409 if isinstance(error, CannotDo) else 502
-    return answer({"error": str(error)}, status)
+    return answer({"error": str(error)}, _status(error))
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, ApiError):
+        return error.status
+    if isinstance(error, ReadOnly):
+        return 403
+    if isinstance(error, (CannotDo, BatchFailed)):
+        return 409
+    if isinstance(error, BrokerError):
+        return 404 if error.code in _NOT_THERE else 409
+    return 400 if isinstance(error, ClientMisused) else 502
 
 
 ERRORS: tuple[type[Exception], ...] = (ApiError, CannotDo, ClientError)

@@ -13,6 +13,7 @@ from klamm.console.api.asking import ApiError, answer, picture_of, query_of
 from klamm.console.console import Console
 from klamm.console.views import brokers as brokers_view
 from klamm.console.views import groups as groups_view
+from klamm.console.views import metrics as metrics_view
 from klamm.console.views import overview as overview_view
 from klamm.console.views import topics as topics_view
 from klamm.console.views.finding import find
@@ -95,6 +96,12 @@ def add_reading(router: APIRouter, console: Console) -> None:
     async def brokers() -> JSONResponse:
         """The brokers, with their log directories."""
         return answer(brokers_view.brokers(await picture_of(console), _now_ms()))
+
+    @router.get("/metrics")
+    async def metrics(range_s: int = SHORT_RANGE_MS // 1000) -> JSONResponse:
+        """The charts of the page Metrics: lines of pairs of a time in milliseconds and a value."""
+        range_ms = min(max(range_s, 1), MOST_RANGE_S) * 1000
+        return answer(metrics_view.charts(await picture_of(console), history, range_ms))
 
     @router.get("/search")
     async def search(text: str = "") -> JSONResponse:

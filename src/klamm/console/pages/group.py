@@ -6,11 +6,12 @@ from nicegui import ui
 from nicegui.page_arguments import PageArguments
 
 from klamm.console.addresses import group_url, name_of, topic_url
+from klamm.console.pages.group_actions import copy_group, delete_group, move_offsets
 from klamm.console.pages.groups import pace_text, topics_text
 from klamm.console.shell import cells
 from klamm.console.shell.chart import RANGES, Chart, Line
 from klamm.console.shell.frame import heading
-from klamm.console.shell.parts import page_head, panel, ranges, sentence, space, tag
+from klamm.console.shell.parts import button, page_head, panel, ranges, sentence, space, tag
 from klamm.console.shell.table import Column, Empty, Listing, Row, Table, TableSettings
 from klamm.console.shell.visit import Visit
 from klamm.console.views.groups import MemberRow, OffsetRow, lag_points, members, offsets
@@ -51,6 +52,10 @@ def build(visit: Visit, arguments: PageArguments) -> None:
             tag(state.strategy)
         tag(f"coordinator {state.coordinator}")
         space()
+        if not visit.console.changes.is_read_only:
+            button("Move offsets", lambda: move_offsets(visit, name), "k-primary")
+            button("Copy", lambda: copy_group(visit, name))
+            button("Delete", lambda: delete_group(visit, name), "k-danger")
     sentence(visit, lambda: _sentence(visit, name))
 
     with panel("Lag") as row:

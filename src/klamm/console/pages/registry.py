@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.console.pages import group, groups, overview, topics
+from klamm.console.pages import brokers, group, groups, metrics, overview, topics
 from klamm.console.pages.topic import page as topic
 from klamm.console.shell.frame import PageRoute, Place
 
@@ -10,6 +10,8 @@ PLACES = [
     Place(overview.PATH, "Overview", "overview"),
     Place(topics.PATH, "Topics", "topics"),
     Place(groups.PATH, "Groups", "groups"),
+    Place(brokers.PATH, "Brokers", "brokers"),
+    Place(metrics.PATH, "Metrics", "metrics"),
 ]
 
 ROUTES = [
@@ -19,4 +21,6 @@ ROUTES = [
     PageRoute("/topics/{topic}/{tab}", topics.PATH, topic.build),
     PageRoute(groups.PATH, groups.PATH, groups.build),
     PageRoute("/groups/{group}", groups.PATH, group.build),
+    PageRoute(brokers.PATH, brokers.PATH, brokers.build),
+    PageRoute(metrics.PATH, metrics.PATH, metrics.build),
 ]

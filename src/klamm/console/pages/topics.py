@@ -5,8 +5,9 @@ from __future__ import annotations
 from nicegui.page_arguments import PageArguments
 
 from klamm.console.addresses import topic_url
+from klamm.console.pages.topic.actions import create_topic
 from klamm.console.shell import cells
-from klamm.console.shell.parts import page_head, sentence, space
+from klamm.console.shell.parts import button, page_head, sentence, space
 from klamm.console.shell.table import Column, Empty, Filter, Listing, Row, Table, TableSettings
 from klamm.console.shell.visit import Visit
 from klamm.console.views.paging import Query
@@ -33,6 +34,10 @@ def build(visit: Visit, arguments: PageArguments) -> None:
     visit.begin_page("Topics")
     with page_head("Topics"):
         space()
+        if not visit.console.changes.is_read_only:
+            button("Create topic", lambda: create_topic(visit), "k-primary")
+    if "create" in arguments.query_parameters and not visit.console.changes.is_read_only:
+        create_topic(visit)
     sentence(visit, lambda: _sentence(visit))
 
     def load(query: Query) -> Listing:

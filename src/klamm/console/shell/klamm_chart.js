@@ -1,5 +1,6 @@
 // Lines over time, drawn by ECharts, which is loaded when the first chart is shown. The colours are those of the theme.
-const HUES = { produce: "--produce", consume: "--consume", lag: "--lag", muted: "--muted", broken: "--broken" };
+const HUES = { produce: "--produce", consume: "--consume", lag: "--lag", muted: "--muted", broken: "--broken",
+  one: "--produce", two: "--consume", three: "--lag", four: "--fourth", five: "--fifth" };
 
 const LEAST_SHOWN_MS = 30000;
 

@@ -58,8 +58,7 @@ export default {
     },
     open(one) {
       this.close();
-      if (one.action) this.$emit("act", one.action);
-      else klamm.go(one.url);
+      klamm.go(one.url);
     },
     key(event) {
       if (event.key === "Escape") this.close();

@@ -22,6 +22,10 @@ class Visit:
         self._of_page: list[Callable[[], None]] = []
         self._of_frame: list[Callable[[], None]] = []
         self._is_looking = False
+        self.floor = ui.element("div")
+        """Where dialogs stand: it stays when another page is shown."""
+        self.floor_snack = ui.element("div")
+        """Where it is said what was done."""
         client.on_connect(self._connected)
         client.on_delete(self._deleted)
 

@@ -13,7 +13,7 @@ MOST_FOUND = 12
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something to open. `action` names what the page does besides."""
+    """Something to open."""
 
     kind: str
     name: str
@@ -24,10 +24,12 @@ PAGES = (
     Found("page", "Overview", "/"),
     Found("page", "Topics", "/topics"),
     Found("page", "Groups", "/groups"),
+    Found("page", "Brokers", "/brokers"),
+    Found("page", "Metrics", "/metrics"),
 )
 """The pages of the rail."""
 
-ACTIONS: tuple[Found, ...] = ()
+ACTIONS = (Found("action", "Create a topic", "/topics?create"),)
 """What changes something; left out when the console is read-only."""
 
 

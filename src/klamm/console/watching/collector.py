@@ -100,6 +100,7 @@ class Collector:
         self._described: dict[str, GroupDescription] = {}
         self._answered_ms: dict[int, int] = {}
         self._silent_since_ms: dict[int, int] = {}
+        self._took_ms: dict[int, float] = {}
         self._before: tuple[float, Mapping[str, int], Mapping[str, int]] | None = None
         self._intervals = {
             "topics": Interval(),
@@ -296,6 +297,7 @@ class Collector:
 
     async def _ask(self, broker: int, ask: Callable[[int], Awaitable[Value]]) -> tuple[Value] | None:
         asked_ms = _now_ms()
+        began_s = _now_s()
         try:
             answer = await ask(broker)
         except ClientError as error:
@@ -303,6 +305,8 @@ class Collector:
             self._silent_since_ms.setdefault(broker, self._answered_ms.get(broker, asked_ms))
             return None
         self._answered_ms[broker] = _now_ms()
+        took_ms = (_now_s() - began_s) * 1000
+        self._took_ms[broker] = max(took_ms, self._took_ms.get(broker, 0.0))
         self._silent_since_ms.pop(broker, None)
         return (answer,)
 
@@ -382,6 +386,11 @@ class Collector:
             series.lag(name): group.lag for name, group in picture.groups.items() if group.lag is not None
         }
         values[series.ALL_LAG] = sum(values.values())
+        for broker in picture.brokers.values():
+            if broker.size_bytes is not None:
+                values[series.size(broker.id)] = broker.size_bytes
+        values.update({series.answer_time(broker): took for broker, took in self._took_ms.items()})
+        self._took_ms = {}
         if self._before is not None:
             before_s, written_before, read_before = self._before
             passed_s = max(now_s - before_s, 0.001)

@@ -124,6 +124,16 @@ def lag(group: str) -> str:
     return f"lag {group}"
 
 
+def size(broker: int) -> str:
+    """The series of the bytes on a broker's disks."""
+    return f"size {broker}"
+
+
+def answer_time(broker: int) -> str:
+    """The series of how many milliseconds a broker takes for its slowest answer to a look."""
+    return f"answer {broker}"
+
+
 ALL_PRODUCED = "in"
 ALL_CONSUMED = "out"
 ALL_LAG = "lag"

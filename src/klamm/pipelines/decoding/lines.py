@@ -21,6 +21,7 @@ from klamm.pipelines.decoding.workers import MOST_ERROR_CHARACTERS, ColumnFuncti
 from klamm.pipelines.definitions import Source
 from klamm.pipelines.line_formats import line_format, natural_type
 from klamm.pipelines.schemas.resolving import ERROR_COLUMN
+from pyspark_klamm.worker_memory import freeze_loaded_objects
 
 SHOWN_CHARACTERS = 60
 """The beginning of a value in an error, enough to recognise it."""
@@ -70,6 +71,7 @@ def _udf(lines: LineFormat, result: StructType) -> ColumnFunction:
         shortened = pc.utf8_slice_codeunits(errors, 0, MOST_ERROR_CHARACTERS)
         fields = [arrow_type.field(number) for number in range(arrow_type.num_fields)]
         arrays = [array.cast(each.type) for array, each in zip([*columns, shortened], fields, strict=True)]
+        freeze_loaded_objects()
         return pa.StructArray.from_arrays(arrays, fields=fields)
 
     udf = arrow_udf(decode_batch, returnType=result)  # type: ignore[call-overload]

@@ -17,6 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from klamm.pipelines.errors import DecoderUnavailable
 from klamm.pipelines.schemas.resolving import ERROR_COLUMN
+from pyspark_klamm.worker_memory import freeze_loaded_objects
 
 CONFLUENT_HEADER_BYTES = 5
 """Confluent's framing: a zero byte, and the schema id in four bytes."""
@@ -38,7 +39,9 @@ def struct_udf(schema: StructType, make_reader: Callable[[], Callable[[bytes], d
     arrow_type = to_arrow_type(result, timezone="UTC")
 
     def decode_batch(values: pa.Array) -> pa.Array:
-        return read_values(values, make_reader(), arrow_type)
+        decoded = read_values(values, make_reader(), arrow_type)
+        freeze_loaded_objects()
+        return decoded
 
     # Spark would repeat the call for each field of the struct if it were deterministic.
     udf = arrow_udf(decode_batch, returnType=result)  # type: ignore[call-overload]

@@ -91,6 +91,8 @@ class Target:
 
 def write_files(batches: Iterator[pa.RecordBatch], target: Target) -> Iterator[pa.RecordBatch]:
     """Write all rows, then yield one batch that tells of the files (`REPORT`)."""
+    from pyspark_klamm.worker_memory import freeze_loaded_objects
+
     writer = TaskWriter(target)
     try:
         for batch in batches:
@@ -99,6 +101,7 @@ def write_files(batches: Iterator[pa.RecordBatch], target: Target) -> Iterator[p
     except BaseException:
         writer.give_up()
         raise
+    freeze_loaded_objects()
     if written:
         yield pa.RecordBatch.from_pylist(written, _REPORT_SCHEMA)
 

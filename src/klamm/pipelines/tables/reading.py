@@ -46,10 +46,13 @@ def read_files(
     """The rows of some files, as Spark takes them."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    from pyspark_klamm.worker_memory import freeze_loaded_objects
+
     wanted = to_arrow_schema(schema, timezone="UTC")
     store = Store(location, options)
     for file in files:
         yield from _read(store, file, wanted, location)
+    freeze_loaded_objects()
 
 
 def read_last(

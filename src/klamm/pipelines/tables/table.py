@@ -202,6 +202,10 @@ class Table:
         self.options = dict(options or {})
         self._path = local_path(location)
         self._handle: DeltaTable | None = None
+        self._transactions: dict[str, int | None] = {}
+        """What is known of the transactions of the version `_known_at`. To look one up, deltalake reads all
+        commits since the log's checkpoint."""
+        self._known_at = -1
 
     def newest(self) -> DeltaTable | None:
         """The table as it is now; None if there is none."""
@@ -267,12 +271,12 @@ class Table:
     def reached(self, owner: str) -> Reached | None:
         """How far a pipeline has come; None if it has not committed anything."""
         table = self.newest()
-        attempt = table.transaction_version(f"klamm/{owner}/attempt") if table is not None else None
+        attempt = self._look_up(table, f"klamm/{owner}/attempt") if table is not None else None
         if table is None or attempt is None:
             return None
-        batch = table.transaction_version(f"klamm/{owner}/batch/{attempt}")
+        batch = self._look_up(table, f"klamm/{owner}/batch/{attempt}")
         assert batch is not None, "attempt and batch are committed together"
-        return Reached(attempt, batch, bool(table.transaction_version(f"klamm/{owner}/stateful")))
+        return Reached(attempt, batch, bool(self._look_up(table, f"klamm/{owner}/stateful")))
 
     def epochs(self, owner: str) -> list[tuple[str, Position]]:
         """The pipeline's epochs that the log still knows, the oldest first: their names, and where each
@@ -291,7 +295,17 @@ class Table:
     def transaction(self, name: str) -> int | None:
         """The last value of one of the log's transactions."""
         table = self.newest()
-        return None if table is None else table.transaction_version(name)
+        return None if table is None else self._look_up(table, name)
+
+    def _look_up(self, table: DeltaTable, name: str) -> int | None:
+        """A transaction in the version that the handle has: a commit that was decided by it fails if the log
+        has gone on meanwhile."""
+        if self._known_at != table.version():
+            self._transactions.clear()
+            self._known_at = table.version()
+        if name not in self._transactions:
+            self._transactions[name] = table.transaction_version(name)
+        return self._transactions[name]
 
     def offsets(self, owner: str, partitions: Mapping[str, Sequence[str]]) -> Position:
         """The offsets of the next records to read, for those of the partitions that a batch has read."""
@@ -301,7 +315,7 @@ class Table:
             return position
         for topic, numbers in partitions.items():
             for number in numbers:
-                offset = table.transaction_version(f"klamm/{owner}/offset/{topic}/{number}")
+                offset = self._look_up(table, f"klamm/{owner}/offset/{topic}/{number}")
                 if offset is not None:
                     position.setdefault(topic, {})[number] = offset
         return position
@@ -341,11 +355,24 @@ class Table:
                 post_commithook_properties=HOOKS,
             )
 
-        if self.newest() is None:
+        table = self.newest()
+        before = -1 if table is None else table.version()
+        if table is None:
             self._create(adds, delta_schema(schema), partition_by, properties)
         else:
             self._try(commit, lambda: self.refuse_if_there(batch))
         self._sync_log()
+        self._note(batch.transactions(), before + 1)
+
+    def _note(self, transactions: Sequence[Transaction], version: int) -> None:
+        """Note the transactions of our commit, unless another commit came before it or after it."""
+        table = self.newest()
+        if table is None or table.version() != version:
+            return
+        if self._known_at != version - 1:
+            self._transactions.clear()
+        self._transactions.update({each.app_id: each.version for each in transactions})
+        self._known_at = version
 
     def create_empty(self, schema: Schema, partition_by: Sequence[str], owner: str) -> None:
         """Create the table of a pipeline, for a commit that needs one. If the process is killed in between,

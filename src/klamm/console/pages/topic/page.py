@@ -7,10 +7,11 @@ from nicegui.page_arguments import PageArguments
 
 from klamm.console.addresses import name_of, topic_url
 from klamm.console.pages.groups import pace_text
+from klamm.console.pages.topic.actions import add_partitions, delete_topic
 from klamm.console.pages.topic.tabs import TABS
 from klamm.console.shell import cells
 from klamm.console.shell.frame import heading
-from klamm.console.shell.parts import page_head, sentence, space, tabs, tag
+from klamm.console.shell.parts import button, page_head, sentence, space, tabs, tag
 from klamm.console.shell.visit import Visit
 from klamm.console.views.topics import consumers, topic_row
 from klamm.operating.units import count_text, several, size_text
@@ -31,6 +32,9 @@ def build(visit: Visit, arguments: PageArguments) -> None:
         if state.is_internal:
             tag("internal")
         space()
+        if not visit.console.changes.is_read_only:
+            button("More partitions", lambda: add_partitions(visit, topic))
+            button("Delete", lambda: delete_topic(visit, topic), "k-danger")
     sentence(visit, lambda: _sentence(visit, topic))
     addresses = [(one.name, topic_url(topic, one.key)) for one in TABS]
     tabs(addresses, topic_url(topic, key))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nicegui.page_arguments import PageArguments
 
-from klamm.console.pages.topic import consumers, partitions
+from klamm.console.pages.topic import configuration, consumers, partitions
 from klamm.console.shell.visit import Visit
 
 
@@ -23,4 +23,5 @@ class Tab:
 TABS = (
     Tab(partitions.TAB, "Partitions", partitions.build),
     Tab(consumers.TAB, "Consumers", consumers.build),
+    Tab(configuration.TAB, "Configuration", configuration.build),
 )
