@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from klamm.model.dead_letter_headers import OFFSET as OFFSET
+from klamm.model.dead_letter_headers import PARTITION as PARTITION
+from klamm.model.dead_letter_headers import TIMESTAMP as TIMESTAMP
+from klamm.model.dead_letter_headers import TOPIC as TOPIC
+
 if TYPE_CHECKING:
     import pyarrow as pa
-
-TOPIC, PARTITION = "klamm.topic", "klamm.partition"
-OFFSET, TIMESTAMP = "klamm.offset", "klamm.timestamp"
-"""Headers with the coordinates of the original record, the time in milliseconds."""
 
 PLACE = "klamm.retry"
 """The header of rows with their place in the retry topic, as `place_text` writes it."""

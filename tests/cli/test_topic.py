@@ -64,6 +64,7 @@ def test_records_go_in_and_come_out(shell: Shell) -> None:
     assert shell.out(*consume, "-n", "2") == "1\n2\n"
     assert shell.out(*consume, "--from", "-1", "-e", "-f", "%t %p %o %k %v %h") == "piped 0 2 c 3 from=test\n"
     assert shell.out(*consume, "--from", "1:2") == "2\n"
+    assert shell.out(*consume, "-e", "--filter", "key = c or value = 1") == "1\n3\n"
     assert shell.out(*consume, "--from", "end", "-e") == ""
     assert shell.out(*consume, "--from", "@-1h", "-e") == "1\n2\n3\n"
     assert shell.out(*consume, "--from", "@-2h:@-1h") == ""
@@ -138,6 +139,7 @@ def test_new_records_are_followed_until_the_reader_has_enough(shell: Shell) -> N
         (["consume", "refusing", "--from", "first"], "first names no records: expected start, end, 5, -10"),
         (["consume", "refusing", "-f", "%q"], "%q in the format is not known"),
         (["consume", "refusing", "-f", "%v", "-o", "json"], "--format and --output cannot be combined"),
+        (["consume", "refusing", "--filter", "city ="], "the filter is not complete"),
         (["consume", "refusing", "-p", "7"], "refusing has no partition 7: it has 0 to 0"),
         (["consume", "refusing", "-g", "g", "--from", "5"], "a group begins at start, end or a time"),
         (["consume", "refusing", "-g", "g", "-e"], "a group shares out partitions by itself"),

@@ -15,9 +15,11 @@ from klamm.cli.errors import CommandError
 from klamm.cli.output import Output, OutputOption
 
 if TYPE_CHECKING:
+    from klamm.client.admin.admin import Admin as AsyncAdmin
     from klamm.client.admin.types import TopicDescription
     from klamm.client.plain.admin import Admin
     from klamm.client.results import TopicPartition
+    from klamm.operating.records.spans import Span
 
 app = typer.Typer(help="Topics, and the records in them.", no_args_is_help=True, add_completion=False)
 
@@ -137,11 +139,11 @@ def create(
 def describe(cluster: Cluster, topics: TopicsArgument, output: OutputOption = Output.TABLE) -> None:
     """Show the partitions of topics, with leaders, replicas and offsets, and changed settings."""
     from klamm.cli.naming import chosen_names
-    from klamm.cli.records.consuming import ends_of
     from klamm.cli.showing import write_values
     from klamm.client.admin.types import ConfigResource, ConfigSource
     from klamm.client.errors import BatchFailed
     from klamm.client.results import TopicPartition
+    from klamm.operating.offsets import ends_of
 
     with cluster.admin() as admin:
         names = chosen_names(topics, admin.list_topics(include_internal=True), "topic")
@@ -156,7 +158,7 @@ def describe(cluster: Cluster, topics: TopicsArgument, output: OutputOption = Ou
         ]
         ends: dict[TopicPartition, Any] = {}
         with suppress(BatchFailed):  # a leader that has just gone; the offsets are shown as unknown
-            ends = dict(ends_of(admin, led)) if led else {}
+            ends = dict(cluster.run(lambda each: ends_of(each, led))) if led else {}
     values = []
     for name in names:
         topic = found[name]
@@ -376,6 +378,15 @@ def consume(
         str | None,
         typer.Option("--group", "-g", help="Read as a member of this group, which commits what was read."),
     ] = None,
+    filter_: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            metavar="CONDITION",
+            help="Only these records: 'customer.city = \"Bern\" and amount > 100', 'key = 42', "
+            "'header trace = 7', or a text.",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Read records, and go on with new ones until Ctrl-C. A range such as 5:9, --exit and --num end by
@@ -384,27 +395,38 @@ def consume(
     from klamm.cli.records.formats import DEFAULT_FORMAT, renderer
     from klamm.cli.records.writing import write_as
     from klamm.operating.ranges import Bound, Kind, parse_range, present
+    from klamm.operating.records.spans import chosen_partitions, spans_of
 
     if format_ is not None and output is not Output.TABLE:
         raise CommandError("--format and --output cannot be combined", advice="Give one of them")
     now = present()
     range_ = None if from_ is None else parse_range(from_, now)
     render = renderer(format_ or DEFAULT_FORMAT)
+    passing = consuming.passing(filter_)
     if group is not None:
         if partition or exits_at_end:
             raise CommandError("a group shares out partitions by itself and has no end: leave out -p and -e")
         start = consuming.start_of_group(range_, now)
         with cluster.consumer(group=group, topics=topics, start=start or "earliest") as consumer:
-            write_as(output, render, consuming.first_of(consuming.read_as_member(consumer), count))
+            write_as(output, render, consuming.first_of(passing(consuming.read_as_member(consumer)), count))
         return
     wanted = range_ or parse_range("start", now)
     if exits_at_end and wanted.last is None:
         wanted = wanted._replace(last=Bound(Kind.END))
-    with cluster.admin() as admin:
-        chosen = consuming.chosen_partitions(admin, topics, partition)
-        spans = consuming.spans(admin, chosen, wanted)
+
+    async def chosen_spans(admin: AsyncAdmin) -> dict[TopicPartition, Span]:
+        chosen = await chosen_partitions(admin, topics, partition)
+        found = await spans_of(admin, chosen, wanted)
+        if offline := [each for each in chosen if each not in found]:
+            raise CommandError(
+                f"{offline[0]} has no leader: its records cannot be read",
+                advice="Leave it out with --partition, or start a broker that has its replica",
+            )
+        return found
+
+    spans = cluster.run(chosen_spans)
     with cluster.consumer() as consumer:
-        write_as(output, render, consuming.first_of(consuming.read_spans(consumer, spans), count))
+        write_as(output, render, consuming.first_of(passing(consuming.read_spans(consumer, spans)), count))
 
 
 # ---- what the commands share

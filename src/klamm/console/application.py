@@ -14,6 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from klamm.console.api.acting import add_acting
 from klamm.console.api.asking import ERRORS, ApiError, answer, error_answer
+from klamm.console.api.messages import add_messages
 from klamm.console.api.reading import add_reading
 from klamm.console.console import FIRST_PICTURE_S, Console
 from klamm.console.guard.guard import Application, Guard, Rules
@@ -26,6 +27,7 @@ ASSETS = Path(__file__).parent / "shell/assets"
 HEAD = (
     '<script src="/assets/theme.js"></script>'
     '<link rel="stylesheet" href="/assets/console.css">'
+    '<link rel="stylesheet" href="/assets/messages.css">'
     '<script defer src="/assets/console.js"></script>'
 )
 COMPRESSION_LEVEL = 4
@@ -95,6 +97,7 @@ def _api(app: FastAPI, console: Console) -> APIRouter:
 
     add_reading(router, console)
     add_acting(router, console)
+    add_messages(router, console)
 
     @router.api_route(
         "/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False

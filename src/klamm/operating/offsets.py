@@ -19,12 +19,14 @@ async def last_offsets(admin: Admin, partitions: Iterable[TopicPartition]) -> di
     return await _offsets(admin, await led_partitions(admin, partitions), "latest")
 
 
-async def ends_of(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Ends]:
-    """The first offset and the end of each partition. Those that do not exist or have no leader are left
-    out."""
+async def ends_of(
+    admin: Admin, partitions: Iterable[TopicPartition], *, read_committed: bool = False
+) -> dict[TopicPartition, Ends]:
+    """The first offset and the end of each partition. Those that do not exist or have no leader are left out.
+    With `read_committed`, a partition ends where its first open transaction begins."""
     led = await led_partitions(admin, partitions)
     firsts = await _offsets(admin, led, "earliest")
-    lasts = await _offsets(admin, led, "latest")
+    lasts = await _offsets(admin, led, "latest", read_committed=read_committed)
     return {each: Ends(firsts[each], lasts[each]) for each in led if each in firsts and each in lasts}
 
 
@@ -48,10 +50,10 @@ async def led_partitions(admin: Admin, partitions: Iterable[TopicPartition]) -> 
 
 
 async def _offsets(
-    admin: Admin, partitions: Iterable[TopicPartition], word: OffsetWord
+    admin: Admin, partitions: Iterable[TopicPartition], word: OffsetWord, *, read_committed: bool = False
 ) -> dict[TopicPartition, int]:
     try:
-        found = await admin.list_offsets(dict.fromkeys(partitions, word))
+        found = await admin.list_offsets(dict.fromkeys(partitions, word), read_committed=read_committed)
     except BatchFailed as failed:  # a leader that has just gone
         found = failed.results
     return {partition: one.offset for partition, one in found.items() if one is not None}

@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from klamm.model.dead_letter_headers import SOURCE as SOURCE
 from klamm.pipelines.positions import EARLIEST_OFFSET, Position
 from klamm.pipelines.state import Attempt
 from pyspark_klamm.retried import OFFSET as OFFSET
@@ -32,9 +33,8 @@ from pyspark_klamm.retried import TOPIC as TOPIC
 FOR = "klamm.for"
 """The header with the group of the pipeline that a record is addressed to. Records without it are for all."""
 
-EPOCH, SOURCE = "klamm.generation", "klamm.source"
-"""Headers: the epoch of the pipeline that wrote the dead-letter record, and the function whose expectation
-was broken."""
+EPOCH = "klamm.generation"
+"""The header with the epoch of the pipeline that wrote the dead-letter record."""
 
 RETRIED_FROM = "klamm.retry.of"
 """The header of a retried record that was rejected before as a retried record: its place at that time in the

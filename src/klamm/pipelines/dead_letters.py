@@ -38,6 +38,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 from klamm.client.errors import ClientError, RecordTooLarge, TopicExists
 from klamm.client.plain.admin import Admin
 from klamm.client.plain.producer import Producer
+from klamm.model.dead_letter_headers import ERROR as ERROR
+from klamm.model.dead_letter_headers import PIPELINE as PIPELINE
+from klamm.model.dead_letter_headers import RULE as RULE
 from klamm.pipelines.addressing import EPOCH, FOR, OFFSET, RETRIED_FROM, SOURCE, TOPIC
 from klamm.pipelines.definitions import CARRIED, CONTENTS, DECODE_RULE
 from klamm.pipelines.project import Project
@@ -48,7 +51,6 @@ from pyspark_klamm.retried import TIMESTAMP as TIMESTAMP
 from pyspark_klamm.sink import forget_producer, producer_for
 from pyspark_klamm.worker_memory import freeze_loaded_objects
 
-RULE, ERROR, PIPELINE = "klamm.rule", "klamm.error", "klamm.pipeline"
 LETTER = "klamm.letter"
 """The header of a retried record with the place of its dead-letter record."""
 CONTENT = "klamm.content"

@@ -9,9 +9,10 @@ from typing import cast
 import pytest
 
 from klamm.cli.errors import CommandError
-from klamm.cli.records.formats import as_json, json_lines, renderer
+from klamm.cli.records.formats import renderer
 from klamm.cli.records.producing import LineRules, Stream, records_of_json, records_of_lines, split
 from klamm.client.results import Record
+from klamm.operating.records.as_json import as_json, json_lines
 
 RECORD = Record("orders", 2, 7, 1767261600123, b"k%d", b"v\xff", (("a", b"1"), ("b", None)))
 EMPTY = Record("orders", 0, 8, -1, None, None)

@@ -1,4 +1,4 @@
-r"""How records are written to stdout: by a format such as '%t %p %o %k %v', or as JSON.
+r"""How records are written to stdout by a format such as '%t %p %o %k %v'.
 
     %t topic   %p partition   %o offset   %k key   %v value   %s value, as kcat
     %T timestamp in ms   %d timestamp as ISO 8601   %h headers, name=value with commas
@@ -11,10 +11,8 @@ a value that is null is written as nothing.
 
 from __future__ import annotations
 
-import base64
-import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -43,37 +41,6 @@ def renderer(format_: str) -> Render:
     return lambda records: b"".join(
         [template % tuple([field(record) for field in fields]) for record in records]
     )
-
-
-def as_json(record: Record) -> dict[str, Any]:
-    """A record as JSON has it. Keys and values that are not UTF-8 are in `key_base64` and `value_base64`."""
-    found: dict[str, Any] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-    }
-    _put(found, "key", record.key)
-    _put(found, "value", record.value)
-    headers = []
-    for name, value in record.headers:
-        header: dict[str, Any] = {"name": name}
-        _put(header, "value", value)
-        headers.append(header)
-    found["headers"] = headers
-    return found
-
-
-def json_lines(records: Iterable[Record]) -> bytes:
-    return b"".join([json.dumps(as_json(each), ensure_ascii=False).encode() + b"\n" for each in records])
-
-
-def _put(target: dict[str, Any], name: str, value: bytes | None) -> None:
-    try:
-        target[name] = None if value is None else value.decode()
-    except UnicodeDecodeError:
-        assert value is not None
-        target[f"{name}_base64"] = base64.b64encode(value).decode()
 
 
 def _parse(format_: str) -> tuple[bytes, list[Callable[[Record], Any]]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from klamm.cli.errors import CommandError
 from klamm.client.plain.producer import Producer
+from klamm.operating.records.as_json import NewRecord, record_of_json
 
 READ_BYTES = 256 * 1024
 
@@ -23,14 +23,6 @@ class Stream(Protocol):
 
     def read1(self, size: int, /) -> bytes:
         """What is there, at most `size` bytes; nothing at the end."""
-
-
-class NewRecord(NamedTuple):
-    value: bytes | None
-    key: bytes | None = None
-    headers: tuple[tuple[str, bytes], ...] = ()
-    partition: int | None = None
-    timestamp: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,14 +82,13 @@ def records_of_json(lines: Iterable[bytes], rules: LineRules) -> Iterator[NewRec
             continue
         try:
             found = json.loads(line)
-            if not isinstance(found, dict):
-                raise ValueError("it is not an object")
+            record = record_of_json(found)
             yield NewRecord(
-                _bytes(found, "value"),
-                rules.key if rules.key is not None else _bytes(found, "key"),
-                (*_headers(found.get("headers") or ()), *rules.headers),
+                record.value,
+                rules.key if rules.key is not None else record.key,
+                (*record.headers, *rules.headers),
                 rules.partition,
-                rules.timestamp if rules.timestamp is not None else found.get("timestamp"),
+                rules.timestamp if rules.timestamp is not None else record.timestamp,
             )
         except (ValueError, TypeError, KeyError) as error:
             raise CommandError(f"line {number} is not a record as JSON: {error}") from None
@@ -122,21 +113,3 @@ def send_all(producer: Producer, topic: str, records: Iterable[NewRecord], sent:
     producer.flush()
     while waiting:
         check()
-
-
-def _bytes(found: Mapping[str, Any], name: str) -> bytes | None:
-    if f"{name}_base64" in found:
-        return base64.b64decode(found[f"{name}_base64"], validate=True)
-    value = found.get(name)
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return value.encode()
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _headers(found: Any) -> Iterator[tuple[str, bytes]]:
-    if isinstance(found, dict):
-        found = [{"name": name, "value": value} for name, value in found.items()]
-    for header in found:
-        yield str(header["name"]), _bytes(header, "value") or b""

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from klamm.cli.output import Output
-from klamm.cli.records.formats import Render, as_json, json_lines
+from klamm.cli.records.formats import Render
 from klamm.client.results import Record
+from klamm.operating.records.as_json import as_json, json_lines
 
 
 def write_as(output: Output, render: Render, batches: Iterator[Sequence[Record]]) -> None:

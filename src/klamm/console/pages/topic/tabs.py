@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nicegui.page_arguments import PageArguments
 
-from klamm.console.pages.topic import configuration, consumers, partitions
+from klamm.console.pages.topic import configuration, consumers, messages, partitions
 from klamm.console.shell.visit import Visit
 
 
@@ -21,6 +21,7 @@ class Tab:
 
 
 TABS = (
+    Tab(messages.TAB, "Messages", messages.build),
     Tab(partitions.TAB, "Partitions", partitions.build),
     Tab(consumers.TAB, "Consumers", consumers.build),
     Tab(configuration.TAB, "Configuration", configuration.build),

@@ -1,0 +1,1 @@
+"""The messages of a topic as the console shows them: what a URL asks for, and the answers."""

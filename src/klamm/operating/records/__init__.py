@@ -1,0 +1,1 @@
+"""Records as commands and the console read, search, show, export and write them."""

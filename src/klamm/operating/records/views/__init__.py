@@ -1,0 +1,1 @@
+"""What is in keys and values: JSON, text, hexadecimal, Avro and Protobuf."""
