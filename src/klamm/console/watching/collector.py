@@ -84,6 +84,8 @@ class Collector:
         self.picture: Picture | None = None
         self.problem = ""
         """Why there is no picture yet."""
+        self.accompany: Callable[[], Awaitable[None]] | None = None
+        """Looks at something else each time, and does not take long."""
         self._listeners: list[Callable[[], None]] = []
         self._lookers = 0
         self._looked_at_s = -LOOKED_AT_S
@@ -172,6 +174,8 @@ class Collector:
             began_s = _now_s()
             self._wake.clear()
             await self._look_safely()
+            if self.accompany is not None:
+                await self.accompany()
             async with self._news:
                 self._news.notify_all()
             for listener in list(self._listeners):
