@@ -27,7 +27,7 @@ def serve(settings: Settings, listener: socket.socket, ready: Callable[[], None]
 async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[], None]) -> None:
     collector = Collector(Asking(settings.bootstrap, settings.config))
     changes = Changes(settings.bootstrap, settings.config, collector, is_read_only=settings.is_read_only)
-    pipelines = PipelineWatch(settings.projects)
+    pipelines = PipelineWatch(settings.projects, settings.bootstrap, settings.config)
     collector.accompany = pipelines.accompany
     console = Console(settings, collector, changes, pipelines)
     application = make_application(console)

@@ -1,4 +1,4 @@
-"""The endpoints of pipelines: their graph, their status, their tables."""
+"""The endpoints of pipelines: their graph, their status, their tables, their dead-letter records."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from klamm.console.watching.pipelines import BATCH, IN, LAG, OUT, REFUSED, serie
 from klamm.operating.pipelines import tables
 from klamm.operating.pipelines.looking import PipelineState
 
+MOST_DEAD_LETTERS = 1_000
 MOST_RANGE_S = 6 * 3600
 
 
@@ -71,6 +72,37 @@ def add_pipelines(router: APIRouter, console: Console) -> None:
     async def versions(pipeline: str) -> JSONResponse:
         """The versions of the table that a pipeline writes, the newest first."""
         return answer({"versions": await watch.versions(known(pipeline).key)})
+
+    @router.get("/pipelines/{pipeline}/dead-letters")
+    async def dead_letters(pipeline: str, rule: str = "", limit: int = 50) -> JSONResponse:
+        """The newest dead-letter records of a pipeline with their reasons, and how many each rule has: rule,
+        limit."""
+        most = min(max(limit, 1), MOST_DEAD_LETTERS)
+        picture = await picture_of(console)
+        return answer(await watch.dead_letters(picture, known(pipeline).key, rule, most))
+
+    @router.get("/pipelines/{pipeline}/redrive")
+    async def redrive_state(pipeline: str) -> JSONResponse:
+        """The redrive of a pipeline that runs, or the last one: its output, and how it ended."""
+        found = watch.latest_redrive(known(pipeline).key)
+        if found is None:
+            raise ApiError(404, f"this console has redriven nothing of {pipeline}")
+        return answer(found)
+
+    @router.post("/pipelines/{pipeline}/redrive")
+    async def redrive(pipeline: str, request: Request) -> JSONResponse:
+        """Bring dead-letter records into the pipeline's table: rule, dry_run. With dry_run only says what it
+        would do."""
+        console.changes.check_allowed()
+        try:
+            asked = await request.json()
+            rule, is_dry = str(asked.get("rule", "")), asked.get("dry_run", False) is True
+        except (ValueError, AttributeError):
+            raise ApiError(400, "expected a JSON object with rule and dry_run") from None
+        key = known(pipeline).key
+        if is_dry:
+            return answer(await watch.preview_redrive(key, rule))
+        return answer(watch.start_redrive(key, rule), 202)
 
     def known(given: str) -> PipelineState:
         found = watch.find(name_of(given))

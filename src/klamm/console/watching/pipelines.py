@@ -12,12 +12,17 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from klamm.client.admin.admin import Admin
+from klamm.client.plain.consumer import Consumer
 from klamm.console.watching.history import History
+from klamm.console.watching.picture import Picture
 from klamm.operating.errors import CannotDo
-from klamm.operating.pipelines import tables
+from klamm.operating.pipelines import dead_letters, tables
 from klamm.operating.pipelines.looking import PipelineState, ProjectState, look
 from klamm.operating.pipelines.outlines import Outlines
+from klamm.operating.pipelines.redriving import Preview, Progress, Redrives, Wanted, preview
 from klamm.pipelines.outline import TABLE
 from klamm.pipelines.progress import PipelineStatus
 
@@ -38,7 +43,10 @@ def series(kind: str, pipeline: str) -> str:
 class PipelineWatch:
     """The projects of a console, and the history of their pipelines."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, folders: Sequence[Path], bootstrap: str, config: Mapping[str, str]) -> None:
+        self._bootstrap = bootstrap
+        self._config = config
+        self._redrives = Redrives()
         self.folders = folders
         self.projects: Sequence[ProjectState] = ()
         self.history = History()
@@ -69,6 +77,45 @@ class PipelineWatch:
         """The versions of the table that a pipeline writes. Raises CannotDo."""
         return await tables.history(*self._table_of(key))
 
+    # ---- dead-letter records
+
+    async def dead_letters(
+        self, picture: Picture, key: str, rule: str = "", most: int = 50
+    ) -> dead_letters.DeadLetters:
+        """The newest dead-letter records of a pipeline: all, or those of a rule."""
+        found = self._known(key)
+        topic = self.project_of(found).dead_letters
+        if topic not in picture.topics:
+            return dead_letters.NONE
+        async with Admin(self._bootstrap, config=self._config) as admin:
+            return await dead_letters.newest(admin, self._consumer, topic, found.name, rule, most)
+
+    def _consumer(self, **options: Any) -> Consumer:
+        return Consumer(self._bootstrap, config=self._config, **options)
+
+    def wanted_redrive(self, key: str, rule: str) -> Wanted:
+        found = self._known(key)
+        return Wanted(self.project_of(found).folder, found.name, self._bootstrap, rule)
+
+    async def preview_redrive(self, key: str, rule: str) -> Preview:
+        """What a redrive would do. Raises CannotDo."""
+        return await preview(self.wanted_redrive(key, rule))
+
+    def start_redrive(self, key: str, rule: str) -> Progress:
+        """Raises CannotDo if the pipeline has one that runs."""
+        return self._redrives.start(self.wanted_redrive(key, rule))
+
+    def latest_redrive(self, key: str) -> Progress | None:
+        """The redrive that runs, or the last one."""
+        found = self.find(key)
+        return None if found is None else self._redrives.latest(self.project_of(found).folder, found.name)
+
+    def _known(self, key: str) -> PipelineState:
+        found = self.find(key)
+        if found is None:
+            raise CannotDo(f"there is no pipeline {key}")
+        return found
+
     def _table_of(self, key: str) -> tuple[str, Mapping[str, str]]:
         """Where the table is, and the keys of its store, which may be secrets."""
         found = self.find(key)
@@ -87,6 +134,7 @@ class PipelineWatch:
         await asyncio.wait([self._task], timeout=PATIENCE_S)
 
     async def close(self) -> None:
+        await self._redrives.close()
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):

@@ -9,7 +9,7 @@ from nicegui import ui
 from nicegui.page_arguments import PageArguments
 
 from klamm.console.addresses import name_of, pipeline_url, topic_url
-from klamm.console.pages.pipeline import history, overview, rows
+from klamm.console.pages.pipeline import dead_letters, history, overview, rows
 from klamm.console.shell.frame import heading
 from klamm.console.shell.parts import link, page_head, sentence, space, tabs, tag
 from klamm.console.shell.visit import Visit
@@ -30,6 +30,7 @@ class Tab:
 TABS = (
     Tab(overview.TAB, "Overview", overview.build),
     Tab(rows.TAB, "Rows", rows.build),
+    Tab(dead_letters.TAB, "Dead letters", dead_letters.build),
     Tab(history.TAB, "History", history.build, of_tables=True),
 )
 
