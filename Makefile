@@ -13,7 +13,7 @@ PYTEST := .venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscop
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check bench versions faults simulate lint setup setup-run clean
+.PHONY: help demo test test-long check bench screenshots versions faults simulate lint setup setup-run clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -37,6 +37,9 @@ lint: setup
 
 bench: setup ## measure Klamm beside Apache Kafka
 	@.venv/bin/python -m bench $(ARGS)
+
+screenshots: setup ## take the pictures of docs/console anew
+	@.venv/bin/python -m tests.console.screenshots $(ARGS)
 
 versions: setup ## test with the oldest and the newest version of each dependency
 	@.venv/bin/python scripts/versions.py $(ARGS)

@@ -73,6 +73,7 @@ class KlammBroker:
 
     name = KLAMM
     source: Path | None = None  # where its code is, if not the code that is installed
+    options: tuple[str, ...] = ()  # of `klamm up`, beside those that all have
 
     def __init__(self, work_dir: Path) -> None:
         command = Path(sys.executable).with_name("klamm")
@@ -82,9 +83,18 @@ class KlammBroker:
         self.data_dir = self.directory / "data"
         self.port = _free_port()
         self._log_path = self.directory / "klamm.log"
-        self._arguments = [str(command), "up", "--port", str(self.port), "--data-dir", str(self.data_dir)]
+        self._arguments = [
+            str(command),
+            "up",
+            "--no-console",
+            "--port",
+            str(self.port),
+            "--data-dir",
+            str(self.data_dir),
+        ]
         for key, value in SETTINGS.items():
             self._arguments += ["--set", f"{key}={value}"]
+        self._arguments += self.options
         try:
             self.start()
         except BrokerFailed:

@@ -99,6 +99,12 @@ def cpu_seconds(pid: int) -> float:
     return ticks / TICKS_A_SECOND
 
 
+def own_cpu_ns(pid: int) -> int:
+    """Of the process alone, without its children, and finer than clock ticks."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+
 def resident_mb(pid: int) -> float:
     kilobytes = 0
     for one in process_tree(pid):

@@ -28,6 +28,7 @@ SPARK_PACKAGE = REPOSITORY / "src/pyspark_klamm"
 # Spark finds data sources by their names.
 FOLDERS = (
     "model",
+    "metrics",
     "config",
     "records",
     "lineformats",
@@ -84,6 +85,11 @@ CORES = (
     "replication/progress.py",
     "replication/follower.py",
     "cluster/persistent_map.py",
+    "metrics/names.py",
+    "metrics/page.py",
+    "metrics/request_times.py",
+    "metrics/text.py",
+    "metrics/topic_counters.py",
     "cluster/changes.py",
     "replication/waiting_produces.py",
     "cluster/announcing.py",
@@ -122,6 +128,8 @@ CORES = (
     "client/producer/settling.py",
     "client/producer/requests.py",
     "client/producer/settings.py",
+    "operating/checkup/checks.py",
+    "operating/checkup/facts.py",
     "operating/placing.py",
     "operating/ranges.py",
     "operating/seeking.py",

@@ -20,7 +20,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 
 _FAULTS = re.compile(
-    r"Traceback|handler failed|cannot be written|never retrieved|^\S+ \S+ ERROR", re.MULTILINE
+    r'Traceback|handler failed|cannot be written|never retrieved|"level": "(ERROR|CRITICAL)"'
 )
 """What must not be in a broker's log, however its clients behave."""
 
@@ -66,7 +66,7 @@ class BrokerProcess:
 
     def _arguments(self) -> list[str]:
         """The command of klamm that starts the broker, without its data directory and settings."""
-        return ["up", "--port", str(self._port)]
+        return ["up", "--no-console", "--port", str(self._port)]
 
     def _read_address(self) -> str:
         output = self.process.stdout

@@ -290,7 +290,7 @@ def told(response: Any) -> list[tuple[Any, ...]]:
 def has_shortcut(broker: Broker) -> bool:
     async def look() -> bool:
         assert broker.node is not None
-        return any(isinstance(each.shortcut, FetchShortcut) for each in broker.node._server._connections)
+        return any(isinstance(each.shortcut, FetchShortcut) for each in broker.node.server._connections)
 
     return broker.run(look())
 

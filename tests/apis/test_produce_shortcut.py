@@ -93,7 +93,7 @@ def outcome(response: Any) -> tuple[int, int, int, int]:
 def shortcuts(broker: Broker) -> list[Any]:
     async def look() -> list[Any]:
         assert broker.node is not None
-        connections = broker.node._server._connections
+        connections = broker.node.server._connections
         return [each.shortcut for each in connections if each.shortcut is not None and len(each.shortcut)]
 
     return broker.run(look())

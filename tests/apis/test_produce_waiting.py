@@ -92,7 +92,7 @@ class Replicated:
 
         async def look() -> Any:
             assert self._broker.node is not None
-            connections = self._broker.node._server._connections
+            connections = self._broker.node.server._connections
             return next(each.shortcut for each in connections if each.shortcut is not None)
 
         return self._broker.run(look())

@@ -12,6 +12,7 @@ from tests.cli.commands import KLAMM, Shell, clean_environment
 from tests.waiting import wait_until
 
 import klamm
+from klamm.cli.main import NOUNS
 
 
 def test_topics_are_created_shown_changed_and_deleted(shell: Shell) -> None:
@@ -170,7 +171,7 @@ app(["--help"], standalone_mode=False)
 print(*sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for noun in ("up", "broker", "topic", "cluster", "profile", "ingest", "pipeline", "table"):
+    for noun in NOUNS:
         assert f" {noun} " in done.stdout
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not {"asyncio", "klamm.cli.topic", "klamm.cli.pipeline", "klamm.client"} & loaded

@@ -7,11 +7,13 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.commands import Command, complaint, run_klamm, run_up
+from tests.metrics.scraping import get_from, parse
 from tests.waiting import wait_until
 
 import klamm
@@ -106,9 +108,10 @@ def test_three_brokers_are_a_cluster_and_stop_when_told(tmp_path: Path) -> None:
     assert [line for line in command.printed if "broker" in line and "stopped cleanly" in line] == [
         f"klamm: broker {broker_id} stopped cleanly" for broker_id in (1, 2, 3)
     ]
-    assert any(" broker 3 klamm.node: broker 3 is registered" in line for line in command.complained), (
-        "what brokers log goes through, with the broker that logged it"
-    )
+    logged = [json.loads(line) for line in command.complained if line.startswith("{")]
+    assert any(
+        line["broker"] == 3 and line["message"].startswith("broker 3 is registered") for line in logged
+    ), "what brokers log goes through, with the broker that logged it"
     assert not any("Traceback" in line for line in command.complained), command
 
     line = complaint(tmp_path, "up", "--port", "0", "--data-dir", "data")
@@ -187,6 +190,36 @@ def test_a_broker_joins_a_cluster_that_runs(tmp_path: Path) -> None:
             assert fourth.stop(signal.SIGTERM) == 0, fourth
         wait_until(lambda: in_sync_counts(addresses[:2]) == [2, 2, 2], "broker 4 has left", PATIENCE_S)
         assert command.stop(signal.SIGTERM) == 0, command
+
+
+def test_each_broker_serves_metrics_and_health_on_a_port_of_its_own(tmp_path: Path) -> None:
+    first = free_ports_in_a_row(2)
+    arguments = ("--brokers", "2", "--port", "0", "--http-port", str(first), "--data-dir", "data")
+    with run_up(tmp_path, *arguments) as command:
+        command.wait_for_line(READY)
+        for port in (first, first + 1):
+            assert get_from(f"127.0.0.1:{port}", "/readyz").body == "ready\n"
+            seen = parse(get_from(f"127.0.0.1:{port}", "/metrics").body)
+            assert seen.value("kafka_server_replicamanager_partitioncount") == 0
+        line = complaint(tmp_path, "up", *arguments[:-1], "other")
+        assert f"port {first} " in line and "--http-port" in line
+        assert command.stop(signal.SIGTERM) == 0, command
+    line = complaint(tmp_path, "up", "--brokers", "2", "--set", "klamm.http.listener=127.0.0.1:1")
+    assert "klamm.http.listener differs from broker to broker" in line
+
+
+def free_ports_in_a_row(count: int) -> int:
+    """The first of several ports that nobody listens on."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            first: int = probe.getsockname()[1]
+        try:
+            with ExitStack() as stack:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        except OSError:
+            continue
+        return first
 
 
 def test_clients_are_told_the_advertised_address(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ DEAD = [
 @pytest.fixture(scope="module", autouse=True)
 def contents(broker: Broker) -> Iterator[None]:
     with klamm.Admin(broker.bootstrap) as admin, klamm.Producer(broker.bootstrap) as producer:
-        admin.create_topics([klamm.NewTopic("orders", 2), klamm.NewTopic("odd/na~me", 1)][:1])
+        admin.create_topics([klamm.NewTopic("orders", 2)])
         admin.create_topics(
             [klamm.NewTopic("framed", 1), klamm.NewTopic("dead", 1), klamm.NewTopic("new", 1)]
         )
@@ -168,7 +168,7 @@ def test_records_are_sent(console: RunningConsole) -> None:
 def test_a_read_only_console_sends_nothing(broker: Broker, tmp_path: Path) -> None:
     with console_of(broker.bootstrap, tmp_path, "--read-only") as console:
         status, answer = console.ask("/api/v1/topics/new/messages", {"value": "x"})
-        assert (status, answer["error"]) == (403, "this console is read-only: it sends no records")
+        assert (status, answer["error"]) == (403, "this console is read-only. Start one without --read-only")
         assert console.get("/topics/orders/messages?limit=1")["rows"]
 
 

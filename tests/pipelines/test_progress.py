@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from klamm.cli.pipelines.showing import remarks
-from klamm.pipelines.progress import PipelineStatus, Tally, lag_of, rule_name
+from klamm.pipelines.progress import PipelineStatus, Tally, lag_of, rule_name, unseen
 
 
 def progress(batch: int, rows: int, **more: Any) -> dict[str, Any]:
@@ -21,6 +22,46 @@ def progress(batch: int, rows: int, **more: Any) -> dict[str, Any]:
         "sink": {"numOutputRows": -1},
         **more,
     }
+
+
+class Report:
+    """A progress report as the JVM has it."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+
+    def batchId(self) -> int:
+        return self._batch
+
+    def timestamp(self) -> str:
+        return f"2026-01-31T12:00:{self._batch:02d}.000Z"
+
+    def json(self) -> str:
+        return json.dumps({"batchId": self._batch})
+
+
+class Recent(list[Report]):
+    """A list in the JVM, which counts how often it was asked for a report."""
+
+    calls = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.calls += 1
+        return super().__getitem__(index)
+
+
+def test_only_new_reports_are_fetched() -> None:
+    recent = Recent(Report(batch) for batch in range(50))
+    new, mark = unseen(recent, "")
+    assert [report["batchId"] for report in new] == list(range(50))
+    recent.append(Report(50))
+    recent.append(Report(51))
+    recent.calls = 0
+    new, mark = unseen(recent, mark)
+    assert [report["batchId"] for report in new] == [50, 51]
+    assert recent.calls == 3, "the new ones, and the last one that was seen"
+    assert unseen(recent, mark) == ([], mark)
+    assert unseen(Recent(), mark) == ([], mark)
 
 
 def test_counts_of_batches_add_up() -> None:

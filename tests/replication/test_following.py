@@ -101,14 +101,14 @@ async def test_what_is_sent_to_a_follower_may_fill_a_larger_buffer(
 ) -> None:
     node = leader.broker.node
     assert node is not None
-    before = set(node._server._connections)
+    before = set(node.server._connections)
     leader.take("wide", led_by(LEADER, 1))
     await follower.take("wide", led_by(LEADER, 1))
     leader.append("wide", b"a")
     await until_same(leader, follower, "wide")
     with socket.create_connection(("127.0.0.1", leader.port)):
-        await until(lambda: len(node._server._connections) == len(before) + 2)
-        made = set(node._server._connections) - before
+        await until(lambda: len(node.server._connections) == len(before) + 2)
+        made = set(node.server._connections) - before
         has_fixed_size = [each._socket.getsockopt(socket.SOL_SOCKET, SO_BUF_LOCK) & 1 for each in made]
     assert sorted(has_fixed_size) == [0, 1], "the client's has the size that is configured"
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from klamm.apis.registry import LATER, NO_RESPONSE, CloseConnection, ConnectionHandle
 from klamm.apis.steps import Steps
+from klamm.metrics.request_times import TimesByApi
 from klamm.model.reply import Reply
 from klamm.protocol.errors import MalformedMessage
 from klamm.server.connection import Connection
@@ -142,6 +143,7 @@ class FakeServer:
         self.work = WorkQueue(self.unsent)
         self.turns = Turns()
         self.joint_sending = JointSending()
+        self.request_times = TimesByApi()
         self.max_request_bytes = MAX_REQUEST_BYTES
         self.forgotten: list[Connection] = []
         self.disk_gate = asyncio.Event()

@@ -82,7 +82,7 @@ def test_the_command_line_runs_on_asyncio(tmp_path):
             os.kill(os.getpid(), signal.SIGTERM)
 
         run_broker.BrokerNode.start = start
-        sys.argv = ["klamm", "up", "--port", "0", "--data-dir", sys.argv[1]]
+        sys.argv = ["klamm", "up", "--no-console", "--port", "0", "--data-dir", sys.argv[1]]
         main()
         """,
         str(tmp_path),

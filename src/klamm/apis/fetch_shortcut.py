@@ -267,6 +267,9 @@ class FetchShortcut:
 
     __slots__ = ("_broker", "_connection", "_seen", "_shapes", "_topic")
 
+    api_key = 1
+    """A number and no ApiKey: it is looked up for every answer."""
+
     def __init__(self, broker: Broker, connection: ConnectionHandle) -> None:
         self._broker = broker
         self._connection = connection
@@ -319,7 +322,7 @@ class FetchShortcut:
         )
         answer = fetch.start()
         if answer is None:
-            fetch.answer_later(replies.open(None, correlation_id))
+            fetch.answer_later(replies.open_encoded(self.api_key, correlation_id))
             return LATER
         assert isinstance(answer, list)
         return answer

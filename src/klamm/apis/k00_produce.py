@@ -202,18 +202,18 @@ class _Produce:
                 self._append_batch(partition, records, header, response)
         except KafkaError as error:
             _refuse(response, error, partition)
-            if error.code in REFUSED_FOR_NOW:
-                self._note_refused(topic, data, error)
+            with suppress(KafkaError):  # of a partition that this broker does not have, nothing is noted
+                self._note_refused(self._partition_of(topic, data.index), data, error)
         return response
 
-    def _note_refused(self, topic: TopicProduceData, data: PartitionProduceData, error: KafkaError) -> None:
-        """Have the batches refused that the producer has sent behind this one."""
-        if data.records is None or len(data.records) < HEADER_SIZE:
+    def _note_refused(self, partition: Partition, data: PartitionProduceData, error: KafkaError) -> None:
+        """Count the failure, and have the batches refused that the producer has sent behind this one."""
+        partition.counters.note_failed_produce(error.code)
+        if error.code not in REFUSED_FOR_NOW or data.records is None or len(data.records) < HEADER_SIZE:
             return
         header = parse_header(data.records)
         if header.producer_id >= 0:
-            with suppress(KafkaError):  # of a partition that this broker does not have, nothing is noted
-                self._partition_of(topic, data.index).note_refused(header, error)
+            partition.note_refused(header, error)
 
     def _partition_of(self, topic: TopicProduceData, index: int) -> Partition:
         """Also one that this broker does not lead."""
@@ -283,6 +283,7 @@ class _Produce:
                 self._append_batch(partition, view, header, response)
             except KafkaError as error:
                 _refuse(response, error, partition)
+                partition.counters.note_failed_produce(error.code)
                 if isinstance(error, InvalidRecords) and error.record_errors:
                     response.record_errors = lazily(error.record_errors, _named)
                     errors_left -= len(error.record_errors)

@@ -60,6 +60,9 @@ class ProduceShortcuts:
 
     __slots__ = ("_by_head", "_clock", "_head_ends", "_key_and_version", "_last", "_waiting")
 
+    api_key = 0
+    """A number and no ApiKey: it is looked up for every answer."""
+
     def __init__(self, clock: Clock, waiting: WaitingProduces) -> None:
         self._clock = clock
         self._waiting = waiting
@@ -165,7 +168,7 @@ class ProduceShortcuts:
         if result.last_offset < partition.high_watermark or not shortcut.is_acks_all:
             return (bytes(answer),)
         (correlation_id,) = _int32.unpack_from(frame, _KEY_AND_VERSION_END)
-        reply = replies.open(None, correlation_id)
+        reply = replies.open_encoded(self.api_key, correlation_id)
         waiting = _WaitingAnswer(result.last_offset + 1, reply, bytes(answer), shortcut, correlation_id)
         self._waiting.add(partition, waiting, shortcut.timeout_ms)
         return LATER

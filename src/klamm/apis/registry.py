@@ -54,12 +54,15 @@ LATER = Later()
 class Replies(Protocol):
     """The replies of one connection, in the order of its requests."""
 
-    def open(self, format_: None, correlation_id: int) -> Reply:
+    def open_encoded(self, api_key: int, correlation_id: int) -> Reply:
         """The reply to the request that is being handled, to be completed with an encoded answer."""
 
 
 class Shortcut(Protocol):
     """Answers requests that repeat earlier ones without decoding them: produce_shortcut, fetch_shortcut."""
+
+    @property
+    def api_key(self) -> int: ...
 
     def take(self, frame: memoryview, replies: Replies) -> Sequence[Any] | Later | None:
         """Handle a request whole and return the chunks of its response frame, or do nothing and return None.

@@ -29,6 +29,12 @@ def broker(
         str | None,
         typer.Option(help="Addresses that clients and brokers connect to.", show_default="the listeners"),
     ] = None,
+    http_listener: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Address for /metrics, /livez and /readyz.", show_default="none"
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Directory that holds the data.", show_default="./klamm-data")
     ] = None,
@@ -56,6 +62,7 @@ def broker(
         "klamm.coordination.url": coordination,
         "listeners": listeners,
         "advertised.listeners": advertised_listeners,
+        "klamm.http.listener": http_listener,
         "log.dirs": None if data_dir is None else str(data_dir),
         "broker.rack": rack,
     }

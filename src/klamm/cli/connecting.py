@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -89,13 +89,20 @@ class Cluster:
         """What `do` returns, which gets an asyncio admin: for the functions of `operating/`."""
         import asyncio
 
-        from klamm.client.admin.admin import Admin
-
         async def with_admin() -> Result:
-            async with Admin(self.bootstrap, config=self._config()) as admin:
+            async with self.async_admin() as admin:
                 return await do(admin)
 
         return asyncio.run(with_admin())
+
+    def at(self, bootstrap: str, timeout_s: float) -> Cluster:
+        """The cluster as it is reached by another address, with another time limit."""
+        return replace(self, bootstrap=bootstrap, timeout_s=timeout_s)
+
+    def async_admin(self) -> AsyncAdmin:
+        from klamm.client.admin.admin import Admin
+
+        return Admin(self.bootstrap, config=self._config())
 
     def admin(self) -> Admin:
         from klamm.client.plain.admin import Admin

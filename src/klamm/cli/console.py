@@ -43,6 +43,9 @@ def console(
             help=f"File with the password to log in with; or set {PASSWORD_VARIABLE}.", show_default=False
         ),
     ] = None,
+    stop_with_stdin: Annotated[
+        bool, typer.Option("--stop-with-stdin", help="Stop when the standard input ends.")
+    ] = False,
 ) -> None:
     """Serve the web console of a cluster: its pages, and the same as JSON below /api/v1."""
     try:
@@ -75,7 +78,7 @@ def console(
     def ready() -> None:
         typer.echo(f"klamm: the console is at http://{shown}:{chosen}")
 
-    serving.serve(settings, listener, ready)
+    serving.serve(settings, listener, ready, stops_with_stdin=stop_with_stdin)
 
 
 def _folders(given: list[Path] | None) -> tuple[Path, ...]:

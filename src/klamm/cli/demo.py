@@ -23,6 +23,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from klamm.cli.console import DEFAULT_HOST
+from klamm.cli.console_child import choose_port, console_words, is_installed
 from klamm.cli.pipelines.events import Event, click, order
 from klamm.cli.pipelines.scaffold import make_project
 from klamm.cli.supervisor import (
@@ -199,13 +201,15 @@ def _run(brokers: Sequence[RunningBroker], project: Path, stop: threading.Event)
         admin.create_topics([NewTopic(name, partitions=PARTITIONS) for name in (*TOPICS, *MADE_TOPICS)])
         feed = _Feed(admin, producer)
         feed.tick()
-        _print_welcome(brokers, project)
+        console = _Console(bootstrap, project)
+        _print_welcome(brokers, project, console.address)
         pipelines = _Pipelines(project)
         try:
             while not stop.wait(TICK_S):
                 feed.tick()
                 pipelines.look()
         finally:
+            console.stop()
             pipelines.stop()
 
 
@@ -268,7 +272,33 @@ class _Pipelines:
                 self._process.wait()
 
 
-def _print_welcome(brokers: Sequence[RunningBroker], project: Path) -> None:
+class _Console:
+    """The web console in a process of its own. It ends with us: its standard input is a pipe from here."""
+
+    def __init__(self, bootstrap: str, project: Path) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = "not there: pip install 'klamm[console]'"
+        if is_installed():
+            port = choose_port(None)
+            self.address = f"http://{DEFAULT_HOST}:{port}"
+            self._process = subprocess.Popen(
+                console_words(bootstrap, port, project),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+
+def _print_welcome(brokers: Sequence[RunningBroker], project: Path, console: str) -> None:
     python = Path(sys.executable)
     klamm = python.with_name("klamm")
     table = project / "tables/orders"
@@ -281,6 +311,7 @@ def _print_welcome(brokers: Sequence[RunningBroker], project: Path) -> None:
         f"""
 Klamm is running: {BROKERS} brokers as one cluster.
 
+  console       {console}
   brokers       {rows}
   topics        {", ".join(TOPICS)}   (new records arrive all the time)
                 each has {REPLICAS} replicas, and min.insync.replicas={FEWEST_IN_SYNC}: any one broker may die

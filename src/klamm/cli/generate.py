@@ -11,7 +11,7 @@ import typer
 from klamm.cli.connecting import complaints
 
 app = typer.Typer(
-    help="Files for other programs: shells, systemd.", no_args_is_help=True, add_completion=False
+    help="Files for other programs: shells, systemd, Grafana.", no_args_is_help=True, add_completion=False
 )
 
 
@@ -23,7 +23,7 @@ class Shell(StrEnum):
 
 @app.callback()
 def root() -> None:
-    """Files for other programs: shells, systemd."""
+    """Files for other programs: shells, systemd, Grafana."""
 
 
 @app.command()
@@ -40,6 +40,16 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> No
     sys.stdout.write(
         get_completion_script(prog_name="klamm", complete_var=COMPLETION_VARIABLE, shell=shell.value) + "\n"
     )
+
+
+@app.command()
+def grafana_dashboard() -> None:
+    """Print a dashboard of the brokers' metrics, for Grafana's import (docs/METRICS.md)."""
+    import json
+
+    from klamm.cli.grafana import dashboard
+
+    sys.stdout.write(json.dumps(dashboard(), indent=2) + "\n")
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -306,10 +306,9 @@ def _brokers(bootstrap: str | None) -> tuple[str, dict[str, object]]:
     """The brokers and the settings of the producer: as given, or those of the project in this folder."""
     if bootstrap is not None:
         return bootstrap, {}
-    from klamm.cli.pipelines.finding import nearest_project
     from klamm.ingest.errors import IngestError
     from klamm.pipelines.errors import ProjectError
-    from klamm.pipelines.project import Project
+    from klamm.pipelines.project import Project, nearest_project
 
     folder = nearest_project(Path.cwd())
     if folder is None:

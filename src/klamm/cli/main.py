@@ -29,6 +29,7 @@ NOUNS = {
     "group": Noun("klamm.cli.group", "app", "Consumer groups: members, lag, offsets."),
     "config": Noun("klamm.cli.config", "app", "Settings of topics, brokers and groups."),
     "cluster": Noun("klamm.cli.cluster", "app", "The cluster: its brokers, its controller, its health."),
+    "doctor": Noun("klamm.cli.doctor", "doctor", "Look for what is wrong, and say what to do."),
     "console": Noun("klamm.cli.console", "console", "Serve the web console of a cluster."),
     "generate": Noun("klamm.cli.generate", "app", "Files for other programs: shells, systemd."),
     "profile": Noun("klamm.cli.profile", "app", "Profiles: names for clusters, with addresses and settings."),

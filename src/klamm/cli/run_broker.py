@@ -6,16 +6,25 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
-from klamm.cli.logs import LOG_LEVEL_VARIABLE
+from klamm.cli.logs import LOG_FORMAT_VARIABLE, LOG_LEVEL_VARIABLE
 from klamm.config.loading import BrokerConfig, ConfigError, load_broker_config
 from klamm.model import event_loop
 from klamm.node.broker import BrokerNode, CannotStart
 
+
+class Stoppable(Protocol):
+    """What runs beside a broker."""
+
+    async def stop(self) -> None: ...
+
+
 THREAD_SWITCH_INTERVAL_S = 0.0005
 
-COMMAND_VARIABLES = frozenset({LOG_LEVEL_VARIABLE, "KLAMM_BOOTSTRAP"})
+COMMAND_VARIABLES = frozenset({LOG_LEVEL_VARIABLE, LOG_FORMAT_VARIABLE, "KLAMM_BOOTSTRAP"})
 """Variables of the commands, which are not broker settings."""
 
 
@@ -33,18 +42,26 @@ def load_config(config_file: Path | None, settings: list[str]) -> BrokerConfig:
         raise CannotStart(f"cannot read {error.filename}: {error.strerror}") from None
 
 
-def run_broker(config: BrokerConfig, *, stops_with_stdin: bool = False) -> None:
+Companion = Callable[[str, Callable[[str], None]], Stoppable | None]
+"""Starts what runs beside the broker: it gets the broker's address, and what prints a line."""
+
+
+def run_broker(
+    config: BrokerConfig, *, stops_with_stdin: bool = False, companion: Companion | None = None
+) -> None:
     """Run a broker until SIGTERM or SIGINT, or until the standard input ends if `stops_with_stdin`.
+
+    The `companion` is started when the broker serves, and stopped with it.
 
     Raises CannotStart with one line that says why.
     """
     # A worker thread that computes releases the interpreter lock after this time, so the loop waits no
     # longer.
     sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
-    event_loop.run(_serve(config, stops_with_stdin))
+    event_loop.run(_serve(config, stops_with_stdin, companion))
 
 
-async def _serve(config: BrokerConfig, stops_with_stdin: bool) -> None:
+async def _serve(config: BrokerConfig, stops_with_stdin: bool, companion: Companion | None) -> None:
     node = BrokerNode(config)
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
@@ -53,7 +70,10 @@ async def _serve(config: BrokerConfig, stops_with_stdin: bool) -> None:
         loop.add_reader(sys.stdin.fileno(), _stop_at_end, loop, node)
     await node.start()
     _say(f"klamm: broker {node.node_id} listens on {node.bootstrap}")
+    beside = None if companion is None else companion(node.bootstrap, _say)
     await node.run_until_stopped()
+    if beside is not None:
+        await beside.stop()
     _say(f"klamm: broker {node.node_id} stopped cleanly")
 
 

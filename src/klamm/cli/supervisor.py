@@ -16,11 +16,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from klamm.config.loading import BrokerConfig
-from klamm.server.listener import why_cannot_listen
+from klamm.server.listener import LISTENERS_OPTION, why_cannot_listen
 from klamm.storage.log_dir import META_FILE
+
+if TYPE_CHECKING:
+    from klamm.cli.run_broker import Companion, Stoppable
 
 STORE_FILE = "klamm-metadata.sqlite"
 FIRST_RESTART_S = 0.1
@@ -43,6 +46,7 @@ _OF_EACH_BROKER = frozenset(
         "log.dir",
         "log.dirs",
         "klamm.coordination.url",
+        "klamm.http.listener",
     }
 )
 
@@ -54,8 +58,9 @@ class CannotRun(Exception):
 def check_settings(config: BrokerConfig, settings: Sequence[str]) -> None:
     """Raise CannotRun for settings that cannot be the same for several brokers."""
     names = {setting.partition("=")[0].strip() for setting in settings}
-    if config["advertised.listeners"] is not None:
-        names.add("advertised.listeners")
+    for key in ("advertised.listeners", "klamm.http.listener"):
+        if config[key] is not None:
+            names.add(key)
     if wrong := sorted(names & _OF_EACH_BROKER):
         raise CannotRun(
             f"{wrong[0]} differs from broker to broker, so it cannot be set with --brokers: "
@@ -82,8 +87,8 @@ def check_holds_one_broker(data_dir: Path) -> None:
         )
 
 
-def check_ports(count: int, host: str, port: int) -> None:
-    """Raise CannotRun if one of the brokers' ports cannot be had."""
+def check_ports(count: int, host: str, port: int, option: str = LISTENERS_OPTION) -> None:
+    """Raise CannotRun if one of the brokers' ports, which `option` chooses, cannot be had."""
     if not port:
         return
     if port + count - 1 > LAST_PORT:
@@ -95,7 +100,7 @@ def check_ports(count: int, host: str, port: int) -> None:
                 probe.bind((host, wanted))
                 probe.listen()
             except OSError as error:
-                raise CannotRun(why_cannot_listen(host, wanted, error)) from error
+                raise CannotRun(why_cannot_listen(host, wanted, error, option)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +116,30 @@ class BrokerPlan:
         return [*self.command, "--listeners", f"PLAINTEXT://{address}"]
 
 
+def address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def plan_brokers(
-    count: int, host: str, port: int, data_dir: Path, options: Sequence[str], executable: Sequence[str]
+    count: int,
+    host: str,
+    port: int,
+    data_dir: Path,
+    options: Sequence[str],
+    executable: Sequence[str],
+    *,
+    http_port: int | None = None,
 ) -> list[BrokerPlan]:
-    """Brokers 1 to `count` on consecutive ports, with `options` of `klamm broker` passed on to each."""
-    shown_host = f"[{host}]" if ":" in host else host
+    """Brokers 1 to `count` on consecutive ports, with `options` of `klamm broker` passed on to each.
+
+    With an `http_port` they serve metrics and health on consecutive ports from it on.
+    """
+
+    def http_options(index: int) -> tuple[str, ...]:
+        if http_port is None:
+            return ()
+        return ("--http-listener", address(host, http_port + index if http_port else 0))
+
     return [
         BrokerPlan(
             broker_id,
@@ -127,9 +151,10 @@ def plan_brokers(
                 *("--data-dir", str(data_dir / f"broker-{broker_id}")),
                 "--stop-with-stdin",
                 *(("--set", f"offsets.topic.replication.factor={count}") if count < 3 else ()),
+                *http_options(broker_id - 1),
                 *options,
             ),
-            f"{shown_host}:{port + broker_id - 1 if port else 0}",
+            address(host, port + broker_id - 1 if port else 0),
         )
         for broker_id in range(1, count + 1)
     ]
@@ -292,20 +317,30 @@ def _why(status: int) -> str:
     return f"status {status}" if status >= 0 else signal.Signals(-status).name
 
 
-async def supervise(plans: Sequence[BrokerPlan], *, restarts: bool) -> None:
-    """Run the brokers until SIGTERM or SIGINT."""
+async def supervise(
+    plans: Sequence[BrokerPlan], *, restarts: bool, companion: Companion | None = None
+) -> None:
+    """Run the brokers until SIGTERM or SIGINT. The `companion` is started when all of them serve."""
+    beside: Stoppable | None = None
 
     def say(line: str) -> None:
         print(line, flush=True)
 
     def ready(brokers: Sequence[RunningBroker]) -> None:
-        say(f"klamm: {len(brokers)} brokers listen on {','.join(broker.address for broker in brokers)}")
+        nonlocal beside
+        addresses = ",".join(broker.address for broker in brokers)
+        say(f"klamm: {len(brokers)} brokers listen on {addresses}")
+        beside = None if companion is None else companion(addresses, say)
 
     supervisor = Supervisor(plans, restarts=restarts, say=say, ready=ready)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    await supervisor.run()
+    try:
+        await supervisor.run()
+    finally:
+        if beside is not None:
+            await beside.stop()
     print("klamm: stopped cleanly", flush=True)
 
 

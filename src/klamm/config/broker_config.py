@@ -20,6 +20,7 @@ from klamm.config.listeners import (
     add_listener_for_brokers,
     check_listener_of_brokers,
     check_listeners,
+    parse_http_listener,
     parse_listeners,
 )
 from klamm.config.rows import ConfigError, ConfigSource, ConfigValue
@@ -43,6 +44,7 @@ class BrokerConfig(ConfigValues):
         "_parsed",
         "_static",
         "advertised_listeners",
+        "http_listener",
         "inter_broker_listener_name",
         "listeners",
     )
@@ -75,6 +77,8 @@ class BrokerConfig(ConfigValues):
         self.advertised_listeners: tuple[Listener, ...] | None = (
             None if self["advertised.listeners"] is None else self._listeners_of("advertised.listeners")
         )
+        http = self.optional_str("klamm.http.listener")
+        self.http_listener = None if http is None else parse_http_listener("klamm.http.listener", http)
         self.inter_broker_listener_name: str | None = None
         """The name of the listener that other brokers connect to; None if the broker is alone."""
         if self["klamm.coordination.url"] is not None:

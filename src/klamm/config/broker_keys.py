@@ -87,6 +87,14 @@ _NETWORK_ROWS = [
         Importance.HIGH,
     ),
     ConfigRow(
+        "klamm.http.listener",
+        ConfigType.STRING,
+        None,
+        "The address, host:port, on which the broker serves /metrics for Prometheus, and /livez and /readyz, "
+        "to everybody who can reach it. Port 0 picks a free port. Unset: the broker serves none of them.",
+        internal=True,
+    ),
+    ConfigRow(
         "listener.security.protocol.map",
         ConfigType.STRING,
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",

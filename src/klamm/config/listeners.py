@@ -38,6 +38,17 @@ class Listener(NamedTuple):
         return f"{self.name}://{host}:{self.port}"
 
 
+def parse_http_listener(key: str, address: str) -> Listener:
+    """Where pages are served over HTTP, from host:port."""
+    match = _ADDRESS.fullmatch(f"HTTP://{address}")
+    port = int(match[3]) if match else -1
+    if match is None or not match[2] or not 0 <= port <= 65_535:
+        raise ConfigError(
+            f"{key}={address!r} is refused: it must read host:port, such as 0.0.0.0:9404", key=key
+        )
+    return Listener("HTTP", match[2].strip("[]"), port)
+
+
 def parse_listeners(key: str, addresses: tuple[str, ...]) -> tuple[Listener, ...]:
     """The listeners in `addresses`. Raises ConfigError if two have the same name or the same host and
     port."""

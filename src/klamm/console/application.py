@@ -98,8 +98,8 @@ def _api(app: FastAPI, console: Console) -> APIRouter:
         )
 
     add_reading(router, console)
-    add_acting(router, console)
     add_messages(router, console)
+    add_acting(router, console)
     add_pipelines(router, console)
 
     @router.api_route(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -19,12 +22,16 @@ STOP_PATIENCE_S = 2
 """How long browsers may take to let go of their connections."""
 
 
-def serve(settings: Settings, listener: socket.socket, ready: Callable[[], None]) -> None:
+def serve(
+    settings: Settings, listener: socket.socket, ready: Callable[[], None], *, stops_with_stdin: bool = False
+) -> None:
     """Serve on a socket that is bound already; `ready` is called when requests are answered."""
-    asyncio.run(_serve(settings, listener, ready))
+    asyncio.run(_serve(settings, listener, ready, stops_with_stdin))
 
 
-async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[], None]) -> None:
+async def _serve(
+    settings: Settings, listener: socket.socket, ready: Callable[[], None], stops_with_stdin: bool
+) -> None:
     collector = Collector(Asking(settings.bootstrap, settings.config))
     changes = Changes(settings.bootstrap, settings.config, collector, is_read_only=settings.is_read_only)
     pipelines = PipelineWatch(settings.projects, settings.bootstrap, settings.config)
@@ -40,11 +47,15 @@ async def _serve(settings: Settings, listener: socket.socket, ready: Callable[[]
         server_header=False,
         timeout_graceful_shutdown=STOP_PATIENCE_S,
     )
-    await _Server(config, ready).serve(sockets=[listener])
+    server = _Server(config, ready)
+    if stops_with_stdin:
+        asyncio.get_running_loop().add_reader(sys.stdin.fileno(), server.stop_at_end_of_input)
+    await server.serve(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """Tells `ready` when it has started."""
+    """Tells `ready` when it has started. A signal that has stopped it is not raised again: uvicorn would end
+    the process by that signal, and a clean stop is a success."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -54,6 +65,18 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
+    def stop_at_end_of_input(self) -> None:
+        """The standard input can be read: at its end its writer, who started this console, is gone."""
+        if not os.read(sys.stdin.fileno(), 1024):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self.should_exit = True
 
 
 def bind(host: str, port: int) -> socket.socket:

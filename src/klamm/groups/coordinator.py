@@ -34,7 +34,7 @@ from klamm.groups.loading import Loader
 from klamm.groups.log_port import LedPartition, LogPort
 from klamm.groups.offsets import CommittedOffset, OffsetTable, expired_partitions
 from klamm.groups.records import KeyValue, offset_record, offset_tombstone
-from klamm.groups.shard import ListedGroup, Shard, WallClock
+from klamm.groups.shard import ListedGroup, ObservedGroup, Shard, WallClock
 from klamm.groups.timers import LoopTimers, TimerHandle, Timers
 from klamm.groups.writer import MOST_AT_ONCE
 from klamm.model.errors import ErrorCode, KafkaError
@@ -383,6 +383,12 @@ class GroupCoordinator:
                 listed = shard.listed(group_id)
                 if listed is not None:
                     yield listed
+
+    def observe(self) -> Iterator[ObservedGroup]:
+        """The groups that this broker coordinates, without those of partitions that are being loaded."""
+        for shard in list(self._led_shards().values()):
+            if shard.is_serving:
+                yield from shard.observe()
 
     async def delete_group(self, group_id: str) -> ErrorCode:
         shard = self._shard(group_id)

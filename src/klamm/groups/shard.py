@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from klamm.groups.events import Answered, GroupSettings, GroupState, JoinResult, Persist, SyncResult, Token
 from klamm.groups.group import Group
 from klamm.groups.log_port import LedPartition
+from klamm.groups.offsets import OffsetTable
 from klamm.groups.records import KeyValue, group_record
 from klamm.groups.table import GroupEntry, GroupTable
 from klamm.groups.timers import TimerHandle, Timers
@@ -40,6 +41,14 @@ class ListedGroup(NamedTuple):
     group_id: str
     protocol_type: str
     state: GroupState
+
+
+class ObservedGroup(NamedTuple):
+    """For reading only."""
+
+    group_id: str
+    member_count: int
+    offsets: OffsetTable
 
 
 class _Timer(NamedTuple):
@@ -144,6 +153,16 @@ class Shard:
         living, stored = self._groups.copy(), iter(self.table)
         yield from living
         yield from (group_id for group_id in stored if group_id not in living)
+
+    def observe(self) -> Iterator[ObservedGroup]:
+        """The groups as they are when each has its turn."""
+        for group_id in self.group_ids():
+            group, entry = self._groups.get(group_id), self.table.get(group_id)
+            if group is not None and group.state is GroupState.DEAD:
+                continue
+            if group is not None or entry is not None:
+                member_count = 0 if group is None else len(group.members)
+                yield ObservedGroup(group_id, member_count, OffsetTable() if entry is None else entry.offsets)
 
     def listed(self, group_id: str) -> ListedGroup | None:
         """None if there is no such group. For one without a state machine the table entry is enough."""

@@ -33,6 +33,7 @@ from klamm.config.topic_keys import topic_config
 from klamm.coordination.sqlite import SqliteStore
 from klamm.coordination.store import Store, StoreError
 from klamm.groups.coordinator import GroupCoordinator
+from klamm.metrics.topic_counters import IsrCounters
 from klamm.model.errors import ErrorCode, KafkaError
 from klamm.model.ids import NEVER_INTACT, IntactEpochs, TopicPartition
 from klamm.node.clock import SystemClock
@@ -60,6 +61,7 @@ from klamm.storage.segments.open_files import OpenFiles
 if TYPE_CHECKING:
     from klamm.node.controller_link import ControllerLink
     from klamm.node.membership import Membership
+    from klamm.node.monitoring.monitoring import Monitoring
     from klamm.node.peers import Peers
     from klamm.node.replica_reports import ReplicaReports
     from klamm.node.replication import Replication
@@ -107,16 +109,37 @@ class BrokerNode:
             self._make_cluster_parts(config.inter_broker_listener_name)
         self._producer_ids = ProducerIdBlocks(self._allocate_producer_ids)
         self.producer_ids: ProducerIds = self._producer_ids
-        self._server = Server(
+        self.server = Server(
             Dispatcher(self, load_handlers()),
             lambda: self.config,
             lambda work: self.partitions.run_in_thread(work),
         )
-        self._listeners = Listeners(self._server, config.inter_broker_listener_name)
+        self._listeners = Listeners(self.server, config.inter_broker_listener_name)
         self.cluster.check_own_config = self._check_config
         self._telling_endpoints: asyncio.Task[None] | None = None
         self._stop_requested = asyncio.Event()
-        self._has_services = False
+        self.has_services = False
+        self.stage = "the broker starts: it reads the metadata of the cluster"
+        """Why the broker serves no clients now, in one line; empty while it serves them."""
+        self.monitoring = self._make_monitoring()
+
+    def _make_monitoring(self) -> Monitoring | None:
+        listener = self._static_config.http_listener
+        if listener is None:
+            return None
+        # Imported here, as a broker without it starts quicker.
+        from klamm.node.monitoring.monitoring import Monitoring
+
+        return Monitoring(self, listener)
+
+    @property
+    def store(self) -> Store:
+        """The coordination store in the present session."""
+        return (None if self.membership is None else self.membership.store) or self._store
+
+    @property
+    def isr_counters(self) -> IsrCounters:
+        return self._replication_context.isr_counters
 
     def _new_store(self) -> Store:
         if self._static_config["klamm.coordination.url"] is None:
@@ -204,6 +227,8 @@ class BrokerNode:
 
     async def _start_parts(self) -> None:
         self._listeners.bind(self._static_config.listeners)
+        if self.monitoring is not None:
+            await self.monitoring.start()
         image = await self._load_cluster(self._own_image())
         if self._listeners.follow(self.config.listeners) and self.membership is None:
             await self.cluster.change_own_endpoints(self._own_image().endpoints)
@@ -213,15 +238,18 @@ class BrokerNode:
                 "these settings have no effect (docs/CONFIGURATION.md says why): %s", ", ".join(ignored)
             )
         self.log_dirs.identify(self.node_id, image.cluster_id)
+        self.stage = "the broker starts: it loads its logs"
         await self._load_logs(image)
         self._start_services()
         own = self._own_image()
         first = own.endpoints[self._listeners.listeners[0].name]
         self.bootstrap = f"[{first.host}]:{first.port}" if ":" in first.host else f"{first.host}:{first.port}"
         if self.membership is not None:
+            self.stage = "the broker starts: it waits until a controller has told it its part"
             self._listeners.accept_brokers()
             await self._join(self.membership, own)
         self._listeners.accept_clients()
+        self.stage = ""
 
     def _own_image(self) -> BrokerImage:
         return broker_image(self.config, self._listeners.listeners, self._listeners.ports)
@@ -366,7 +394,7 @@ class BrokerNode:
         self._cleaner = asyncio.create_task(self._make_cleaner().run())
         if self.replication is not None:
             self.replication.start()
-        self._has_services = True
+        self.has_services = True
 
     def _make_cleaner(self) -> LogCleaner:
         return LogCleaner(
@@ -396,6 +424,7 @@ class BrokerNode:
 
     async def stop(self) -> None:
         """Shut down cleanly: nothing is lost, and the next start needs no recovery."""
+        self.stage = "the broker stops"
         await self._hand_over_leaders()
         await self._end_services()
         await self._housekeeping.write_checkpoints()
@@ -404,18 +433,24 @@ class BrokerNode:
             epochs = self._intact_epochs()
         await self.partitions.run_in_thread(lambda: self.log_dirs.close(intact_epochs=epochs))
         await self._leave_cluster()
+        await self._stop_monitoring()
         self.partitions.shut_down()
 
     async def kill(self) -> None:
         """End as a process that dies: nothing is handed over, flushed or written down."""
+        await self._stop_monitoring()
         await self._end_services()
         await self._leave_cluster()
         await self.partitions.run_in_thread(lambda: self.log_dirs.close(clean=False))
         self.partitions.shut_down()
 
+    async def _stop_monitoring(self) -> None:
+        if self.monitoring is not None:
+            await self.monitoring.stop()
+
     async def _end_services(self) -> None:
-        self._server.stop_accepting()
-        self._server.close_connections()
+        self.server.stop_accepting()
+        self.server.close_connections()
         if self._telling_endpoints is not None:
             self._telling_endpoints.cancel()
         self.groups.stop()
@@ -448,10 +483,11 @@ class BrokerNode:
             await self.peers.close()
 
     async def _abandon_start(self) -> None:
-        if self._has_services:
+        if self.has_services:
             await self.stop()
             return
-        self._server.stop_accepting()
+        self.server.stop_accepting()
+        await self._stop_monitoring()
         if self.membership is not None:
             await self._leave_cluster()
         self.log_dirs.unlock()
@@ -484,12 +520,12 @@ class BrokerNode:
             failures = await self.partitions.apply(new, delta)
             if self.replica_reports is not None:
                 self.replica_reports.look_if_offline()
-            if OFFSETS_TOPIC in delta.topics and self._has_services:
+            if OFFSETS_TOPIC in delta.topics and self.has_services:
                 self.groups.update_leadership()
         else:
             await self.partitions.apply_settings(new, delta)
         gone = [change.deleted for change in delta.topics.values() if change.deleted is not None]
-        if gone and self._has_services:
+        if gone and self.has_services:
             self.groups.on_topics_deleted({topic.name: topic.topic_id for topic in gone})
         return failures
 

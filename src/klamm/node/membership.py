@@ -72,6 +72,11 @@ class Membership:
         self.intact_epochs = NEVER_INTACT
         """Up to the last registration, also if its session has ended."""
 
+    @property
+    def store(self) -> Store | None:
+        """The store of the present session."""
+        return self._store
+
     async def open(self) -> Store:
         """Begin a session; raises a StoreError."""
         self._store = self._new_store()

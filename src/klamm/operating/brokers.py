@@ -110,7 +110,7 @@ def _summary(
     directories: list[LogDirectory] | None,
     error: str,
 ) -> BrokerSummary:
-    disks = tuple(_disk(each) for each in directories or ())
+    disks = disks_of(directories or ())
     return BrokerSummary(
         broker,
         "" if described is None else described.host,
@@ -125,6 +125,11 @@ def _summary(
         disks,
         error,
     )
+
+
+def disks_of(directories: Iterable[LogDirectory]) -> tuple[Disk, ...]:
+    """Log directories with the space of their disks."""
+    return tuple(_disk(each) for each in directories)
 
 
 def _disk(directory: LogDirectory) -> Disk:

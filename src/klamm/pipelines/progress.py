@@ -7,7 +7,8 @@ over the last seconds, so that the rate falls to zero when nothing comes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -208,6 +209,22 @@ _NO_RETRY: Mapping[str, Any] = {"retry": 0, "retries": 0, "retry_in_s": 0}
 
 def _seconds_until(retry: Retry, now_ms: int) -> int:
     return max(0, -(-(retry.at_ms - now_ms) // 1000))
+
+
+def unseen(recent: Sequence[Any], seen: str) -> tuple[list[dict[str, Any]], str]:
+    """The progress reports after the one that is marked `seen`, as their JSON, the oldest first; and the mark
+    of the newest. `recent` is a list in the JVM: each look at it is a call, and all but a few were seen."""
+    found: list[dict[str, Any]] = []
+    newest = seen
+    for index in reversed(range(len(recent))):
+        report = recent[index]
+        mark = f"{report.batchId()} {report.timestamp()}"
+        if mark == seen:
+            break
+        if not found:
+            newest = mark
+        found.append(json.loads(report.json()))
+    return found[::-1], newest
 
 
 def rule_name(node: str, rule: str) -> str:

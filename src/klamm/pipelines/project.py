@@ -146,6 +146,11 @@ class Project:
         return f"{self.name}.{pipeline}"
 
 
+def nearest_project(folder: Path) -> Path | None:
+    """The folder itself or the nearest one above it that has a klamm.toml; None if there is none."""
+    return next((each for each in (folder, *folder.parents) if (each / PROJECT_FILE).is_file()), None)
+
+
 class _Sections:
     """Collects the settings of the file by section, and raises on unknown ones."""
 

@@ -13,7 +13,6 @@ still have each row once (`sinks/`).
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import signal
@@ -54,7 +53,7 @@ from klamm.pipelines.failures import Failure, explain
 from klamm.pipelines.graph import order, sources_of
 from klamm.pipelines.lineage import Read, tables_read, writers_first
 from klamm.pipelines.locations import local_path, overlap, table_location
-from klamm.pipelines.progress import ENDED, PipelineStatus, Tally, rule_name
+from klamm.pipelines.progress import ENDED, PipelineStatus, Tally, rule_name, unseen
 from klamm.pipelines.project import Project
 from klamm.pipelines.retrying import Retries, heals
 from klamm.pipelines.sinks.kinds import counts_itself, place_of_table, sink_text
@@ -94,6 +93,9 @@ SETTINGS: Mapping[str, str] = {
     # How often an idle query reports progress, so that its rate and lag stay current.
     "spark.sql.streaming.noDataProgressEventInterval": "2000",
     "spark.sql.streaming.stopTimeout": f"{STOP_S:.0f}s",
+    # What Spark infers of the values of columns. Joins gain a little by it (they skip nulls); everything else
+    # would only be planned more slowly, at every batch.
+    "spark.sql.constraintPropagation.enabled": "false",
 }
 
 # Errors of Spark about a plan or an option: the next start would fail in the same way.
@@ -401,18 +403,10 @@ class _Run:
 
     def _read_progress(self, name: str, query: StreamingQuery, tally: Tally) -> None:
         of_java: Any = query._jsq
-        seen = self._seen.get(name)
-        new: list[dict[str, Any]] = []
-        for each in reversed(list(of_java.recentProgress())):
-            mark = f"{each.batchId()} {each.timestamp()}"
-            if mark == seen:
-                break
-            new.append(json.loads(each.json()))
-            if len(new) == 1:
-                self._seen[name] = mark
+        new, self._seen[name] = unseen(of_java.recentProgress(), self._seen.get(name, ""))
         # After the progress was read: the rows of a batch are told before its progress is.
         self._take_news()
-        for progress in reversed(new):
+        for progress in new:
             tally.apply(progress, self._now_ms())
 
     def _end(self, name: str, query: StreamingQuery, tally: Tally) -> None:

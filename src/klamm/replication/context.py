@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from klamm.metrics.topic_counters import CountersByTopic, IsrCounters
 from klamm.model.ids import TopicPartition
 from klamm.replication.isr import IsrChange
 from klamm.replication.long_lived import LongLived
@@ -64,3 +65,5 @@ class ReplicationContext:
     racks: Callable[[], Mapping[int, str | None]] = _no_racks
     """The racks of the living brokers if consumers read from replicas in their own rack; else nothing."""
     long_lived: LongLived = field(default_factory=LongLived)
+    counters: CountersByTopic = field(default_factory=CountersByTopic)
+    isr_counters: IsrCounters = field(default_factory=IsrCounters)

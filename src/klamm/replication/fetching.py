@@ -257,8 +257,8 @@ def settle(session: FetchSession, answers: Iterable[PartitionAnswer]) -> list[Pa
         session.ready.pop(fetched, None)
         has_something = answer.records is not None or not answer.is_plain
         partition = fetched.partition
-        if session.is_follower and partition is not None and partition.is_throttled_leader and answer.records:
-            partition.note_sent(len(answer.records))
+        if partition is not None:
+            _count(partition, answer, session)
         if has_something or _may_read_more(session, fetched):
             session.ready[fetched] = None
         elif session.session_id:
@@ -273,6 +273,20 @@ def settle(session: FetchSession, answers: Iterable[PartitionAnswer]) -> list[Pa
             fetched.log_start_offset_told = answer.log_start_offset
             told.append(answer)
     return told
+
+
+def _count(partition: Partition, answer: PartitionAnswer, session: FetchSession) -> None:
+    counters = partition.counters
+    counters.fetches += 1
+    if answer.records is not None:
+        if not session.is_follower:
+            counters.bytes_out += len(answer.records)
+            return
+        counters.replication_bytes_out += len(answer.records)
+        if partition.is_throttled_leader:
+            partition.note_sent(len(answer.records))
+    elif answer.error is not None:
+        counters.note_failed_fetch(answer.error.code)
 
 
 def _may_read_more(session: FetchSession, fetched: FetchedPartition) -> bool:

@@ -54,6 +54,7 @@ class Partition:
         "_refused_batches",
         "_uncommitted_bytes",
         "_watchers",
+        "counters",
         "cut_count",
         "follower",
         "high_watermark",
@@ -89,6 +90,7 @@ class Partition:
         self.topic_id = topic_id
         self.log = log
         self._context = context
+        self.counters = context.counters.of(topic_id)
         self.leader: Leader | None = None
         self.follower: Follower | None = None
         self.leader_epoch = NO_EPOCH
@@ -185,6 +187,7 @@ class Partition:
         if state.leader == context.node_id:
             # Before the first append: else a later truncation would find the wrong offset.
             self.log.begin_epoch(state.leader_epoch)
+            self.counters.messages_before -= self.log.log_end_offset
             self.leader = Leader(
                 self.topic_partition,
                 context.lag_watch,
@@ -219,6 +222,7 @@ class Partition:
         """Produces that wait stay: if this broker leads on in a newer epoch, its log has them still."""
         if self.leader is not None:
             self._context.lag_watch.discard(self.leader)
+            self.counters.messages_before += self.log.log_end_offset
             self.leader = None
         self.follower = None
         self._uncommitted_bytes = 0
@@ -263,6 +267,7 @@ class Partition:
         following = leader.on_alter_partition(
             change, outcome, self._context.monotonic_ms(), isr, partition_epoch
         )
+        self._context.isr_counters.note(len(self.isr), len(leader.isr.committed))
         self.isr = leader.isr.committed
         self.partition_epoch = max(self.partition_epoch, leader.isr.partition_epoch)
         self._raise_high_watermark(leader.high_watermark)
@@ -296,10 +301,8 @@ class Partition:
                 ErrorCode.FENCED_LEADER_EPOCH,
                 f"{self.topic}-{self.index} is at leader epoch {self.leader_epoch}, the request at {epoch}",
             )
-        raise KafkaError(
-            ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"{self.topic}-{self.index} is at leader epoch {self.leader_epoch} and does not know {epoch} yet",
-        )
+        known = f"{self.topic}-{self.index} is at leader epoch {self.leader_epoch}"
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{known} and does not know {epoch} yet")
 
     def check_enough_replicas(self) -> None:
         """Raise NOT_ENOUGH_REPLICAS unless enough are in sync for an append with acks=all."""
@@ -323,11 +326,14 @@ class Partition:
         if self._refused_batches is not None:
             self._check_refused(self._refused_batches, header)
         result = self.log.append(batch, header, self.leader_epoch, now_ms)
+        self.counters.produces += 1
         if not result.is_duplicate:
             leader.on_append(result.last_offset + 1)
-            self._uncommitted_bytes += len(batch)
+            byte_count = len(batch)
+            self.counters.bytes_in += byte_count
+            self._uncommitted_bytes += byte_count
             if self._log_end_watchers:
-                self._tell_of_log_end(len(batch))
+                self._tell_of_log_end(byte_count)
             if leader.high_watermark > self.high_watermark:
                 self._raise_high_watermark(leader.high_watermark)
         return result
@@ -473,12 +479,14 @@ class Partition:
             self.high_watermark = max(min(self.high_watermark, log.log_end_offset), log.log_start_offset)
             return
         if action.do is Do.APPEND:
+            byte_count = len(data.records) if data.records else 0
+            self.counters.replication_bytes_in += byte_count
             log_start_offset = follower.on_appended(data.high_watermark, data.log_start_offset)
             if log_start_offset is not None:
                 self.log.delete_records_before(log_start_offset)
             if follower.high_watermark > self.high_watermark:
                 self.high_watermark = follower.high_watermark
-                self._tell_of_high_watermark(len(data.records) if data.records else 0)
+                self._tell_of_high_watermark(byte_count)
         else:
             follower.on_truncated()
             self.high_watermark = follower.high_watermark
@@ -521,13 +529,7 @@ class Partition:
             )
         if offset > end_offset:
             return None
-        return log.read(
-            offset,
-            max_bytes,
-            end_offset,
-            must_return_one=must_return_one,
-            may_block=may_block,
-        )
+        return log.read(offset, max_bytes, end_offset, must_return_one=must_return_one, may_block=may_block)
 
     def delete_records_before(self, offset: int) -> int:
         """Raise the log start to `offset` (-1: the high watermark); returns the offset."""
@@ -547,12 +549,8 @@ class Partition:
     @property
     def low_watermark(self) -> int:
         """The lowest log start of the living replicas, as far as their fetches have told."""
-        log_start_offset, leader = self.log.log_start_offset, self.leader
-        return (
-            log_start_offset
-            if leader is None
-            else leader.low_watermark(log_start_offset, self._context.living_brokers())
-        )
+        offset, leader = self.log.log_start_offset, self.leader
+        return offset if leader is None else leader.low_watermark(offset, self._context.living_brokers())
 
     def deletions(self) -> ProduceQueue:
         """The deletions that wait until the low watermark has reached their offset."""

@@ -23,6 +23,7 @@ from socket import SO_ERROR, SOL_SOCKET
 from typing import Any, Protocol
 
 from klamm.apis.registry import CloseConnection, Later, Shortcut
+from klamm.metrics.request_times import RequestTimes, TimesByApi
 from klamm.protocol.errors import MalformedMessage
 from klamm.protocol.framing import SIZE_BYTES, frame_size
 from klamm.server.dispatch import Dispatcher, LargeRequest
@@ -76,6 +77,7 @@ class ServerLimits(Protocol):
     unsent: UnsentAnswers
     turns: Turns
     joint_sending: JointSending
+    request_times: TimesByApi
     max_request_bytes: int
     run_in_thread: RunInThread
 
@@ -105,6 +107,7 @@ class Connection:
         "_server",
         "_socket",
         "_started_s",
+        "_times",
         "_warming",
         "client_host",
         "is_closed",
@@ -114,7 +117,13 @@ class Connection:
     )
 
     def __init__(
-        self, server: ServerLimits, sock: socket.socket, client_host: str, listener_name: str
+        self,
+        server: ServerLimits,
+        sock: socket.socket,
+        client_host: str,
+        listener_name: str,
+        *,
+        is_for_brokers: bool = False,
     ) -> None:
         self._server = server
         self._socket = sock
@@ -122,7 +131,9 @@ class Connection:
         self.listener_name = listener_name
         self._loop = asyncio.get_running_loop()
         self._send_queue = SendQueue(sock)
-        self._line = ReplyLine(self, self._send_queue, server.work, server.unsent)
+        times = server.request_times
+        self._times = times.of_brokers if is_for_brokers else times.of_clients
+        self._line = ReplyLine(self, self._send_queue, server.work, server.unsent, self._times)
         self._has_sent = False
         self._carried: bytes = b""
         self._large: mmap.mmap | None = None
@@ -282,6 +293,7 @@ class Connection:
         self._started_s = 0.0
         if end > SHORT_FRAME_BYTES:
             self._note_long()
+        times, timed_from_s = self._begin_timing()
         self._is_handling = True
         try:
             while end - position >= SIZE_BYTES and not self._must_wait():
@@ -307,12 +319,27 @@ class Connection:
             self._fault = str(error)
         finally:
             self._is_handling = False
+        if times is not None and times.untimed:
+            times.note_untimed(time.monotonic() - timed_from_s, self.last_active)
         if (
             self._started_s
             or not self._send_queue.pending_bytes
             or not self._server.joint_sending.takes(self)
         ):
             self.send_answers()
+
+    def _begin_timing(self) -> tuple[RequestTimes | None, float]:
+        """What takes the time of the requests that the shortcut answers at once, and their beginning.
+
+        Nothing while the last timing is a moment ago: most of these requests are only counted.
+        """
+        shortcut = self.shortcut
+        if shortcut is None:
+            return None, 0.0
+        times = self._times[shortcut.api_key]
+        if self.last_active < times.due_s:
+            return None, 0.0
+        return times, self._started_s or time.monotonic()
 
     def _keep_rest(self, rest: memoryview) -> None:
         """Keep the bytes that are not a whole frame yet, or that may not be handled yet."""
@@ -364,8 +391,9 @@ class Connection:
                     return
                 if chunks is not None:
                     if self._line:
-                        self._line.open(None, 0).complete_encoded(list(chunks))
+                        self._line.open_encoded(self.shortcut.api_key, 0).complete_encoded(list(chunks))
                     else:
+                        self._times[self.shortcut.api_key].untimed += 1
                         for chunk in chunks:
                             self._send_queue.put(chunk)
                     return

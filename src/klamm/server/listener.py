@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from klamm.config.loading import BrokerConfig
+from klamm.metrics.request_times import TimesByApi
 from klamm.server.connection import Connection, RunInThread
 from klamm.server.dispatch import Dispatcher
 from klamm.server.joint_sending import JointSending
@@ -35,6 +36,9 @@ unsent answers up to 2,000."""
 REFUSAL_LOG_INTERVAL_S = 1.0
 """Refused connections are logged together, at most once in this time."""
 
+LISTENERS_OPTION = "--port or --listeners"
+"""The options that choose the ports of Kafka's protocol."""
+
 IDLE_SWEEPS_PER_PERIOD = 4
 LONGEST_SWEEP_INTERVAL_S = 30.0
 
@@ -57,6 +61,10 @@ class Server:
         self.work = WorkQueue(self.unsent)
         self.turns = Turns()
         self.joint_sending = JointSending()
+        self.request_times = TimesByApi()
+        self.accepted: Counter[str] = Counter()
+        """How many connections each listener has accepted."""
+        self.refused_count = 0
         self._config = config
         self._listening: list[socket.socket] = []
         self._connections: set[Connection] = set()
@@ -64,12 +72,16 @@ class Server:
         self._turned_away: set[str] = set()
         """The names of listeners that accept nobody now."""
         self._sweep: asyncio.TimerHandle | None = None
-        self._refused_count = 0
+        self._refused_unlogged = 0
         self._refusal_logged_s = float("-inf")
         self.max_request_bytes = config().int_("socket.request.max.bytes")
 
     def __len__(self) -> int:
         return len(self._connections)
+
+    def open_connections(self) -> Counter[str]:
+        """How many connections each listener has now."""
+        return Counter(connection.listener_name for connection in self._connections)
 
     def bind(self, host: str, port: int) -> socket.socket:
         """A listening socket that does not accept yet; its port is known from here on."""
@@ -170,7 +182,9 @@ class Server:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._connections_per_host[host] += 1
-        self._connections.add(Connection(self, sock, host, listener_name))
+        self.accepted[listener_name] += 1
+        is_for_brokers = listener_name == self._config().inter_broker_listener_name
+        self._connections.add(Connection(self, sock, host, listener_name, is_for_brokers=is_for_brokers))
 
     def _reached_limit(self, host: str) -> str | None:
         """The name of the limit that forbids one more connection of `host`."""
@@ -185,13 +199,14 @@ class Server:
 
     def _refuse(self, sock: socket.socket, host: str, limit: str) -> None:
         sock.close()
-        self._refused_count += 1
+        self.refused_count += 1
+        self._refused_unlogged += 1
         now_s = asyncio.get_running_loop().time()
         if now_s - self._refusal_logged_s >= REFUSAL_LOG_INTERVAL_S:
             logger.warning(
-                "refused %d connections, the last of %s: %s is reached", self._refused_count, host, limit
+                "refused %d connections, the last of %s: %s is reached", self._refused_unlogged, host, limit
             )
-            self._refused_count = 0
+            self._refused_unlogged = 0
             self._refusal_logged_s = now_s
 
     def _close_idle(self) -> None:
@@ -212,7 +227,7 @@ def _descriptors_for_clients() -> int:
     return soft - min(DESCRIPTORS_FOR_FILES, soft // 3)
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
+def bound_socket(host: str, port: int, option: str = LISTENERS_OPTION) -> socket.socket:
     """A socket with this address, which does not listen yet; raises CannotListen."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -221,14 +236,14 @@ def bound_socket(host: str, port: int) -> socket.socket:
         sock.bind((host, port))
     except OSError as error:
         sock.close()
-        raise CannotListen(why_cannot_listen(host, port, error)) from error
+        raise CannotListen(why_cannot_listen(host, port, error, option)) from error
     return sock
 
 
-def why_cannot_listen(host: str, port: int, error: OSError) -> str:
+def why_cannot_listen(host: str, port: int, error: OSError, option: str = LISTENERS_OPTION) -> str:
     """One line that says why a port could not be bound, and what to do."""
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} on {host} is taken by another process: choose another (--port or --listeners)"
+        return f"port {port} on {host} is taken by another process: choose another ({option})"
     if error.errno == errno.EACCES:
-        return f"port {port} on {host} needs more rights: choose one above 1023 (--port or --listeners)"
+        return f"port {port} on {host} needs more rights: choose one above 1023 ({option})"
     return f"cannot listen on {host}:{port}: {error.strerror}"

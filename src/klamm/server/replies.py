@@ -16,13 +16,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 from types import CoroutineType, GeneratorType
 from typing import Any, Protocol
 
 from klamm.apis.registry import LATER, NO_RESPONSE, CloseConnection
 from klamm.apis.steps import Steps
+from klamm.metrics.request_times import RequestTimes
 from klamm.protocol.errors import MalformedMessage
 from klamm.server.sending import SendQueue, held_by
 from klamm.server.unsent import AnswerBytes, UnsentAnswers
@@ -83,9 +85,13 @@ class ReplyInLine:
         "held",
         "is_holding",
         "on_drop",
+        "started_s",
+        "times",
     )
 
-    def __init__(self, line: ReplyLine, format_: ResponseFormat | None, correlation_id: int) -> None:
+    def __init__(
+        self, line: ReplyLine, format_: ResponseFormat | None, correlation_id: int, times: RequestTimes
+    ) -> None:
         self._line: ReplyLine | None = line
         self._format = format_
         self.correlation_id = correlation_id
@@ -97,6 +103,8 @@ class ReplyInLine:
         self._is_large = False
         self._reserved_files = 0
         self._work: Job | asyncio.Task[None] | None = None
+        self.times = times
+        self.started_s = monotonic()
 
     @property
     def is_open(self) -> bool:
@@ -266,17 +274,25 @@ class ReplyLine(deque[ReplyInLine]):
         "job_count",
         "memory_bytes",
         "owner",
+        "times",
         "unsent",
         "work",
     )
 
     def __init__(
-        self, owner: LineOwner, send_queue: SendQueue, work: WorkQueue, unsent: UnsentAnswers
+        self,
+        owner: LineOwner,
+        send_queue: SendQueue,
+        work: WorkQueue,
+        unsent: UnsentAnswers,
+        times: Sequence[RequestTimes],
     ) -> None:
+        """`times` are those of each API key."""
         super().__init__()
         self.owner: LineOwner = owner
         self.work = work
         self.unsent = unsent
+        self.times = times
         self._send_queue = send_queue
         self.byte_count = 0
         self.memory_bytes = 0
@@ -286,9 +302,15 @@ class ReplyLine(deque[ReplyInLine]):
         self.job_count = 0
         """Replies whose steps are at work and may read their request's frame."""
 
-    def open(self, format_: ResponseFormat | None, correlation_id: int) -> ReplyInLine:
-        """The reply to the next request. Without a format it can be completed with an encoded answer only."""
-        reply = ReplyInLine(self, format_, correlation_id)
+    def open(self, format_: ResponseFormat, correlation_id: int) -> ReplyInLine:
+        """The reply to the next request."""
+        reply = ReplyInLine(self, format_, correlation_id, self.times[format_.key])
+        self.append(reply)
+        return reply
+
+    def open_encoded(self, api_key: int, correlation_id: int) -> ReplyInLine:
+        """The same for a reply that will be completed with an encoded answer."""
+        reply = ReplyInLine(self, None, correlation_id, self.times[api_key])
         self.append(reply)
         return reply
 
@@ -296,6 +318,7 @@ class ReplyLine(deque[ReplyInLine]):
         """Queue a finished reply for sending, or keep it until all earlier ones are finished."""
         chunks = reply.chunks
         assert chunks is not None
+        reply.times.note(monotonic() - reply.started_s)
         if self[0] is reply:
             self.popleft()
             for chunk in chunks:

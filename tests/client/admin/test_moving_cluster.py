@@ -70,6 +70,14 @@ from klamm.protocol.messages.k45_alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from klamm.protocol.messages.k69_consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    Member,
+    TopicPartitions,
+)
+from klamm.protocol.messages.k69_consumer_group_describe import DescribedGroup as ConsumerDescribedGroup
 from klamm.protocol.messages.k75_describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsResponse,
@@ -337,6 +345,62 @@ async def test_offsets_of_groups_as_old_brokers_know_it(cluster, admin, finds, f
     assert {group: offsets[ORDERS].offset for group, offsets in found.items()} == {"a": 1, "bb": 2, "ccc": 3}
     kinds = (FindCoordinatorRequest, OffsetFetchRequest)
     assert [len(cluster.requests(kind)) for kind in kinds] == asked
+
+
+async def test_a_group_of_the_new_protocol_is_described(cluster, admin):
+    """DescribeGroups does not know it; a broker without the new protocol is not asked."""
+
+    def describe(broker, request):
+        groups = [
+            DescribedGroup(
+                group_id=group, error_code=ErrorCode.NONE if group == "old" else ErrorCode.GROUP_ID_NOT_FOUND
+            )
+            for group in request.groups
+        ]
+        return DescribeGroupsResponse(groups=groups)
+
+    def describe_new(broker, request):
+        held = Assignment(
+            topic_partitions=[
+                TopicPartitions(topic_id=bytes(16), topic_name=ORDERS.topic, partitions=[ORDERS.partition])
+            ]
+        )
+        nothing = Assignment(topic_partitions=[])
+        member = Member(
+            member_id="m",
+            client_id="c",
+            client_host="h",
+            member_epoch=1,
+            subscribed_topic_names=["orders"],
+            assignment=held,
+            target_assignment=nothing,
+        )
+        found = {"new": ErrorCode.NONE, "nobody": ErrorCode.GROUP_ID_NOT_FOUND}
+        groups = [
+            ConsumerDescribedGroup(
+                group_id=group,
+                error_code=found[group],
+                group_state="Stable",
+                assignor_name="uniform",
+                members=[member],
+            )
+            for group in request.group_ids
+        ]
+        return ConsumerGroupDescribeResponse(groups=groups)
+
+    cluster.handlers[ApiKey.DESCRIBE_GROUPS] = describe
+    async with Admin(cluster.bootstrap, **QUICKLY) as old:
+        with pytest.raises(GroupError):
+            await old.describe_group("new")
+    cluster.handlers[ApiKey.CONSUMER_GROUP_DESCRIBE] = describe_new
+    with pytest.raises(BatchFailed) as failed:
+        await admin.describe_groups(["old", "new", "nobody"])
+    assert list(failed.value.errors) == ["nobody"]
+    new = failed.value.results["new"]
+    assert (new.state, new.strategy, new.protocol_type) == ("Stable", "uniform", "consumer")
+    assert new.members[0].partitions == {ORDERS} and new.members[0].topics == ("orders",)
+    asked = [request.group_ids for _, request in cluster.requests(ConsumerGroupDescribeRequest)]
+    assert asked == [["new", "nobody"]]
 
 
 async def test_a_coordinator_that_moved_is_found(cluster, admin):

@@ -9,7 +9,7 @@ from klamm.pipelines.definitions import Source
 from klamm.pipelines.discovery import discover, load_definitions
 from klamm.pipelines.errors import ProjectError
 from klamm.pipelines.graph import order
-from klamm.pipelines.project import PROJECT_FILE, Project
+from klamm.pipelines.project import PROJECT_FILE, Project, nearest_project
 
 
 def load_project(
@@ -37,11 +37,6 @@ def check_nodes(project: Project, names: Iterable[str]) -> None:
     found = discover(project)
     for name in names if not found.problems else ():
         order(name, found.definitions.nodes)
-
-
-def nearest_project(folder: Path) -> Path | None:
-    """The folder itself or the nearest one above it that has a klamm.toml; None if there is none."""
-    return next((each for each in (folder, *folder.parents) if (each / PROJECT_FILE).is_file()), None)
 
 
 def _here_or_above(folder: Path) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from klamm.client.admin.calls import AdminCalls, Outcome
 from klamm.client.admin.types import GroupDescription, GroupListing, GroupMember
-from klamm.client.errors import ClientError
+from klamm.client.errors import BrokerError, ClientError, UnsupportedRequest
 from klamm.client.results import TopicPartition
 from klamm.model.errors import ErrorCode
 from klamm.protocol.errors import MalformedMessage
@@ -19,6 +19,7 @@ from klamm.protocol.messages.k15_describe_groups import (
 )
 from klamm.protocol.messages.k16_list_groups import ListGroupsRequest
 from klamm.protocol.messages.k42_delete_groups import DeleteGroupsRequest
+from klamm.protocol.messages.k69_consumer_group_describe import ConsumerGroupDescribeRequest, Member
 
 _CONSUMERS = "consumer"
 _DEAD = "Dead"
@@ -49,15 +50,67 @@ async def describe_groups(
     calls: AdminCalls, groups: Iterable[str], timeout: float | None
 ) -> dict[str, GroupDescription]:
     async def ask(broker: int, chosen: list[str]) -> dict[str, Outcome[GroupDescription]]:
-        response = await calls.call(broker, DescribeGroupsRequest(groups=chosen))
-        return {one.group_id: described_group(calls, one, broker) for one in response.groups}
+        return await describe_groups_at(calls, broker, chosen)
 
     return await calls.ask_about(
         "describing groups", groups, lambda pending: calls.ask_coordinators(pending, ask), timeout
     )
 
 
-def described_group(calls: AdminCalls, group: DescribedGroup, broker: int) -> Outcome[GroupDescription]:
+async def describe_groups_at(
+    calls: AdminCalls, broker: int, groups: list[str]
+) -> dict[str, Outcome[GroupDescription]]:
+    """What a broker says of groups that it coordinates, of both protocols."""
+    response = await calls.call(broker, DescribeGroupsRequest(groups=groups))
+    outcomes = {one.group_id: _described(calls, one, broker) for one in response.groups}
+    missing = [
+        group
+        for group, outcome in outcomes.items()
+        if isinstance(outcome, BrokerError) and outcome.code == ErrorCode.GROUP_ID_NOT_FOUND
+    ]
+    if missing:
+        outcomes |= await _of_the_new_protocol(calls, broker, missing)
+    return outcomes
+
+
+async def _of_the_new_protocol(
+    calls: AdminCalls, broker: int, groups: list[str]
+) -> dict[str, Outcome[GroupDescription]]:
+    """Those of the groups that have members of KIP-848's protocol: DescribeGroups does not know them."""
+    try:
+        response = await calls.call(broker, ConsumerGroupDescribeRequest(group_ids=groups))
+    except UnsupportedRequest:
+        return {}
+    return {
+        one.group_id: GroupDescription(
+            one.group_id,
+            one.group_state,
+            _CONSUMERS,
+            one.assignor_name,
+            broker,
+            tuple(_new_member(member) for member in one.members),
+        )
+        for one in response.groups
+        if one.error_code == ErrorCode.NONE
+    }
+
+
+def _new_member(member: Member) -> GroupMember:
+    return GroupMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        tuple(sorted(member.subscribed_topic_names)),
+        frozenset(
+            TopicPartition(topic.topic_name, partition)
+            for topic in member.assignment.topic_partitions
+            for partition in topic.partitions
+        ),
+    )
+
+
+def _described(calls: AdminCalls, group: DescribedGroup, broker: int) -> Outcome[GroupDescription]:
     code = group.error_code
     if code == ErrorCode.NONE and group.group_state == _DEAD:
         code = ErrorCode.GROUP_ID_NOT_FOUND  # how versions before 6 say it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from klamm.client.errors import BatchFailed, BrokerError, ClientError, ClientMisused
@@ -51,7 +52,14 @@ def answer(value: Any, status: int = 200) -> JSONResponse:
 
 def error_answer(request: Request, error: Exception) -> JSONResponse:
     """An error as JSON: {"error": "what happened, to what, what to do"}."""
-    return answer({"error": str(error)}, _status(error))
+    return answer({"error": _text(error)}, _status(error))
+
+
+def _text(error: Exception) -> str:
+    if not isinstance(error, RequestValidationError):
+        return str(error)
+    wrong = [f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in error.errors()]
+    return f"the request is not valid: {'; '.join(wrong)}"
 
 
 def _status(error: Exception) -> int:
@@ -63,7 +71,7 @@ def _status(error: Exception) -> int:
         return 409
     if isinstance(error, BrokerError):
         return 404 if error.code in _NOT_THERE else 409
-    return 400 if isinstance(error, ClientMisused) else 502
+    return 400 if isinstance(error, (ClientMisused, RequestValidationError)) else 502
 
 
-ERRORS: tuple[type[Exception], ...] = (ApiError, CannotDo, ClientError)
+ERRORS: tuple[type[Exception], ...] = (ApiError, CannotDo, ClientError, RequestValidationError)

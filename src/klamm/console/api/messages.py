@@ -35,7 +35,7 @@ _TYPES = {ExportFormat.JSONL: "application/x-ndjson", ExportFormat.CSV: "text/cs
 
 def add_messages(router: APIRouter, console: Console) -> None:
     """Add the endpoints. The names of the parameters are in console/messages/question.py."""
-    messages, schemas = Messages(console.settings), Schemas()
+    messages, schemas = Messages(console), Schemas()
 
     def asked(topic: str, request: Request) -> Question:
         given = request.query_params
@@ -95,8 +95,7 @@ def add_messages(router: APIRouter, console: Console) -> None:
     async def produce(topic: str, request: Request) -> JSONResponse:
         """Send a record: value, value_encoding (text, json, base64, hex, null), key, key_encoding, headers as
         a list of name and value, partition, timestamp."""
-        if console.settings.is_read_only:
-            raise ApiError(403, "this console is read-only: it sends no records")
+        console.changes.check_allowed()  # before anything is said about the record
         record = typed_record(**_typed(await _body(request)))
         sent = await messages.produce(name_of(topic), record)
         return answer({"partition": sent.partition, "offset": sent.offset, "timestamp": sent.timestamp})

@@ -16,7 +16,7 @@ from klamm.client.plain.consumer import Consumer
 from klamm.client.producer.producer import Producer
 from klamm.client.results import Record, SentRecord
 from klamm.console.addresses import message_url
-from klamm.console.console import Settings
+from klamm.console.console import Console
 from klamm.console.messages.question import Question
 from klamm.operating.errors import CannotDo
 from klamm.operating.offsets import ends_of
@@ -41,8 +41,9 @@ MOST_STREAMS = 64
 class Messages:
     """The messages of one cluster."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, console: Console) -> None:
+        self._settings = console.settings
+        self._changes = console.changes
         self._streams = 0
 
     # ---- lists
@@ -78,9 +79,8 @@ class Messages:
 
     async def tail(self, question: Question) -> AsyncIterator[dict[str, Any]]:
         """New records as they come, for ever; from `at` on, or from now on."""
-        async with self._admin() as admin:
-            partitions = await chosen_partitions(admin, [question.topic], question.partitions or None)
-            ends = await ends_of(admin, partitions)
+        partitions = await chosen_partitions(self._admin, [question.topic], question.partitions or None)
+        ends = await ends_of(self._admin, partitions)
         positions = {each.partition: end.last for each, end in ends.items()}
         positions |= {each: offset for each, offset in question.at.items() if each in positions}
         work = tail(self._consumer, question.topic, positions, question.make_row(), passes=question.passes())
@@ -98,12 +98,11 @@ class Messages:
 
     async def spans(self, question: Question) -> tuple[dict[int, Span], list[int]]:
         """What is asked for in each partition, and the partitions that have no leader."""
-        async with self._admin() as admin:
-            partitions = await chosen_partitions(admin, [question.topic], question.partitions or None)
-            committed = question.read_committed
-            found = await spans_of(admin, partitions, question.range, read_committed=committed)
-            spans = within(found, await ends_of(admin, partitions, read_committed=committed))
-            return spans, [each.partition for each in partitions if each.partition not in spans]
+        admin, committed = self._admin, question.read_committed
+        partitions = await chosen_partitions(admin, [question.topic], question.partitions or None)
+        found = await spans_of(admin, partitions, question.range, read_committed=committed)
+        spans = within(found, await ends_of(admin, partitions, read_committed=committed))
+        return spans, [each.partition for each in partitions if each.partition not in spans]
 
     # ---- one record
 
@@ -118,9 +117,8 @@ class Messages:
         return dict(found)
 
     async def raw_record(self, topic: str, partition: int, offset: int) -> Record:
-        async with self._admin() as admin:
-            (chosen,) = await chosen_partitions(admin, [topic], [partition])
-            end = (await ends_of(admin, [chosen])).get(chosen)
+        (chosen,) = await chosen_partitions(self._admin, [topic], [partition])
+        end = (await ends_of(self._admin, [chosen])).get(chosen)
         if end is None:
             raise CannotDo(f"{chosen} has no leader", advice="Start a broker that has its replica")
         record = None
@@ -133,6 +131,8 @@ class Messages:
         return record
 
     async def produce(self, topic: str, record: NewRecord) -> SentRecord:
+        """Send a record. Raises ReadOnly if the console changes nothing."""
+        self._changes.check_allowed()
         async with Producer(self._settings.bootstrap, config=self._settings.config) as producer:
             return await producer.send(
                 topic, record.value, record.key, record.headers, record.partition, record.timestamp
@@ -160,8 +160,9 @@ class Messages:
     def _consumer(self, **options: Any) -> Consumer:
         return Consumer(self._settings.bootstrap, config=self._settings.config, **options)
 
+    @property
     def _admin(self) -> Admin:
-        return Admin(self._settings.bootstrap, config=self._settings.config)
+        return self._changes.admin
 
     @asynccontextmanager
     async def _walk(self, question: Question, spans: dict[int, Span]) -> AsyncIterator[Steps[Step]]:
@@ -192,8 +193,7 @@ class Messages:
             self._streams -= 1
 
     async def _nearest(self, question: Question, spans: dict[int, Span]) -> dict[str, Any]:
-        async with self._admin() as admin:
-            found = await nearest(admin, question.topic, spans)
+        found = await nearest(self._admin, question.topic, spans)
         return {
             "before": found.before,
             "after": found.after,

@@ -8,12 +8,12 @@ a look at thousands of topics and groups takes a few requests per broker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from klamm.client.admin import cluster, topics
 from klamm.client.admin.calls import AdminCalls
-from klamm.client.admin.groups import described_group
+from klamm.client.admin.groups import describe_groups_at
 from klamm.client.admin.storage import log_directory
 from klamm.client.admin.types import (
     ClusterDescription,
@@ -34,7 +34,6 @@ from klamm.protocol.messages.k02_list_offsets import (
     ListOffsetsTopic,
 )
 from klamm.protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from klamm.protocol.messages.k15_describe_groups import DescribeGroupsRequest
 from klamm.protocol.messages.k16_list_groups import ListGroupsRequest
 from klamm.protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest
 
@@ -51,6 +50,7 @@ FIRST_FETCH_OF_MANY_GROUPS = 8
 LAST_FETCH_BY_NAME = 9
 
 Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 
 class Asking:
@@ -65,6 +65,10 @@ class Asking:
 
     async def close(self) -> None:
         await self._network.close(1.0)
+
+    def counters(self) -> dict[str, float]:
+        """What the connections have counted so far, by name."""
+        return self._network.counters.as_dict()
 
     # ---- of the cluster
 
@@ -142,10 +146,10 @@ class Asking:
         """States and members of groups that the broker coordinates."""
         found: dict[str, GroupDescription] = {}
         for chunk in chunks(groups, GROUPS_PER_REQUEST):
-            for one in (await self._call(broker, DescribeGroupsRequest(groups=list(chunk)))).groups:
-                description = described_group(self._calls, one, broker)
-                if isinstance(description, GroupDescription):
-                    found[one.group_id] = description
+            outcomes = await self._in_time(broker, describe_groups_at(self._calls, broker, list(chunk)))
+            found |= {
+                group: outcome for group, outcome in outcomes.items() if isinstance(outcome, GroupDescription)
+            }
         return found
 
     async def log_directories(self, broker: int) -> list[LogDirectory]:
@@ -155,9 +159,12 @@ class Asking:
         return [log_directory(self._calls, one) for one in answer.results]
 
     async def _call(self, broker: int, request: Any, max_version: int | None = None) -> Any:
+        return await self._in_time(broker, self._network.call(broker, request, max_version=max_version))
+
+    async def _in_time(self, broker: int, answer: Awaitable[Answer]) -> Answer:
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return await self._network.call(broker, request, max_version=max_version)
+                return await answer
         except TimeoutError:
             raise TimedOut(f"asking broker {broker}", PATIENCE_S) from None
 

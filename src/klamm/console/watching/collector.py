@@ -89,6 +89,10 @@ class Collector:
         self._listeners: list[Callable[[], None]] = []
         self._lookers = 0
         self._looked_at_s = -LOOKED_AT_S
+        self._is_hasty = False
+        """Whether the next look is to ask for everything."""
+        self._looks_begun = 0
+        self._looks_done = 0
         self._wake = asyncio.Event()
         self._news = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -152,20 +156,22 @@ class Collector:
     async def seen(self, timeout_s: float) -> Picture | None:
         """The picture; waits for the first one, or None if there is none within the time."""
         self.touch()
-        return self.picture or await self._next_picture(timeout_s)
+        await self._wait_until(lambda: self.picture is not None, timeout_s)
+        return self.picture
 
     async def look_again(self, timeout_s: float = QUICK_S) -> None:
-        """Look now, as something was changed, and return when it is in the picture."""
-        for interval in self._intervals.values():
-            interval.hasten()
-        self._wake.set()
-        await self._next_picture(timeout_s)
+        """Look now, as something was changed, and return when it is in the picture.
 
-    async def _next_picture(self, timeout_s: float) -> Picture | None:
+        A look that is under way may have asked before the change, so the next one is waited for."""
+        self._is_hasty = True
+        self._wake.set()
+        wanted = self._looks_begun + 1
+        await self._wait_until(lambda: self._looks_done >= wanted, timeout_s)
+
+    async def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._news:
-                await self._news.wait()
-        return self.picture
+                await self._news.wait_for(condition)
 
     # ---- looking
 
@@ -173,9 +179,15 @@ class Collector:
         while True:
             began_s = _now_s()
             self._wake.clear()
+            self._looks_begun += 1
+            if self._is_hasty:
+                self._is_hasty = False
+                for interval in self._intervals.values():
+                    interval.hasten()
             await self._look_safely()
             if self.accompany is not None:
                 await self.accompany()
+            self._looks_done = self._looks_begun
             async with self._news:
                 self._news.notify_all()
             for listener in list(self._listeners):

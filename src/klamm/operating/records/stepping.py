@@ -69,7 +69,8 @@ class Steps(Generic[StepT]):
         if running is None or running.done():
             closing = _threads.submit(self._generator.close)
         else:
-            running.add_done_callback(lambda _: _threads.submit(_close, self._generator, closing))
+            # In the thread of the step. At the end of the process no thread takes on new work any more.
+            running.add_done_callback(lambda _: _close(self._generator, closing))
         await asyncio.shield(asyncio.wrap_future(closing))
 
 

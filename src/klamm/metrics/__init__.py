@@ -1,0 +1,1 @@
+"""What is counted on the way of requests, and the text that a scrape gets."""

@@ -1,0 +1,1 @@
+"""Metrics and health of one broker, over HTTP."""
