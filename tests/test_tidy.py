@@ -140,6 +140,7 @@ CORES = (
     "pipelines/dev/watching.py",
     "pipelines/findings.py",
     "pipelines/graph.py",
+    "pipelines/outline.py",
     "pipelines/schemas/ddl.py",
     "pipelines/schemas/fitting.py",
     "pipelines/schemas/inference.py",

@@ -73,6 +73,7 @@ def test_counts_of_batches_add_up() -> None:
     status = tally.status
     assert (status.state, status.generation, status.batch) == ("running", 3, 1)
     assert (status.rows_in, status.rows_out, status.lag, status.rate) == (30, 8, 5, 15.0)
+    assert status.batch_ms == 10
 
 
 def test_counts_of_a_status_are_those_of_the_same_batches() -> None:
@@ -84,6 +85,7 @@ def test_counts_of_a_status_are_those_of_the_same_batches() -> None:
     assert (status.batch, status.rows_in, status.rows_out) == (0, 20, 20), "batch 1 has not been told of"
     # What a query tells while it waits: the number of the next batch, which it may be writing by now.
     tally.apply(progress(1, 0, durationMs={"latestOffset": 1, "triggerExecution": 1}), 2000)
+    assert tally.status.batch_ms == 10, "of a batch that was written"
     status = tally.status
     assert (status.batch, status.rows_in, status.rows_out) == (0, 20, 20)
     tally.apply(progress(1, 20), 3000)

@@ -29,6 +29,14 @@ def console(
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Refuse whatever would change the cluster.")
     ] = False,
+    projects: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--project",
+            help="Folder of a project of pipelines to show; may be repeated.",
+            show_default="the current folder, if it has a klamm.toml",
+        ),
+    ] = None,
     password_file: Annotated[
         Path | None,
         typer.Option(
@@ -62,13 +70,27 @@ def console(
     except OSError as error:
         raise CommandError(why_cannot_listen(host, port, error)) from None
     chosen = listener.getsockname()[1]
-    settings = Settings(cluster.bootstrap, cluster.config, host, chosen, read_only, password_hash)
+    settings = Settings(
+        cluster.bootstrap, cluster.config, host, chosen, read_only, password_hash, _folders(projects)
+    )
     shown = f"[{host}]" if ":" in host else host
 
     def ready() -> None:
         typer.echo(f"klamm: the console is at http://{shown}:{chosen}")
 
     serving.serve(settings, listener, ready, stops_with_stdin=stop_with_stdin)
+
+
+def _folders(given: list[Path] | None) -> tuple[Path, ...]:
+    """The folders of projects, absolute and each once."""
+    from klamm.pipelines.project import PROJECT_FILE
+
+    if given is None:
+        given = [Path()] if Path(PROJECT_FILE).is_file() else []
+    for folder in given:
+        if not folder.is_dir():
+            raise CommandError(f"there is no folder {folder}", advice="Correct --project")
+    return tuple(dict.fromkeys(folder.resolve() for folder in given))
 
 
 def _password_hash(file: Path | None) -> str | None:

@@ -12,6 +12,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from klamm.cli.console import DEFAULT_HOST, DEFAULT_PORT
 from klamm.cli.supervisor import FIRST_RESTART_S, LONGEST_RESTART_S, STEADY_S, this_program
@@ -45,9 +46,10 @@ def choose_port(port: int | None) -> int:
     return DEFAULT_PORT if port is None else port
 
 
-def console_words(bootstrap: str, port: int) -> list[str]:
-    """The command of a console of these brokers."""
+def console_words(bootstrap: str, port: int, project: Path | None = None) -> list[str]:
+    """The command of a console of these brokers, and of a project of pipelines."""
     words = ["console", "--bootstrap", bootstrap, "--host", DEFAULT_HOST, "--port", str(port)]
+    words += [] if project is None else ["--project", str(project)]
     return [*this_program(), *words, "--stop-with-stdin"]
 
 

@@ -201,7 +201,7 @@ def _run(brokers: Sequence[RunningBroker], project: Path, stop: threading.Event)
         admin.create_topics([NewTopic(name, partitions=PARTITIONS) for name in (*TOPICS, *MADE_TOPICS)])
         feed = _Feed(admin, producer)
         feed.tick()
-        console = _Console(bootstrap)
+        console = _Console(bootstrap, project)
         _print_welcome(brokers, project, console.address)
         pipelines = _Pipelines(project)
         try:
@@ -275,14 +275,14 @@ class _Pipelines:
 class _Console:
     """The web console in a process of its own. It ends with us: its standard input is a pipe from here."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, project: Path) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self.address = "not there: pip install 'klamm[console]'"
         if is_installed():
             port = choose_port(None)
             self.address = f"http://{DEFAULT_HOST}:{port}"
             self._process = subprocess.Popen(
-                console_words(bootstrap, port),
+                console_words(bootstrap, port, project),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -103,6 +103,34 @@ def lint(
         question = LintQuestion(output, deep)
         found = _load(project, bootstrap)
         _end_with(_asked(found, question) if deep else question.answer(found, None))
+
+
+@app.command()
+def graph(
+    project: ProjectOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what each pipeline reads and writes, and how many rules its rows must keep. Imports the project's
+    files; asks no broker. The exit status is 1 if there are errors in the files."""
+    with complaints():
+        from klamm.cli.pipelines.describing import graph_rows
+        from klamm.cli.showing import write_json, write_rows
+        from klamm.pipelines.discovery import discover
+        from klamm.pipelines.outline import outline
+
+        found = _load(project)
+        with redirect_stdout(sys.stderr):  # what the project's files print while they are imported
+            discovered = discover(found)
+        told = outline(found, discovered.definitions, discovered.problems)
+        if output is Output.TABLE:
+            write_rows(
+                ("reads", "pipeline", "writes", "rules", "refused rows go to"), graph_rows(told), output
+            )
+            for problem in told.problems:
+                typer.echo(f"klamm: {problem}", err=True)
+        else:
+            write_json(told.to_json())
+        _end_with(1 if told.problems else 0)
 
 
 @app.command()

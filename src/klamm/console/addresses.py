@@ -33,6 +33,16 @@ def group_url(name: str) -> str:
     return f"/groups/{segment(name)}"
 
 
+def pipeline_url(key: str, tab: str = "") -> str:
+    return f"/pipelines/{segment(key)}" + (f"/{tab}" if tab else "")
+
+
+def message_url(topic: str, partition: int, offset: int) -> str:
+    """A record of a topic, opened in the list of messages."""
+    place = f"partitions={partition}&range={offset}:{offset + 1}&record={partition}.{offset}"
+    return f"{topic_url(topic, 'messages')}?{place}"
+
+
 def broker_url(broker: int) -> str:
     return f"/brokers#{broker}"
 

@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 from klamm.console.api.acting import add_acting
 from klamm.console.api.asking import ERRORS, ApiError, answer, error_answer
 from klamm.console.api.messages import add_messages
+from klamm.console.api.pipelines import add_pipelines
 from klamm.console.api.reading import add_reading
 from klamm.console.console import FIRST_PICTURE_S, Console
 from klamm.console.guard.guard import Application, Guard, Rules
@@ -45,6 +46,7 @@ def make_application(console: Console) -> Application:
         try:
             yield
         finally:
+            await console.pipelines.close()
             await console.changes.close()
             await console.collector.close()
 
@@ -98,6 +100,7 @@ def _api(app: FastAPI, console: Console) -> APIRouter:
     add_reading(router, console)
     add_messages(router, console)
     add_acting(router, console)
+    add_pipelines(router, console)
 
     @router.api_route(
         "/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False

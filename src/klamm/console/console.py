@@ -8,6 +8,7 @@ from pathlib import Path
 
 from klamm.console.changing import Changes
 from klamm.console.watching.collector import Collector
+from klamm.console.watching.pipelines import PipelineWatch
 
 FIRST_PICTURE_S = 2.0
 """How long a page waits for the first picture before it says that there is none."""
@@ -23,7 +24,8 @@ class Settings:
     port: int = 8080
     is_read_only: bool = False
     password_hash: str | None = None
-    project: Path | None = None
+    projects: tuple[Path, ...] = ()
+    """The folders of projects of pipelines."""
 
 
 @dataclass(frozen=True)
@@ -33,3 +35,4 @@ class Console:
     settings: Settings
     collector: Collector
     changes: Changes
+    pipelines: PipelineWatch

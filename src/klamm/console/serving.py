@@ -16,6 +16,7 @@ from klamm.console.changing import Changes
 from klamm.console.console import Console, Settings
 from klamm.console.watching.asking import Asking
 from klamm.console.watching.collector import Collector
+from klamm.console.watching.pipelines import PipelineWatch
 
 STOP_PATIENCE_S = 2
 """How long browsers may take to let go of their connections."""
@@ -33,7 +34,9 @@ async def _serve(
 ) -> None:
     collector = Collector(Asking(settings.bootstrap, settings.config))
     changes = Changes(settings.bootstrap, settings.config, collector, is_read_only=settings.is_read_only)
-    console = Console(settings, collector, changes)
+    pipelines = PipelineWatch(settings.projects, settings.bootstrap, settings.config)
+    collector.accompany = pipelines.accompany
+    console = Console(settings, collector, changes, pipelines)
     application = make_application(console)
     config = uvicorn.Config(
         application,

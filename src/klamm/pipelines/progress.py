@@ -36,6 +36,8 @@ class PipelineStatus:
     generation: int = 0
     batch: int | None = None
     """The number of the last batch that was finished."""
+    batch_ms: int | None = None
+    """How long that batch took, from the look for new records to the commit of what they became."""
     rows_in: int = 0
     rows_out: int = 0
     rate: float = 0.0
@@ -154,6 +156,7 @@ class Tally:
         self._change(
             now_ms,
             batch=progress["batchId"] if was_executed(progress) else old.batch,
+            batch_ms=_duration_ms(progress) if was_executed(progress) else old.batch_ms,
             rows_in=old.rows_in + rows,
             rows_out=old.rows_out + self._written(progress, counts),
             lag=lag_of(progress, old.lag),
@@ -237,6 +240,11 @@ def dropped_by_watermark(progress: Mapping[str, Any]) -> int:
 def was_executed(progress: Mapping[str, Any]) -> bool:
     """Whether a progress is that of a batch which was written, and not of a query that waits for records."""
     return "addBatch" in (progress.get("durationMs") or {})
+
+
+def _duration_ms(progress: Mapping[str, Any]) -> int | None:
+    told = (progress.get("durationMs") or {}).get("triggerExecution")
+    return None if told is None else int(told)
 
 
 def lag_of(progress: Mapping[str, Any], before: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""Findings, replay plans and schema updates: as sentences for users, and as values for JSON."""
+"""Findings, the graph, replay plans and schema updates: as sentences for users, and as values for JSON."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.pipelines.errors import Place
 from klamm.pipelines.findings import Finding
+from klamm.pipelines.outline import Outline
 from klamm.pipelines.positions import TABLE_PREFIX, is_table
 from klamm.pipelines.project import Project
 
@@ -40,6 +41,23 @@ def findings_summary(project: Project, findings: Sequence[Finding]) -> str:
     if not findings:
         return f"{project.name}: no errors or warnings"
     return f"{project.name}: {_counted(errors, 'error')}, {_counted(warnings, 'warning')}"
+
+
+# ---- the graph
+
+
+def graph_rows(outline: Outline) -> list[tuple[str, str, str, int, str | None]]:
+    """What each pipeline reads, its name, what it writes, its rules, and where rows go that break one."""
+    return [
+        (
+            ", ".join((*each.topics, *(f"table {read.name}" for read in each.tables))),
+            each.name,
+            f"{each.sink} {each.target}",
+            len(each.rules),
+            outline.dead_letters if each.writes_dead_letters else None,
+        )
+        for each in outline.pipelines
+    ]
 
 
 # ---- replay

@@ -15,7 +15,7 @@ from klamm.client.admin.admin import Admin
 from klamm.client.plain.consumer import Consumer
 from klamm.client.producer.producer import Producer
 from klamm.client.results import Record, SentRecord
-from klamm.console.addresses import topic_url
+from klamm.console.addresses import message_url
 from klamm.console.console import Console
 from klamm.console.messages.question import Question
 from klamm.operating.errors import CannotDo
@@ -36,8 +36,6 @@ PAGE_S = 8.0
 
 MOST_STREAMS = 64
 """How many searches, tails and exports run at the same time. Each has a consumer with some megabytes."""
-
-TAB = "messages"
 
 
 class Messages:
@@ -251,6 +249,4 @@ def _key_filter(record: Record) -> str | None:
 def _source_url(refusal: dict[str, Any] | None) -> str | None:
     if refusal is None or refusal["topic"] is None:
         return None
-    partition, offset = refusal["partition"], refusal["offset"]
-    place = f"partitions={partition}&range={offset}:{offset + 1}&record={partition}.{offset}"
-    return f"{topic_url(refusal['topic'], TAB)}?{place}"
+    return message_url(refusal["topic"], refusal["partition"], refusal["offset"])

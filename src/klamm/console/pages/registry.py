@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from klamm.console.pages import brokers, group, groups, metrics, overview, topics
+from klamm.console.pages import brokers, group, groups, metrics, overview, pipelines, topics
+from klamm.console.pages.pipeline import page as pipeline
 from klamm.console.pages.topic import page as topic
 from klamm.console.shell.frame import PageRoute, Place
 
@@ -10,6 +11,7 @@ PLACES = [
     Place(overview.PATH, "Overview", "overview"),
     Place(topics.PATH, "Topics", "topics"),
     Place(groups.PATH, "Groups", "groups"),
+    Place(pipelines.PATH, "Pipelines", "pipelines"),
     Place(brokers.PATH, "Brokers", "brokers"),
     Place(metrics.PATH, "Metrics", "metrics"),
 ]
@@ -21,6 +23,9 @@ ROUTES = [
     PageRoute("/topics/{topic}/{tab}", topics.PATH, topic.build),
     PageRoute(groups.PATH, groups.PATH, groups.build),
     PageRoute("/groups/{group}", groups.PATH, group.build),
+    PageRoute(pipelines.PATH, pipelines.PATH, pipelines.build),
+    PageRoute("/pipelines/{pipeline}", pipelines.PATH, pipeline.build),
+    PageRoute("/pipelines/{pipeline}/{tab}", pipelines.PATH, pipeline.build),
     PageRoute(brokers.PATH, brokers.PATH, brokers.build),
     PageRoute(metrics.PATH, metrics.PATH, metrics.build),
 ]

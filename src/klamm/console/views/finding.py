@@ -24,6 +24,7 @@ PAGES = (
     Found("page", "Overview", "/"),
     Found("page", "Topics", "/topics"),
     Found("page", "Groups", "/groups"),
+    Found("page", "Pipelines", "/pipelines"),
     Found("page", "Brokers", "/brokers"),
     Found("page", "Metrics", "/metrics"),
 )

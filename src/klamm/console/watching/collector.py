@@ -84,6 +84,8 @@ class Collector:
         self.picture: Picture | None = None
         self.problem = ""
         """Why there is no picture yet."""
+        self.accompany: Callable[[], Awaitable[None]] | None = None
+        """Looks at something else each time, and does not take long."""
         self._listeners: list[Callable[[], None]] = []
         self._lookers = 0
         self._looked_at_s = -LOOKED_AT_S
@@ -183,6 +185,8 @@ class Collector:
                 for interval in self._intervals.values():
                     interval.hasten()
             await self._look_safely()
+            if self.accompany is not None:
+                await self.accompany()
             self._looks_done = self._looks_begun
             async with self._news:
                 self._news.notify_all()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nicegui.page_arguments import PageArguments
 
-from klamm.console.pages.topic import configuration, consumers, messages, partitions
+from klamm.console.pages.topic import configuration, consumers, messages, partitions, pipelines
 from klamm.console.shell.visit import Visit
 
 
@@ -25,4 +25,5 @@ TABS = (
     Tab(partitions.TAB, "Partitions", partitions.build),
     Tab(consumers.TAB, "Consumers", consumers.build),
     Tab(configuration.TAB, "Configuration", configuration.build),
+    Tab(pipelines.TAB, "Pipelines", pipelines.build),
 )

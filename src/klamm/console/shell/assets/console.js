@@ -56,7 +56,7 @@
   });
   // A page opens with a g and a letter, as in mail programs.
   let awaitsLetter = 0;
-  const pages = { o: "/", t: "/topics", g: "/groups", b: "/brokers", m: "/metrics" };
+  const pages = { o: "/", t: "/topics", g: "/groups", p: "/pipelines", b: "/brokers", m: "/metrics" };
   document.addEventListener("keydown", (event) => {
     if ((event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k") {
       event.preventDefault();

@@ -1,0 +1,1 @@
+"""Projects of pipelines: their outline, their status, their tables, their dead-letter records."""
