@@ -21,7 +21,7 @@ from klamm.pipelines.lint import check
 
 def test_the_demo_is_alive_until_ctrl_c(tmp_path: Path) -> None:
     with Command([sys.executable, "-m", "klamm.cli.demo"], tmp_path) as command:
-        address = re.search(r"127\.0\.0\.1:\d+", command.wait_for_line("127.0.0.1:"))
+        address = re.search(r"127\.0\.0\.1:\d+", command.wait_for_line("  brokers "))
         assert address is not None
         client = ConfluentClient(address[0])
         topics = wait_until(lambda: client.list_topics() - {"__consumer_offsets"}, "demo topics")

@@ -61,8 +61,8 @@ def brokers(cluster: Cluster, output: OutputOption = Output.TABLE) -> None:
     The exit status is 1 if a broker is gone or does not say what its disks have.
     """
     from klamm.cli.showing import write_rows, write_values
-    from klamm.cli.units import count_text, size_text
     from klamm.operating.brokers import brokers as look
+    from klamm.operating.units import count_text, size_text
 
     found = cluster.run(look)
     if output is Output.TABLE:
@@ -197,9 +197,9 @@ def elect(
 ) -> None:
     """Elect leaders of partitions."""
     from klamm.cli.showing import write_rows, write_values
-    from klamm.cli.units import several
     from klamm.operating import replicas
     from klamm.operating.seeking import parse_choice
+    from klamm.operating.units import several
 
     if bool(topic) == all_:
         raise CommandError("an election needs partitions", advice="Give --topic, or --all")
@@ -245,7 +245,7 @@ def _broker_ids(text: str | None) -> tuple[int, ...]:
 
 
 def _fullness(disk: Any) -> str:
-    from klamm.cli.units import size_text
+    from klamm.operating.units import size_text
 
     if disk.error:
         return "cannot be used"

@@ -149,8 +149,8 @@ def _change(
     output: Output,
 ) -> None:
     from klamm.cli.showing import write_values
-    from klamm.cli.units import printable
     from klamm.operating.configs import change
+    from klamm.operating.units import printable
 
     async def do(admin: Admin) -> list[ConfigResource]:
         resources = await _resources(admin, kind, name)

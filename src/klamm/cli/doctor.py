@@ -64,7 +64,7 @@ def _show(found: list[Finding]) -> None:
     from rich.text import Text
 
     from klamm.cli.showing import console
-    from klamm.cli.units import printable
+    from klamm.operating.units import printable
 
     out = console()
     for each in found:
@@ -76,7 +76,7 @@ def _show(found: list[Finding]) -> None:
 
 
 def _summary(facts: Facts, count: int) -> str:
-    from klamm.cli.units import several
+    from klamm.operating.units import several
 
     if not facts.is_answered:
         return f"{several(count, 'finding')}; the cluster could not be looked at"

@@ -57,8 +57,8 @@ def list_(
     """Show groups: state, members, topics, and the lag over all their partitions."""
     from klamm.cli.naming import chosen_names
     from klamm.cli.showing import write_rows, write_values
-    from klamm.cli.units import count_text, several
     from klamm.operating.groups import summarize
+    from klamm.operating.units import count_text, several
 
     async def ask(admin: Admin) -> list[GroupSummary]:
         listings = await admin.list_groups(states=state or ())
@@ -118,7 +118,7 @@ def describe(cluster: Cluster, groups: GroupsArgument, output: OutputOption = Ou
 def lag(cluster: Cluster, groups: GroupsArgument, output: OutputOption = Output.TABLE) -> None:
     """Show how far groups are behind in each partition."""
     from klamm.cli.showing import write_rows, write_values
-    from klamm.cli.units import count_text, several
+    from klamm.operating.units import count_text, several
 
     found = _details(cluster, groups)
     if output is not Output.TABLE:
@@ -183,10 +183,10 @@ def seek(
 ) -> None:
     """Move the committed offsets of a group that has no members: to a place, by a number, to where another
     group is, or back to what was saved. Without --topic all partitions with a committed offset are moved."""
-    from klamm.cli.units import several
     from klamm.operating.groups import plan_seek
     from klamm.operating.groups import seek as carry_out
     from klamm.operating.seeking import undo_text
+    from klamm.operating.units import several
 
     goal = _goal(to, by, like, to_file)
     choices = _choices(topic)
@@ -225,9 +225,9 @@ def delete(
 ) -> None:
     """Delete groups with all their offsets, or with --topic only their offsets of topics."""
     from klamm.cli.showing import write_values
-    from klamm.cli.units import printable, several
     from klamm.client.results import CommittedOffset, TopicPartition
     from klamm.operating.groups import check_has_no_members, plan_delete_offsets
+    from klamm.operating.units import printable, several
 
     choices = _choices(topic)
     found = _details(cluster, groups)
@@ -369,7 +369,7 @@ def _details_as_value(each: GroupDetails) -> dict[str, Any]:
 
 def _show(details: GroupDetails) -> None:
     from klamm.cli.showing import write_rows
-    from klamm.cli.units import count_text, printable, several
+    from klamm.operating.units import count_text, printable, several
 
     group = details.description
     facts = [
@@ -419,7 +419,7 @@ def _by_topic(partitions: Any) -> list[str]:
 
 def _show_plan(plan: SeekPlan) -> None:
     from klamm.cli.showing import write_rows
-    from klamm.cli.units import count_text
+    from klamm.operating.units import count_text
 
     rows = [
         (

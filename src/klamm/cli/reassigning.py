@@ -19,10 +19,10 @@ from klamm.cli.errors import CommandError
 from klamm.cli.naming import chosen_names
 from klamm.cli.output import Output
 from klamm.cli.showing import write_rows, write_values
-from klamm.cli.units import several, size_text
 from klamm.client.results import TopicPartition
 from klamm.operating import placing, replicas
 from klamm.operating.placing import Change, Layout
+from klamm.operating.units import several, size_text
 
 if TYPE_CHECKING:
     from klamm.client.admin.admin import Admin

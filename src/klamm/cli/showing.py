@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from klamm.cli.output import Output
-from klamm.cli.units import printable
+from klamm.operating.units import printable
 
 WIDE = 10_000
 """The width of output that is not a terminal: lines are not wrapped, as programs read them."""

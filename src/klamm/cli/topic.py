@@ -53,7 +53,7 @@ def list_(
 ) -> None:
     """Show topics: partitions, replicas, size, and how many replicas are out of sync."""
     from klamm.cli.showing import write_rows, write_values
-    from klamm.cli.units import count_text, size_text
+    from klamm.operating.units import count_text, size_text
 
     with cluster.admin() as admin:
         found = _described(admin, topics, internal)
@@ -103,8 +103,8 @@ def create(
 ) -> None:
     """Create topics."""
     from klamm.cli.showing import write_values
-    from klamm.cli.units import several
     from klamm.client.admin.types import NewTopic
+    from klamm.operating.units import several
 
     settings = pairs(config, "--config")
     with cluster.admin() as admin:
@@ -236,7 +236,7 @@ def delete(
     """Delete topics with all their records."""
     from klamm.cli.naming import chosen_names
     from klamm.cli.showing import write_values
-    from klamm.cli.units import several, size_text
+    from klamm.operating.units import several, size_text
 
     with cluster.admin() as admin:
         names = chosen_names(topics, admin.list_topics(), "topic")
@@ -300,8 +300,8 @@ def produce(
     """Send records from stdin, one per line."""
     from klamm.cli.records import producing
     from klamm.cli.showing import write_values
-    from klamm.cli.units import several, size_text
     from klamm.operating.ranges import parse_time, present
+    from klamm.operating.units import several, size_text
 
     rules = producing.LineRules(
         None if key_delimiter is None else _unescaped(key_delimiter),
@@ -505,7 +505,7 @@ def _partition(topic: str, each: Any, ends: dict[Any, Any], sizes: Sizes | None)
 
 def _show(value: dict[str, Any], *, is_first: bool) -> None:
     from klamm.cli.showing import console, write_rows
-    from klamm.cli.units import count_text, several, size_text
+    from klamm.operating.units import count_text, several, size_text
 
     out = console()
     if not is_first:
