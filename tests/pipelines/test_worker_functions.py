@@ -28,9 +28,9 @@ COLUMNS = StructType([StructField("n", LongType())])
 @pytest.fixture(autouse=True)
 def in_a_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker_memory, "_done", {})
-    task = TaskContext()
-    monkeypatch.setattr(task, "_partitionId", 0)
-    monkeypatch.setattr(TaskContext, "_taskContext", task)
+    # A new context makes itself the one of its process: this ends with the test.
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    monkeypatch.setattr(TaskContext(), "_partitionId", 0)
     gc.unfreeze()
     yield
     gc.unfreeze()
