@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from playwright.sync_api import Page
-from tests.console.running import DESKTOP, PHONE, TABLET, Chromium, RunningConsole, browser, console_of
+from tests.console.running import DESKTOP, PHONE, Chromium, RunningConsole, browser, console_of
 from tests.waiting import wait_until
 
 import klamm
