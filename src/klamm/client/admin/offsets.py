@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from klamm.client.admin.calls import AdminCalls, Outcome, Outcomes
 from klamm.client.admin.types import OffsetSpec
@@ -83,21 +83,39 @@ async def _ask_offsets(
     async def ask(
         broker: int, chosen: list[str]
     ) -> dict[str, Outcome[dict[TopicPartition, CommittedOffset]]]:
-        outcomes: dict[str, Outcome[dict[TopicPartition, CommittedOffset]]] = {}
-        at_once = MOST_GROUPS_AT_ONCE
-        while len(outcomes) < len(chosen):
-            asked = chosen[len(outcomes) : len(outcomes) + at_once]
-            try:
-                request = _fetch(asked, partitions)
-                response = await calls.call(broker, request, max_version=_LAST_FETCH_BY_NAME)
-            except _OnlyOneGroup:
-                at_once = 1
-                continue
-            answers = {one.group_id: one for one in response.groups} or {asked[0]: response}
-            outcomes |= {group: _offsets(calls, group, answers.get(group)) for group in asked}
-        return outcomes
+        async def call(request: Versioned, max_version: int) -> OffsetFetchResponse:
+            response: OffsetFetchResponse = await calls.call(broker, request, max_version=max_version)
+            return response
+
+        answers = await fetch_of_groups(call, chosen, partitions, MOST_GROUPS_AT_ONCE)
+        return {group: _offsets(calls, group, answers.get(group)) for group in chosen}
 
     return await calls.ask_coordinators(groups, ask)
+
+
+async def fetch_of_groups(
+    call: Callable[[Versioned, int], Awaitable[OffsetFetchResponse]],
+    groups: Sequence[str],
+    partitions: Sequence[TopicPartition] | None,
+    most_at_once: int,
+) -> dict[str, OffsetFetchResponse | OffsetFetchResponseGroup]:
+    """What a coordinator answers about each of its groups. `call` asks that broker with a request of at most
+    a version; a request names `most_at_once` groups, or one if the broker is old."""
+    answers: dict[str, OffsetFetchResponse | OffsetFetchResponseGroup] = {}
+    place = 0
+    while place < len(groups):
+        asked = list(groups[place : place + most_at_once])
+        try:
+            response = await call(_fetch(asked, partitions), _LAST_FETCH_BY_NAME)
+        except _OnlyOneGroup:
+            most_at_once = 1
+            continue
+        if response.groups:
+            answers.update({one.group_id: one for one in response.groups})
+        else:
+            answers[asked[0]] = response
+        place += len(asked)
+    return answers
 
 
 def _offsets(

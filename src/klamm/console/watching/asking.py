@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from klamm.client.admin import cluster, topics
 from klamm.client.admin.calls import AdminCalls
 from klamm.client.admin.groups import describe_groups_at
+from klamm.client.admin.offsets import fetch_of_groups
 from klamm.client.admin.storage import log_directory
 from klamm.client.admin.types import (
     ClusterDescription,
@@ -24,7 +25,7 @@ from klamm.client.admin.types import (
 )
 from klamm.client.arguments import by_topic
 from klamm.client.errors import TimedOut
-from klamm.client.network.network import Network, Versioned
+from klamm.client.network.network import Network
 from klamm.client.results import TopicPartition
 from klamm.config.client_config import ClientConfig
 from klamm.model.errors import ErrorCode
@@ -33,7 +34,6 @@ from klamm.protocol.messages.k02_list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from klamm.protocol.messages.k09_offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from klamm.protocol.messages.k16_list_groups import ListGroupsRequest
 from klamm.protocol.messages.k35_describe_log_dirs import DescribeLogDirsRequest
 
@@ -46,8 +46,6 @@ PARTITIONS_PER_REQUEST = 1_000
 GROUPS_PER_REQUEST = 200
 PATIENCE_S = 5.0
 """How long one broker may take for one answer."""
-FIRST_FETCH_OF_MANY_GROUPS = 8
-LAST_FETCH_BY_NAME = 9
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -119,28 +117,17 @@ class Asking:
 
     async def committed(self, broker: int, groups: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
         """The committed offsets of groups that the broker coordinates."""
-        try:
-            found: dict[str, dict[TopicPartition, int]] = {}
-            for chunk in chunks(groups, GROUPS_PER_REQUEST):
-                answer = await self._call(broker, _fetch_many(chunk), max_version=LAST_FETCH_BY_NAME)
-                for group in answer.groups:
-                    if group.error_code == ErrorCode.NONE:
-                        found[group.group_id] = _offsets(group.topics)
-            return found
-        except _TakesOneGroup:
-            return await self._committed_one_by_one(broker, groups)
-
-    async def _committed_one_by_one(
-        self, broker: int, groups: Sequence[str]
-    ) -> dict[str, dict[TopicPartition, int]]:
-        """From brokers older than Kafka 3.0, which take one group per request."""
-        found: dict[str, dict[TopicPartition, int]] = {}
-        for group in groups:
-            request = OffsetFetchRequest(group_id=group, topics=None)
-            answer = await self._call(broker, request, max_version=FIRST_FETCH_OF_MANY_GROUPS - 1)
-            if answer.error_code == ErrorCode.NONE:
-                found[group] = _offsets(answer.topics)
-        return found
+        answers = await fetch_of_groups(
+            lambda request, max_version: self._call(broker, request, max_version),
+            groups,
+            None,
+            GROUPS_PER_REQUEST,
+        )
+        return {
+            group: _offsets(answer.topics)
+            for group, answer in answers.items()
+            if answer.error_code == ErrorCode.NONE
+        }
 
     async def described(self, broker: int, groups: Sequence[str]) -> dict[str, GroupDescription]:
         """States and members of groups that the broker coordinates."""
@@ -172,21 +159,6 @@ class Asking:
 def chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-class _TakesOneGroup(Exception):
-    """The broker is older than requests for many groups."""
-
-
-def _fetch_many(groups: Sequence[str]) -> Versioned:
-    def build(version: int) -> OffsetFetchRequest:
-        if version < FIRST_FETCH_OF_MANY_GROUPS:
-            raise _TakesOneGroup
-        return OffsetFetchRequest(
-            groups=[OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups]
-        )
-
-    return Versioned(OffsetFetchRequest, build)
 
 
 def _offsets(topics: Sequence[Any]) -> dict[TopicPartition, int]:
